@@ -130,15 +130,15 @@ class Pair:
 
     async def _serve(self, worker: ModelWorker, queued_tokens: int, ready: "Future[None]") -> None:
         """Serves calls until the pair is stopped."""
-        tokenization = ModelTokenizer(worker.model.tokenizer.content, worker.card)
-        served = ServedModel(card=worker.card, tokenization=tokenization, queued_tokens=queued_tokens)
+        tokenizer = ModelTokenizer(worker.model.tokenizer.content, worker.card)
+        served = ServedModel(card=worker.card, tokenizer=tokenizer, queued_tokens=queued_tokens)
         resident, threads = Resident(worker.loop, served), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
         with ThreadPoolExecutor(threads, "selvage-text") as texts:
             self.calls = Calls(timeout=math.inf, bounds=BOUNDS)
             service = Pipeline(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
-            frontend = Frontend(service, self.calls, threads=threads)
+            frontend = Frontend(service, self.calls, thread_count=threads)
             EnabledApis(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
             worker.log_ready()
             ready.set_result(None)

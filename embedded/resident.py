@@ -9,14 +9,14 @@ from shared.jobs import Job, JobResult
 
 
 class Resident:
-    """The `Worker` of the services, in this process. `lost`: why the device no longer computes, or empty."""
+    """The `Workers` of the services, in this process. `lost`: why the device no longer computes, or empty."""
 
     def __init__(self, loop: AsyncLoop, served: ServedModel) -> None:
         self._worker_loop, self._served = loop, served
         self.lost = ""
 
     def model(self, name: str) -> ServedModel:
-        """See `Worker`."""
+        """See `Workers`."""
         if self.lost:
             raise Internal(self.lost)  # a retry would not help
         card = self._served.card
@@ -25,11 +25,11 @@ class Resident:
         return self._served
 
     def models(self) -> tuple[ServedModel, ...]:
-        """See `Worker`."""
+        """See `Workers`."""
         return (self.model(""),)
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """See `Worker`."""
+        """See `Workers`."""
         try:
             return await self._worker_loop.result_of(job)
         except asyncio.CancelledError:

@@ -41,17 +41,18 @@ log = structlog.get_logger("frontend")
 
 
 async def main(settings: FrontendSettings) -> None:
-    threads, messages = ThreadPoolExecutor(settings.thread_count, "text"), ThreadPoolExecutor(2, "message")
+    text_threads = ThreadPoolExecutor(settings.thread_count, "text")
+    message_threads = ThreadPoolExecutor(2, "message")
     page = observers.page(settings, shown="http" in settings.apis)
     spans = observers.spans(settings, "selvage-frontend")
     metrics = page.frontend() if page else None
     callers = CallerChecks(keys=api_keys_of(settings), tls=guards.tls_of(settings))
     calls = _calls(settings, callers, spans)
     apis = EnabledApis(settings.apis)
-    server = _server(settings, calls, apis, messages, callers, page)
+    server = _server(settings, calls, apis, message_threads, callers, page)
     transport = worker_transport(settings, guards.link_secret_of(settings))
-    fleet = Fleet(settings.worker, messages, server.set_ready, transport)
-    pipeline = Pipeline(fleet, settings.limits, threads, messages, reserve=calls.admission.reserve)
+    fleet = Fleet(settings.worker, message_threads, server.set_ready, transport)
+    pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=calls.admission.reserve)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
     frontend = Frontend(pipeline, calls, tell_times, settings.thread_count)
     apis.register(frontend, server.grpc)
@@ -105,18 +106,18 @@ def _server(
     settings: FrontendSettings,
     calls: Calls,
     apis: EnabledApis,
-    threads: ThreadPoolExecutor,
+    message_threads: ThreadPoolExecutor,
     callers: CallerChecks,
     page: "Page | None",
 ) -> Server:
     return Server(
         apis.services,
         calls,
-        threads=threads,
+        threads=message_threads,
         reflect=settings.reflection,
         connection_age=True,
         rpcs=page.rpcs if page else None,
-        tell=apis.translate_error,
+        tell=apis.adapt_error,
         tls=callers.tls,
     )
 

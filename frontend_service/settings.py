@@ -203,5 +203,5 @@ class FrontendSettings(ServiceSettings):
 
     @property
     def thread_count(self) -> int:
-        """The number of threads in the pool."""
+        """The number of threads that tokenise and finish results."""
         return self.threads or min(8, os.cpu_count() or 1)

@@ -14,9 +14,9 @@ from transformers.utils import logging as transformers_logging
 
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.link.server import Ready, WorkerServicer
-from gpu_worker.link.unread import Unread
+from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import Observe
+from gpu_worker.loop.loop import ObserveStep
 from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warm_up import check_model
@@ -43,7 +43,7 @@ async def main(settings: WorkerSettings) -> None:
     threads = ThreadPoolExecutor(2, "parse")
     servicer = WorkerServicer(
         threads,
-        Unread(settings.max_unsent_bytes),
+        UnsentLimit(settings.max_unsent_bytes),
         log_jobs=settings.log_calls,
         on_job=[observer.job for observer in (metrics, spans) if observer],
     )
@@ -92,7 +92,7 @@ def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: 
     )
 
 
-async def _start_worker(server: Server, settings: WorkerSettings, observe: Observe) -> ModelWorker:
+async def _start_worker(server: Server, settings: WorkerSettings, observe: ObserveStep) -> ModelWorker:
     """Starts the worker. A refused model ends the process with a line and status 2, a lost device with its own."""
     try:
         return await ModelWorker.start(settings, observe)
@@ -110,7 +110,7 @@ def _create_ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
         tokenizer=worker.model.tokenizer.content,
         loop=worker.loop,
         queued_tokens=settings.queued_tokens,
-        queue_seconds=settings.queue_seconds,
+        queue_seconds=settings.queue_limit,
     )
 
 

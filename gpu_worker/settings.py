@@ -1,6 +1,7 @@
 """All settings of the worker."""
 
 from dataclasses import fields
+from math import inf
 from typing import Annotated
 
 from pydantic import Field
@@ -126,9 +127,16 @@ class WorkerSettings(ServiceSettings):
     )
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")
 
-    def step_seconds(self, default: float) -> float:
-        """Longest duration of a step, 0 for no bound. `default`: the device's own."""
-        return default if self.step_milliseconds is None else self.step_milliseconds / 1e3
+    # Flags and the contract write 0 for no limit. Inside the worker a limit in seconds is `inf` where there is none.
+
+    def step_limit(self, default: float) -> float:
+        """Longest duration of a step in seconds, `inf` for no limit. `default`: the device's own."""
+        return default if self.step_milliseconds is None else (self.step_milliseconds / 1e3 or inf)
+
+    @property
+    def queue_limit(self) -> float:
+        """Longest wait of a job in seconds, `inf` for no limit."""
+        return self.queue_seconds or inf
 
     def late_overrides(self) -> LateOverrides:
         """The late-interaction settings, which override the model's files."""

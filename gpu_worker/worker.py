@@ -7,7 +7,6 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from random import getrandbits
 
 import structlog
@@ -16,13 +15,13 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import Observe, unobserved
+from gpu_worker.loop.loop import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.memory_probe import probe_step_size
+from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
@@ -34,7 +33,11 @@ log = structlog.get_logger("worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWorker:
-    """`serving` runs the loop until it is cancelled; it ends by itself only with DeviceLost."""
+    """A loaded model and the loop that computes its jobs.
+
+    `serving`: the task that runs the loop until it is cancelled; it ends by itself only with DeviceLost. `threads`: all
+    that the worker started, one thread each.
+    """
 
     model: Model
     card: ModelCard
@@ -43,7 +46,7 @@ class ModelWorker:
     threads: tuple[ThreadPoolExecutor, ...]
 
     @classmethod
-    async def start(cls, settings: WorkerSettings, observe: Observe = unobserved) -> "ModelWorker":
+    async def start(cls, settings: WorkerSettings, observe: ObserveStep = unobserved) -> "ModelWorker":
         """Loads the model and runs every path of it once, so that no request pays for first-time work.
 
         Raises ModelRefused with one line, and DeviceLost.
@@ -58,7 +61,7 @@ class ModelWorker:
 
     @classmethod
     async def _start(
-        cls, settings: WorkerSettings, observe: Observe, threads: list[ThreadPoolExecutor]
+        cls, settings: WorkerSettings, observe: ObserveStep, threads: list[ThreadPoolExecutor]
     ) -> "ModelWorker":
         host, device = threads
         log.info("loading", model=settings.model, revision=settings.revision or None)
@@ -128,7 +131,7 @@ async def step_tokens_of(engine: ModelEngine, host: ThreadPoolExecutor, settings
     Raises ModelRefused where the user's number does not fit.
     """
     placement = engine.model.placement
-    measuring = partial(probe_step_size, engine, placement.device_memory, settings.step_tokens, _log_failure)
+    measuring = partial(try_step_sizes, engine, placement.device_memory, settings.step_tokens, _log_failure)
     try:
         trials = await asyncio.get_running_loop().run_in_executor(host, measuring)
     except SelvageError as error:
@@ -144,7 +147,7 @@ def _log_failure(event: str, error: Exception, parts: int) -> None:
 
 
 def _create_loop(
-    engine: ModelEngine, host: ThreadPoolExecutor, step_tokens: int, settings: WorkerSettings, observe: Observe
+    engine: ModelEngine, host: ThreadPoolExecutor, step_tokens: int, settings: WorkerSettings, observe: ObserveStep
 ) -> AsyncLoop:
     model = engine.model
     return AsyncLoop(
@@ -152,9 +155,9 @@ def _create_loop(
         host,
         step_tokens=step_tokens,
         queued_tokens=settings.queued_tokens,
-        queue_seconds=settings.queue_seconds or inf,
-        step_seconds=settings.step_seconds(model.placement.step_seconds),
-        probe=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
+        queue_seconds=settings.queue_limit,
+        step_seconds=settings.step_limit(model.placement.step_seconds),
+        device_check=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )
 

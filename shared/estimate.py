@@ -13,14 +13,15 @@ LENIENCE = 1.05
 """A worker lets jobs wait this many times its limit. Frontends keep to the limit itself, before they read a request,
 and what they know of the worker's load is a moment old."""
 LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
-"""Bounds of the wait that a refused caller is told, in seconds."""
+"""Bounds of the time after which a refused caller is told to try again, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What is known in advance of a job's time at a worker, in seconds.
 
-    `wait`: most that other jobs take before it is complete. `takes`: what its own tokens take; 0 where unknown.
+    `wait`, the wait of a job: the most that other jobs take before it is complete, its own tokens not counted; 0 where
+    unknown. `takes`: what its own tokens take; 0 where unknown.
     """
 
     wait: float
@@ -42,6 +43,11 @@ class Estimate:
             )
 
 
+def queue_refusal(seconds: float, limit: float) -> str:
+    """The text for a job that would stand in a worker's queue for so many seconds, of which `limit` are allowed."""
+    return f"it would wait up to {seconds:.1f} s, the limit is {limit:g} s"
+
+
 def retry_after(seconds: float) -> float:
-    """The wait that a refused caller is told, in seconds."""
+    """The time after which a refused caller is told to try again, in seconds."""
     return min(max(seconds, LEAST_RETRY), LONGEST_RETRY)

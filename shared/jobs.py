@@ -78,9 +78,9 @@ class Classify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxSim:
-    """Scores of given documents with given queries, or, where `queries` is None, with the job's sequences.
+    """Scores of a caller's documents with a caller's queries, or, where `queries` is None, with the job's sequences.
 
-    `unit_rows`: whether given rows get unit length; `unit_queries`: whether rows of sequences do. `explain`: also
+    `unit_rows`: whether rows of callers get unit length; `unit_queries`: whether rows of sequences do. `explain`: also
     which document rows won.
     """
 
@@ -98,13 +98,13 @@ Work = Encode | Score | Classify | MaxSim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One unit of work that is answered on its own.
+    """What a frontend asks of a worker for a request, or for a part of one, and what it gets a single outcome for.
 
-    `remaining` is the time in seconds until nobody waits any more, None for ever; `prompt_lengths` are the
-    tokens at the start of each sequence that pooling leaves out, empty for none; `second_segments` are where the
-    second text of a pair begins in each sequence (0: nowhere), empty for none; `unattended_tails` are the tokens at
-    the end of each sequence that nobody attends to, empty for none. `key`: whom it is for; jobs of different keys share
-    the worker evenly. `request_id`: of the request that it serves, for logs; `traceparent`: its place in a trace.
+    `remaining`: seconds until nobody waits any more; None: for ever. `prompt_lengths`: tokens at the start of each
+    sequence that pooling leaves out; empty: none. `second_segments`: where the second text of a pair begins in each
+    sequence, 0 for nowhere; empty: nowhere in any. `unattended_tails`: tokens at the end of each sequence that no token
+    attends to; empty: none. `key`: the fairness key; jobs of different keys share the worker evenly. `request_id`: the
+    id of the request, for logs. `traceparent`: the request's place in a trace.
     """
 
     id: int

@@ -8,6 +8,12 @@ from shared.jobs import Priority
 
 WEIGHTS: Mapping[Priority, int] = {Priority.INTERACTIVE: 256, Priority.DEFAULT: 16, Priority.BULK: 1}
 """Shares of the worker while all classes wait: each is served a sixteenth of what the one above it is."""
+TURNS_PER_STEP = 8
+"""Turns that a step has room for. The tokens of one turn of a key, or of a long job, are an eighth of a step's.
+
+So eight keys get into each step. The rest of a step, into which the next unit does not fit, is less than an eighth of
+it, unless a unit is larger than a turn; jobs further behind fill it.
+"""
 
 SHORT = 4096
 """A power of two: jobs of a key with fewer tokens are served one after the other, not in turns."""
@@ -40,17 +46,18 @@ class Backlog:
     def before(self, tokens: int, key_tokens: int, turn: int, short: int) -> float:
         """Most tokens of this backlog that are served before a new job of `tokens`; of its key, `key_tokens` wait.
 
-        Its key's short jobs are all served before it. Its key's long jobs get a share beside a short new job, and no
-        more than the new job if that is long. No other key is served more than this key, except for `slack`: turns are
-        `turn` tokens long, and keys that were served ahead of others pay that back.
+        `turn` and `short`: see `Load`. Its key's short jobs are all served before it. Its key's long jobs get a share
+        beside a short new job, and no more than the new job if that is long. No other key is served more than its key,
+        except for some turns (`slack`): the others may be served first, and keys that were ahead of others pay that
+        back.
         """
         slack = turn * (3 + log(1 + sum(self.jobs)))
-        mine = min(key_tokens, self._mine(tokens, slack, turn, short)) if key_tokens else 0
-        others = max(0, self.keys - (key_tokens > 0))
-        share = mine + tokens + slack
-        return min(self.tokens, mine + min(others * share, self.within(share)))
+        of_key = min(key_tokens, self._before_in_key(tokens, slack, turn, short)) if key_tokens else 0
+        other_keys = max(0, self.keys - (key_tokens > 0))
+        share = of_key + tokens + slack
+        return min(self.tokens, of_key + min(other_keys * share, self.within(share)))
 
-    def _mine(self, tokens: int, slack: float, turn: int, short: int) -> float:
+    def _before_in_key(self, tokens: int, slack: float, turn: int, short: int) -> float:
         """Most tokens served before a new job if all waiting jobs are of its key."""
         shorts = sum([jobs * ((2 << place) - 1) for place, jobs in enumerate(self.jobs[: bucket(short)])])
         if tokens < short:
@@ -60,12 +67,12 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Tokens that wait, jobs that wait or are being computed, recent speed (0 before the first step).
+    """What waits at a worker, and how fast it is served.
 
-    `turn`: most tokens that a key is served in a row while others wait; `short`: jobs of fewer
-    tokens are short. `draining`: the worker ends soon, no new jobs.
-    `stalled`: why it computes nothing at the moment, empty if it does.
-    `busy`: seconds until the steps under way end.
+    `queued_tokens`: tokens that wait. `queued_jobs`: jobs that wait or are being computed. `tokens_per_second`: recent
+    speed, 0 before the first step. `turn`: most tokens that a key is served in a row while others wait. `short`: jobs
+    of fewer tokens are short. `draining`: the worker ends soon, no new jobs. `stalled`: why it computes nothing at the
+    moment, empty if it does. `busy`: seconds until the steps under way end.
     """
 
     queued_tokens: int = 0
@@ -78,17 +85,18 @@ class Load:
     stalled: str = ""
     busy: float = 0.0
 
-    def queue(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
-        """Most tokens that are served before a new job of `tokens`, those of lower priorities not counted.
+    def queue_tokens(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
+        """Most tokens of its own and higher priorities that are served before a new job of `tokens`.
 
-        That is all of higher priorities, and a part of its own. `key_tokens`: waiting tokens of its fairness key there.
+        These are all of higher priorities and a part of its own. `key_tokens`: waiting tokens of its key and priority.
         """
         return self._above(priority) + self._same(tokens, priority, key_tokens)
 
-    def ahead(self, tokens: int, priority: Priority, key_tokens: int = 0) -> int:
-        """Most tokens that are served before the last step of a new job of `tokens`, if no further jobs arrive.
+    def tokens_ahead(self, tokens: int, priority: Priority, key_tokens: int = 0) -> int:
+        """Most tokens of all priorities that are served before the last step of a new job of `tokens`.
 
-        Adds the share of lower priorities to `queue`; an eighth of each step may go to others when nothing else fits.
+        It assumes that no further jobs arrive. To `queue_tokens` it adds the share of lower priorities, and what may
+        fill up steps out of order: as much as a turn in each.
         """
         same = self._same(tokens, priority, key_tokens)
         queue = self._above(priority) + same
@@ -97,20 +105,20 @@ class Load:
             for other, backlog in self.backlogs.items()
             if other > priority
         )
-        filling = (queue + below + tokens) / 7
+        filling = (queue + below + tokens) / (TURNS_PER_STEP - 1)  # one turn of each step
         return int(min(sum(backlog.tokens for backlog in self.backlogs.values()), queue + below + filling))
 
     def wait(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
-        """Most seconds that a new job waits, its own tokens not counted; 0 while the speed is unknown."""
+        """The wait of a new job in seconds, see `shared.estimate`; 0 while the speed is unknown."""
         if not self.tokens_per_second:
             return 0.0
-        return self.busy + self.ahead(tokens, priority, key_tokens) / self.tokens_per_second
+        return self.busy + self.tokens_ahead(tokens, priority, key_tokens) / self.tokens_per_second
 
     def queue_seconds(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
-        """Seconds for the tokens of `queue` and the running steps; 0 while the speed is unknown."""
+        """Seconds for the running steps and for `queue_tokens`; 0 while the speed is unknown."""
         if not self.tokens_per_second:
             return 0.0
-        return self.busy + self.queue(tokens, priority, key_tokens) / self.tokens_per_second
+        return self.busy + self.queue_tokens(tokens, priority, key_tokens) / self.tokens_per_second
 
     def _above(self, priority: Priority) -> int:
         return sum(backlog.tokens for other, backlog in self.backlogs.items() if other < priority)

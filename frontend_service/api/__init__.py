@@ -1,1 +1,5 @@
-"""The APIs of the frontend, a folder each: they read requests, write replies and translate errors."""
+"""The APIs of the frontend, a folder each.
+
+An API knows its protocol: how requests are read and replies written, which defaults its requests have, and the form of
+its errors. What a request is allowed and what it means is decided in `services`.
+"""

@@ -1,4 +1,7 @@
-"""The APIs over gRPC, by their names in the settings."""
+"""The APIs over gRPC, by their names in the settings.
+
+A new API is named here and in `settings.Api`; tests/unit/test_services.py compares both.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,14 +23,14 @@ from tei.v1 import tei_pb2
 class GrpcApi:
     """The services of one contract, and how they are added to a server.
 
-    `services`: full names of all services; `local_services`: names of those that need no worker; `translate_error`:
-    gives an error the field, message and status that this contract has for it.
+    `services`: full names of all services; `local_services`: names of those that need no worker; `adapt_error`: gives
+    an error the field, message and status that this contract has for it.
     """
 
     services: tuple[str, ...]
     local_services: tuple[str, ...]
     register: Callable[[Frontend, grpc.aio.Server], None]
-    translate_error: TellStatus = unchanged
+    adapt_error: TellStatus = unchanged
 
 
 GRPC_APIS = {
@@ -40,7 +43,7 @@ GRPC_APIS = {
         services=TEI_SERVICES,
         local_services=tuple(tei_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Info", "Tokenize")),
         register=register_tei,
-        translate_error=tei_error,
+        adapt_error=tei_error,
     ),
 }
 
@@ -69,10 +72,10 @@ class EnabledApis:
         api = self._apis.get(service)
         return api is not None and service in api.local_services
 
-    def translate_error(self, method: str, error: SelvageError) -> SelvageError:
-        """Translates an error for the API that the method belongs to."""
+    def adapt_error(self, method: str, error: SelvageError) -> SelvageError:
+        """Adapts an error to the API that the method belongs to."""
         api = self._apis.get(_service(method))
-        return error if api is None else api.translate_error(method, error)
+        return error if api is None else api.adapt_error(method, error)
 
 
 def _service(method: str) -> str:

@@ -12,7 +12,7 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.ranking import RankingService
 from shared.caller import Caller
 from shared.server.calls import Calls
-from shared.telemetry.figures import TellTimes
+from shared.telemetry.figures import ObserveTimes
 
 M = TypeVar("M")
 Q = TypeVar("Q")
@@ -25,11 +25,11 @@ class Frontend:
     """The services, and the policy of calls: an API admits each call by `calls` and answers it by an Exchange."""
 
     def __init__(
-        self, pipeline: Pipeline, calls: Calls, tell_times: Sequence[TellTimes] = (), threads: int = 1
+        self, pipeline: Pipeline, calls: Calls, tell_times: Sequence[ObserveTimes] = (), thread_count: int = 1
     ) -> None:
-        """`tell_times`: called with the times of each exchange. `threads`: the number that tokenise."""
+        """`tell_times`: called with the times of each exchange. `thread_count`: the number of threads that tokenise."""
         self.calls = calls
-        self.threads = threads
+        self.thread_count = thread_count
         self.embedding = EmbeddingService(pipeline)
         self.ranking = RankingService(pipeline)
         self.classification = ClassificationService(pipeline)

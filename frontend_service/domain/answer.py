@@ -8,7 +8,12 @@ from shared.ragged import RaggedTokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds that the parts of a request took; see `selvage.v1.Timing`. Reading the request counts in none of them."""
+    """Seconds that the parts of a request took. Reading the request counts in none of them.
+
+    `tokenize`: until the token ids were there. `queue`: from the job's arrival at the worker to its first step.
+    `compute`: from there to the end of its last step. `transfer`: the round trip to the worker without these two.
+    `postprocess`: from the worker's result to the finished reply.
+    """
 
     tokenize: float
     queue: float
@@ -21,8 +26,10 @@ class Timing:
 class Answer:
     """A job's result with what the frontend knows of its texts.
 
-    `tokenize` and `transfer` (the round trip to the worker without its queue and compute) in seconds. `answered`: the
-    time at which the worker's result was there, by the pipeline's clock.
+    `tokens`: the token ids of all texts in the order of the request, equal ones as often as they were sent, with
+    special tokens. `truncated`: whether each text was cut. `tokenize` and `transfer` (the round trip to the worker
+    without its queue and compute) in seconds. `answered`: the time at which the worker's result was there, by the
+    pipeline's clock.
     """
 
     model: str
@@ -35,7 +42,7 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """Bytes of all vectors and scores."""
+        """Approximate bytes of the reply: those of vectors, scores and winners, without scales, ids and counts."""
         rows, sparse = (self.result.dense, self.result.tokens), self.result.sparse
         pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
         explained = len(self.result.winners) + len(self.result.similarities)

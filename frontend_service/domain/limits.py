@@ -1,4 +1,4 @@
-"""Limits of what one frontend accepts in a request, and the checks that raise their errors."""
+"""Limits of what one frontend accepts in a request, and the checks that hold requests to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +8,8 @@ from shared.errors import LimitExceeded, ResultTooLarge
 
 ENVELOPE_BYTES = 64 * 1024
 """Most bytes that a reply holds beside its vectors."""
-MATCH_BYTES = 8
-"""Bytes of a winner and its similarity on the link."""
+LINK_MATCH_BYTES = 8
+"""Bytes of a winner and its similarity in a job's result, as the link carries it."""
 TEXT_LETTERS = 16
 """Letters that each text counts for beyond its own: the fixed cost of tokenising a text."""
 
@@ -19,9 +19,17 @@ FEWER_WEIGHTS = "set sparse_top_k, or ask for fewer texts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that a request may hold; see `selvage.v1.Limits`.
+    """The most that one request may hold. All but `auto_truncate` are limits.
+
+    `texts`: of an Embed, Tokenize, Classify or ClassifyTokens, and queries; `documents`: of a Rerank, Score or MaxSim.
+    `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of a request and of a reply. `request_tokens`:
+    of all texts. `request_rows` and `vector_elements` (rows x dimensions): of either side of a MaxSim; the latter also
+    of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two rows in a MaxSim.
+    `pooled_tokens`: of a text whose rows are pooled.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
+
+    All checks raise LimitExceeded, naming the field where there is one; `check_reply` raises ResultTooLarge.
     """
 
     texts: int = 4096
@@ -64,7 +72,7 @@ class Limits:
         return letters + TEXT_LETTERS * len(texts)
 
     def check_count(self, count: int, field: str, limit: int) -> None:
-        """Checks the number of entries of a field."""
+        """Checks that the field named `field` has at most `limit` entries."""
         if count > limit:
             raise LimitExceeded(f"{field} has {count} entries, the limit is {limit}", field=field)
 
@@ -74,7 +82,7 @@ class Limits:
             raise LimitExceeded(f"the request has {tokens} tokens, the limit is {self.request_tokens}")
 
     def check_ids(self, tokenized: Sequence[Sequence[int]], field: str) -> None:
-        """Checks token ids in a request: for one text at most `text_bytes`, for all at most `request_tokens`."""
+        """Checks lists of token ids: at most `text_bytes` ids in one, at most `request_tokens` in all."""
         total = 0
         for index, ids in enumerate(tokenized):
             self.check_count(len(ids), f"{field}[{index}]", self.text_bytes)
@@ -116,9 +124,9 @@ class Limits:
 
     def check_matches(self, count: int) -> None:
         """Checks the winners of an explanation: the worker holds all of them, even those that no reply shows."""
-        if count * MATCH_BYTES > self.message_bytes:
+        if count * LINK_MATCH_BYTES > self.message_bytes:
             raise LimitExceeded(
-                f"explain needs {count} winners, the limit is {self.message_bytes // MATCH_BYTES}: "
+                f"explain needs {count} winners, the limit is {self.message_bytes // LINK_MATCH_BYTES}: "
                 "explain fewer documents",
                 field="explain",
             )

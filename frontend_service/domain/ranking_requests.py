@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from frontend_service.domain.requests import Truncation
 from shared.errors import InvalidInput
@@ -12,14 +13,37 @@ from shared.vectors import Layout, MultiVectors, ScoringMethod
 QUERY_CUT, DOCUMENT_CUT = Truncation(field="max_tokens_per_query"), Truncation(field="max_tokens_per_document")
 
 
+class ScoreNormalization(Enum):
+    """What is done to make scores comparable; None: what the model's files say.
+
+    `activate`, for cross-encoders: whether logits are activated. `normalize`, for methods that compare vectors: whether
+    rows get unit length, and products of late interaction are averaged instead of added. `raw_token_rows`, for late
+    interaction: token rows keep the length that the model gives them, whatever its files say.
+    """
+
+    BY_MODEL = (None, None)
+    FULL = (True, True)
+    NONE = (False, False)
+    ACTIVATED = (True, None)
+    LOGITS = (False, None)
+    LOGITS_AND_RAW_ROWS = (False, None, True)
+
+    def __init__(self, activate: bool | None, normalize: bool | None, raw_token_rows: bool = False) -> None:
+        self.activate, self.normalize, self.raw_token_rows = activate, normalize, raw_token_rows
+
+    @classmethod
+    def of(cls, normalize: bool | None) -> "ScoreNormalization":
+        """All of it, none of it, or what the model's files say."""
+        return cls.BY_MODEL if normalize is None else cls.FULL if normalize else cls.NONE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
     """Queries and documents to compare. `query_entry` is what errors call one of the queries.
 
-    `query_cut` and `document_cut` are for the two sides, `sequence_cut` for each sequence that the model reads: a pair
-    of a cross-encoder, a text where vectors are compared; None: as documents are cut, at the model's limit.
-    `activated`, for cross-encoders only: whether scores are activated or logits; None: as `normalize` says.
-    `raw_rows`, for late interaction only: token rows keep the length that the model gives them.
+    `query_cut` and `document_cut` are for either text alone. `sequence_cut` is for what the model reads in one piece: a
+    pair of a cross-encoder, else a query or a document, for which it holds beside the other two. None: only the model's
+    limit holds; a pair over it is cut if `document_cut` cuts.
     """
 
     model: str = ""
@@ -27,7 +51,7 @@ class ScoreRequest:
     documents: tuple[str, ...]
     layout: Layout = Layout.MATRIX
     method: ScoringMethod | None = None
-    normalize: bool | None = None
+    normalization: ScoreNormalization = ScoreNormalization.BY_MODEL
     instruction: str | None = None
     query_cut: Truncation = QUERY_CUT
     document_cut: Truncation = DOCUMENT_CUT
@@ -35,8 +59,6 @@ class ScoreRequest:
     query_entry: str = "queries[{}]"
     weights: HybridWeights | None = None
     explain: bool = False
-    activated: bool | None = None
-    raw_rows: bool = False
 
     def __post_init__(self) -> None:
         for field, texts in (("queries", self.queries), ("documents", self.documents)):
@@ -64,7 +86,7 @@ class RerankRequest(ScoreRequest):
             raise InvalidInput(f"top_n is {self.top_n}, must be at least 1", field="top_n")
 
     @property
-    def shown(self) -> int:
+    def shown_count(self) -> int:
         """The number of documents that the reply shows."""
         return min(self.top_n or len(self.documents), len(self.documents))
 

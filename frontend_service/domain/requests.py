@@ -40,7 +40,8 @@ class Truncation:
         return replace(lower, truncate=self.truncate or other.truncate, side=self.side or other.side)
 
 
-UNPROMPTED, WHOLE = PromptChoice(), Truncation()
+DEFAULT_PROMPT, DEFAULT_TRUNCATION = PromptChoice(), Truncation()
+"""A request that says nothing: the model's own prompt for all texts, if it has one, and the model's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ class TokenizeRequest:
 
     model: str = ""
     texts: tuple[str, ...]
-    prompt: PromptChoice = UNPROMPTED
-    cut: Truncation = WHOLE
+    prompt: PromptChoice = DEFAULT_PROMPT
+    cut: Truncation = DEFAULT_TRUNCATION
 
     def __post_init__(self) -> None:
         if not self.texts:
@@ -87,8 +88,8 @@ class EmbedRequest:
     model: str = ""
     texts: tuple[str, ...] = ()
     tokenized: tuple[tuple[int, ...], ...] = ()
-    prompt: PromptChoice = UNPROMPTED
-    cut: Truncation = WHOLE
+    prompt: PromptChoice = DEFAULT_PROMPT
+    cut: Truncation = DEFAULT_TRUNCATION
     outputs: tuple[OutputKind, ...] = ()
     dimensions: int | None = None
     normalize: bool | None = None
@@ -121,8 +122,8 @@ class ClassifyRequest:
     model: str = ""
     texts: tuple[str, ...]
     pairs: tuple[str, ...] = ()
-    prompt: PromptChoice = UNPROMPTED
-    cut: Truncation = WHOLE
+    prompt: PromptChoice = DEFAULT_PROMPT
+    cut: Truncation = DEFAULT_TRUNCATION
     normalize: bool | None = None
 
     def __post_init__(self) -> None:
@@ -141,8 +142,8 @@ class ClassifyTokensRequest:
 
     model: str = ""
     texts: tuple[str, ...]
-    prompt: PromptChoice = UNPROMPTED
-    cut: Truncation = WHOLE
+    prompt: PromptChoice = DEFAULT_PROMPT
+    cut: Truncation = DEFAULT_TRUNCATION
     token_id: int | None = None
     normalize: bool | None = None
 

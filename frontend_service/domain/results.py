@@ -1,6 +1,6 @@
 """The size of a job's result in bytes, before it is computed. Knows no API and no worker."""
 
-from frontend_service.domain.limits import MATCH_BYTES
+from frontend_service.domain.limits import LINK_MATCH_BYTES
 from shared.card import ModelCard
 from shared.jobs import Classify, Encode, MaxSim, Score, Work
 from shared.ragged import RaggedTokens
@@ -23,12 +23,12 @@ def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard) -> int:
         case Score():
             rows, columns = work.layout.shape(work.queries, len(tokens) - work.queries)
             matches = columns * tokens.lengths[0] if work.explain else 0
-            return rows * columns * SCORE_BYTES + matches * MATCH_BYTES
+            return rows * columns * SCORE_BYTES + matches * LINK_MATCH_BYTES
         case MaxSim():
             queries = tokens.lengths if work.queries is None else work.queries.lengths
             rows, columns = work.layout.shape(len(queries), len(work.documents.lengths))
-            matches = sum(queries) * (1 if rows == 1 else columns) if work.explain else 0
-            return rows * columns * SCORE_BYTES + matches * MATCH_BYTES
+            matches = sum(queries) * columns if work.explain else 0
+            return rows * columns * SCORE_BYTES + matches * LINK_MATCH_BYTES
         case Classify():
             return len(card.labels) * SCORE_BYTES * (tokens.total if work.tokens else len(tokens))
 

@@ -11,7 +11,7 @@ from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
@@ -61,21 +61,21 @@ class _TokenColumns:
 
 
 class ClassificationService:
-    """The rpcs of ClassificationService, on domain types."""
+    """Answers requests for labels of texts, pairs and tokens, each as scores of all labels. Raises SelvageError."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._limits = pipeline.limits
 
     async def texts(self, request: ClassifyRequest, terms: RequestTerms) -> Classified:
-        """Scores [texts x labels] of texts or pairs."""
-        model = self._pipeline.model(request.model)
+        """Classifies texts or pairs: scores [texts x labels]."""
+        model = self._pipeline.workers.model(request.model)
         answer = await self._pipeline.run(self._prepare_classify(model, request), terms)
         return Classified(answer=answer, labels=model.card.labels)
 
     async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
-        """Scores [tokens x labels]; with `token_id` only those of the tokens of that id."""
-        model = self._pipeline.model(request.model)
+        """Classifies tokens: scores [tokens x labels]. With `token_id` only the tokens of that id are classified."""
+        model = self._pipeline.workers.model(request.model)
         columns = _TokenColumns(token_id=request.token_id)
         answer = await self._pipeline.run(self._prepare_classify_tokens(model, request, columns), terms)
         return ClassifiedTokens(
@@ -86,9 +86,9 @@ class ClassificationService:
         limits, card = self._limits, model.card
         job_options.check_task(card, Task.CLASSIFY)
         limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
-        finish = job_options.activation_step(card, request.normalize)
+        finish = job_options.activation_of(card, request.normalize)
         if request.pairs or card.pair_template:
-            slices = model.tokenization.pairs(self._pairs(model, request))
+            slices = model.tokenizer.pairs(self._pairs(model, request))
             return PreparedRequest(model=model, work=Classify(), slices=slices, finish=finish)
         texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
         return PreparedRequest(
@@ -100,7 +100,7 @@ class ClassificationService:
         if not request.pairs:
             raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
         limits = self._limits
-        limits.check_texts(request.texts, TEXT, limits.texts, model.tokenization.prompt(request.prompt))
+        limits.check_texts(request.texts, TEXT, limits.texts, model.tokenizer.prompt(request.prompt))
         limits.check_texts(request.pairs, PAIR, limits.texts)
         return PairTexts(
             firsts=request.texts,
@@ -127,7 +127,7 @@ class ClassificationService:
             slices=_tokenize_into_columns(texts, columns),
             letters=texts.letters,
             check_tokens=partial(self._check_columns, card, columns),
-            finish=job_options.activation_step(card, request.normalize),
+            finish=job_options.activation_of(card, request.normalize),
         )
 
     def _check_columns(self, card: ModelCard, columns: _TokenColumns, _: RaggedTokens) -> None:
@@ -136,7 +136,7 @@ class ClassificationService:
         self._limits.check_reply(len(columns.ids) * token_bytes, FEWER_TEXTS)
 
 
-def _tokenize_into_columns(texts: PreparedTexts, columns: _TokenColumns) -> Slices[TokenizedBatch]:
+def _tokenize_into_columns(texts: PreparedTexts, columns: _TokenColumns) -> TimeSlices[TokenizedBatch]:
     """Tokenises texts for a job, and fills in the columns of the reply."""
     ids, lengths, truncated = array("i"), [], []
     for tokenized_texts in texts.tokenize_with_offsets():

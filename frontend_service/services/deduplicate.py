@@ -123,7 +123,7 @@ def _sequence_keys(tokenized: TokenizedBatch) -> list[Hashable]:
     """A key for each sequence: all that its rows depend on."""
     tokens, zeros = tokenized.tokens, (0,) * len(tokenized.tokens)
     texts = (tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(tokens.offsets))
-    options = (tokenized.prompt_lengths, tokenized.second_segments or zeros, tokenized.tails or zeros)
+    options = (tokenized.prompt_lengths, tokenized.second_segments or zeros, tokenized.unattended_tails or zeros)
     return list(zip(texts, *options, strict=True))
 
 

@@ -24,7 +24,7 @@ SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, o
 
 
 class EmbeddingService:
-    """The rpcs of EmbeddingService, on domain types."""
+    """Answers requests for vectors of texts: `EmbedRequest` -> `Answer`. Raises SelvageError."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -32,7 +32,7 @@ class EmbeddingService:
         self._clustering = asyncio.Lock()
 
     async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
-        """The vectors of all texts, in every output that the request names."""
+        """Embeds texts or token ids: their vectors, in every output that the request names."""
         answer = await self._pipeline.run(self._prepare(request), terms)
         if request.pooling:
             answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
@@ -41,15 +41,18 @@ class EmbeddingService:
         return answer
 
     def _prepare(self, request: EmbedRequest) -> PreparedRequest:
-        limits, model = self._limits, self._pipeline.model(request.model)
+        limits, model = self._limits, self._pipeline.workers.model(request.model)
         encode = job_options.resolve_encode(request, model.card)
-        side = request.prompt.input_type
-        texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side)
+        input_type = request.prompt.input_type
+        # `request.texts` is empty where the request brings token ids.
+        texts = prepare_texts(
+            model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
+        )
         limits.check_count(len(request.tokenized), "tokenized", limits.texts)
         # Checking an id costs as much as tokenising a letter.
         letters = texts.letters + sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)
         if request.tokenized:
-            slices = model.tokenization.token_ids(request.tokenized, texts.cut, side)
+            slices = model.tokenizer.token_ids(request.tokenized, texts.cut, input_type)
         else:
             slices = texts.tokenize()
         return PreparedRequest(

@@ -83,13 +83,14 @@ def resolve_method(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
 def resolve_score(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
     """Resolves a Score or Rerank whose method compares vectors."""
     late = method is ScoringMethod.LATE_INTERACTION
-    mean = card.averages_late_interaction if request.normalize is None else request.normalize
-    unit_by_default = card.normalizes_multi_vectors and not request.raw_rows if late else True
+    normalize = request.normalization.normalize
+    mean = card.averages_late_interaction if normalize is None else normalize
+    unit_by_default = card.normalizes_multi_vectors and not request.normalization.raw_token_rows if late else True
     return Score(
         method=method,
         layout=request.layout,
         queries=len(request.queries),
-        unit_rows=unit_by_default if request.normalize is None else request.normalize,
+        unit_rows=unit_by_default if normalize is None else normalize,
         mean=late and mean,
         weights=request.weights,
         explain=request.explain,
@@ -126,17 +127,17 @@ def check_token_rows(card: ModelCard, dimensions: int) -> None:
         )
 
 
-def activation_step(card: ModelCard, normalize: bool | None) -> Callable[[JobResult], JobResult]:
-    """The last step of a classification: turns the logits of a result into scores."""
-    activation = resolve_activation(card, normalize)
+def activation_of(card: ModelCard, activate: bool | None) -> Callable[[JobResult], JobResult]:
+    """Makes the function that turns the logits of a result into scores, for `PreparedRequest.finish`."""
+    activation = resolve_activation(card, activate)
     return partial(postprocess.activate_result, labels=len(card.labels), activation=activation)
 
 
-def resolve_activation(card: ModelCard, normalize: bool | None) -> Activation:
-    """Resolves the activation of logits: by default the one that the model's files name."""
-    if normalize is None:
+def resolve_activation(card: ModelCard, activate: bool | None) -> Activation:
+    """Resolves the activation of logits. None: what the model's files name, which may be none at all."""
+    if activate is None:
         return card.activation
-    if not normalize:
+    if not activate:
         return Activation.IDENTITY
     if card.activation is not Activation.IDENTITY:
         return card.activation
@@ -155,12 +156,18 @@ def token_dimensions(encode: Encode, card: ModelCard) -> int:
     return encode.dimensions or card.multi_vector_dimensions
 
 
+TEXT_BYTES = 8
+"""Bytes of a text in an Embed's reply beside its vectors: its number of tokens and of rows, and whether it was cut."""
+TOKEN_ID_BYTES = 5
+"""Most bytes of a token id in an Embed's reply, where it is a varint."""
+
+
 def embed_reply_bytes(request: EmbedRequest, encode: Encode, card: ModelCard, tokens: RaggedTokens) -> int:
     """Bytes of the vectors in an Embed's reply, before they are computed.
 
     Sparse vectors count as far as `sparse_top_k` tells their length, otherwise as nothing.
     """
-    kind, sequences, payload = request.data_type, len(tokens), 8 * len(tokens)
+    kind, sequences, payload = request.data_type, len(tokens), TEXT_BYTES * len(tokens)
     if OutputKind.DENSE in encode.outputs:
         payload += sequences * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
     if OutputKind.MULTI_VECTOR in encode.outputs:
@@ -168,7 +175,7 @@ def embed_reply_bytes(request: EmbedRequest, encode: Encode, card: ModelCard, to
         if pooling:
             rows = sum(pooled_count(length, pooling.factor, pooling.protected) for length in tokens.lengths)
         row_bytes = kind.row_bytes(token_dimensions(encode, card)) + kind.scale_bytes
-        payload += rows * (row_bytes + 5 * encode.token_ids)
+        payload += rows * (row_bytes + TOKEN_ID_BYTES * encode.token_ids)
     if OutputKind.SPARSE in encode.outputs and encode.sparse_top_k:
         payload += sequences * min(encode.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES
     return payload

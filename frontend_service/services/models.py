@@ -6,7 +6,7 @@ from frontend_service.domain.limits import TEXT_LETTERS, Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
@@ -52,7 +52,7 @@ class Detokenized:
 
 
 class ModelService:
-    """The rpcs of ModelService, on domain types."""
+    """Describes models, and shows what their tokenizers make of texts and ids. Raises SelvageError."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -60,25 +60,25 @@ class ModelService:
 
     def get(self, name: str) -> ModelDescription:
         """Describes the model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
-        model = self._pipeline.model(name)
+        model = self._pipeline.workers.model(name)
         return ModelDescription(card=model.card, limits=self._limits, queued_tokens=model.queued_tokens)
 
     def cards(self) -> tuple[ModelCard, ...]:
         """The cards of all models. Raises WorkerUnavailable where there is none."""
-        return tuple(model.card for model in self._pipeline.models())
+        return tuple(model.card for model in self._pipeline.workers.models())
 
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
         """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is."""
-        model, side = self._pipeline.model(request.model), request.prompt.input_type
+        model, input_type = self._pipeline.workers.model(request.model), request.prompt.input_type
         prepared = prepare_texts(
-            model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, side=side
+            model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
         )
         texts = await self._pipeline.run_slices(self._tokenize(prepared), prepared.letters)
         return ShownTexts(model=model.card.id, prompt=prepared.prompt, texts=texts)
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have."""
-        model, tokenized = self._pipeline.model(request.model), request.tokenized
+        model, tokenized = self._pipeline.workers.model(request.model), request.tokenized
         self._limits.check_count(len(tokenized), "tokenized", self._limits.texts)
         if not tokenized:
             raise InvalidInput("tokenized is empty", field="tokenized")
@@ -87,7 +87,7 @@ class ModelService:
         texts = await self._pipeline.run_slices(self._detokenize(model, request), letters)
         return Detokenized(model=model.card.id, texts=texts)
 
-    def _tokenize(self, prepared: PreparedTexts) -> Slices[list[TokenizedText]]:
+    def _tokenize(self, prepared: PreparedTexts) -> TimeSlices[list[TokenizedText]]:
         texts: list[TokenizedText] = []
         tokens = 0
         for slice_texts in prepared.tokenize_with_offsets():
@@ -97,10 +97,10 @@ class ModelService:
             yield tokens
         return texts
 
-    def _detokenize(self, model: ServedModel, request: DetokenizeRequest) -> Slices[list[str]]:
+    def _detokenize(self, model: ServedModel, request: DetokenizeRequest) -> TimeSlices[list[str]]:
         texts: list[str] = []
         size = 0
-        for slice_texts in model.tokenization.detokenize(request.tokenized, request.skip_special_tokens):
+        for slice_texts in model.tokenizer.detokenize(request.tokenized, request.skip_special_tokens):
             texts += slice_texts
             size += sum(len(text.encode()) for text in slice_texts)
             self._limits.check_reply(size, "ask for fewer ids")

@@ -20,7 +20,7 @@ from frontend_service.domain.limits import FEWER_WEIGHTS, Limits
 from frontend_service.domain.results import result_bytes
 from frontend_service.services.deduplicate import Repeat, without_repeats
 from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
-from frontend_service.tokenizing.fair_threads import FairThreads, Slices, run_to_end, single_slice
+from frontend_service.tokenizing.fair_thread_pool import FairThreadPool, TimeSlices, run_to_end, single_slice
 from frontend_service.tokenizing.panics import panics_as
 from frontend_service.workers.interface import ServedModel, Workers
 from shared.errors import Internal
@@ -40,85 +40,78 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-def accept_tokens(_: RaggedTokens) -> None:
-    """Accepts any number of tokens: the request is bounded without them."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRequest:
     """A request that a service has checked against the model's card and the limits, ready to run.
 
-    `slices` tokenise its texts; None for a request that brings vectors only. `letters`: the cost of that, in letters of
-    text; None where it is unknown, so that a thread does it. `check_tokens` raises where the tokens show that the
-    request, or its reply, is too large. `check_values`, if set, raises for wrong numbers in the request, and runs in a
-    thread. `finish`, if set, turns the worker's result into that of the answer, also in a thread.
+    `slices` tokenise its texts; None for a request that brings vectors only. `letters`: the cost of tokenising, in
+    letters of text; None for pairs, which a thread always tokenises. The functions are None where there is nothing to
+    do. `check_tokens` raises where the tokens show that the request, or its reply, is too large. `check_values` raises
+    for wrong numbers in the request, and runs in a thread. `finish` turns the worker's result into that of the answer,
+    also in a thread.
     """
 
     model: ServedModel
     work: Work
-    slices: Slices[TokenizedBatch] | None
+    slices: TimeSlices[TokenizedBatch] | None
     letters: int | None = None
-    check_tokens: Callable[[RaggedTokens], None] = accept_tokens
+    check_tokens: Callable[[RaggedTokens], None] | None = None
     check_values: Callable[[], None] | None = None
     finish: Callable[[JobResult], JobResult] | None = None
 
 
-def accept_size(_: int) -> None:
-    """Accepts results of any size."""
-
-
 class Pipeline:
-    """The workers behind one set of limits and threads."""
+    """Runs prepared requests: from texts to a worker's result, finished. All services share one.
+
+    It also lends its threads: the fair thread pool for slices of texts and work on numbers, and the message threads for
+    large messages.
+    """
 
     def __init__(
         self,
         workers: Workers,
         limits: Limits,
-        threads: Executor,
-        messages: Executor,
+        text_threads: Executor,
+        message_threads: Executor,
         clock: Callable[[], float] = time.monotonic,
-        reserve: Callable[[int], None] = accept_size,
+        reserve: Callable[[int], None] | None = None,
     ) -> None:
-        """`threads`: where texts are tokenised and results finished. `messages`: where large messages are made.
+        """`text_threads`: where texts are tokenised and results finished, shared fairly by requests.
 
-        `reserve` is called with the bytes that a result will have before its job is sent, and may refuse; see
-        `Admission`.
+        `message_threads`: where large messages are made and read. `reserve` is called with the bytes that a result will
+        have before its job is sent, and may refuse it (see `Admission`); None: results may have any size.
         """
-        self._workers = workers
-        self._threads = FairThreads(threads)
-        self._messages = messages
-        self._ids = itertools.count(random.getrandbits(62))
+        self.workers = workers
         self.limits = limits
         self.clock = clock
+        self._pool = FairThreadPool(text_threads)
+        self._message_threads = message_threads
+        self._ids = itertools.count(random.getrandbits(62))
         self._reserve = reserve
-
-    def model(self, name: str) -> ServedModel:
-        """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
-        return self._workers.model(name)
-
-    def models(self) -> tuple[ServedModel, ...]:
-        """All models that are served. Raises WorkerUnavailable where there is none."""
-        return self._workers.models()
 
     async def run(self, prepared: PreparedRequest, terms: RequestTerms) -> Answer:
         """Tokenises a request, has a worker compute it, and returns its result with the times that this took.
 
-        Raises LimitExceeded, ResultTooLarge, the tokenizer's and the job's own errors. Cancelling it cancels the job.
+        Cancelling it cancels the job. Raises InvalidInput, InputTooLong and Internal where the tokenizer refuses or
+        fails; LimitExceeded and ResultTooLarge; Overloaded where `reserve` or all workers refuse the job;
+        WorkerUnavailable, DeadlineExceeded, and the job's own error.
         """
         start = self.clock()
         tokenized = NOTHING
         if prepared.slices is not None:
             tokenized = await self.run_slices(prepared.slices, prepared.letters)
         tokenize = self.clock() - start
-        prepared.check_tokens(tokenized.tokens)
+        if prepared.check_tokens is not None:
+            prepared.check_tokens(tokenized.tokens)
         if prepared.check_values is not None:
             await self.in_thread(prepared.check_values)
         self.limits.check_tokens(tokenized.tokens.total)
 
         job, repeat = await self._job(prepared.work, tokenized, terms)
-        self._reserve(result_bytes(prepared.work, tokenized.tokens, prepared.model.card))  # repeats included
+        if self._reserve is not None:
+            self._reserve(result_bytes(prepared.work, tokenized.tokens, prepared.model.card))  # repeats included
         sent = self.clock()
-        result = await self._workers.run(prepared.model, job)
+        result = await self.workers.run(prepared.model, job)
         answered = self.clock()
         transfer = max(0.0, answered - sent - result.queue - result.compute)
 
@@ -147,7 +140,7 @@ class Pipeline:
             tokens=batch.tokens,
             prompt_lengths=batch.prompt_lengths if any(batch.prompt_lengths) else (),
             second_segments=batch.second_segments if any(batch.second_segments) else (),
-            unattended_tails=batch.tails if any(batch.tails) else (),
+            unattended_tails=batch.unattended_tails if any(batch.unattended_tails) else (),
             remaining=terms.deadline.remaining(),
             priority=terms.priority,
             key=terms.key,
@@ -157,11 +150,11 @@ class Pipeline:
         return job, repeat
 
     async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:
-        """Runs `work(argument)`, in a thread where it handles many bytes."""
-        return await offload(self._messages, size, work, argument)
+        """Runs `work(argument)`, in a message thread where `size` is many bytes."""
+        return await offload(self._message_threads, size, work, argument)
 
-    async def run_slices(self, slices: Slices[T], letters: int | None = None) -> T:
-        """Runs slices of tokenising and returns their result: at once for few `letters`, else in the fair threads.
+    async def run_slices(self, slices: TimeSlices[T], letters: int | None = None) -> T:
+        """Runs slices of tokenising and returns their result: at once for few `letters`, else in the fair thread pool.
 
         Raises LimitExceeded over the limit of tokens, and Internal where the tokenizer fails. When cancelled, it stops
         after the running slice.
@@ -169,9 +162,9 @@ class Pipeline:
         limited = self._limited(slices)
         if letters is not None and letters <= INLINE_LETTERS:
             return run_to_end(limited)
-        return await self._threads.run(limited)
+        return await self._pool.run(limited)
 
-    def _limited(self, slices: Slices[T]) -> Slices[T]:
+    def _limited(self, slices: TimeSlices[T]) -> TimeSlices[T]:
         """The same slices, with the limit of tokens checked after each."""
         with panics_as(_tokenizer_failed):
             while True:
@@ -184,12 +177,12 @@ class Pipeline:
                 yield tokens
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs `work` in the fair threads, as a single slice: before requests that have had more time."""
-        return await self._threads.run(single_slice(work))
+        """Runs `work` in the fair thread pool, as a single slice: before requests that have had more time."""
+        return await self._pool.run(single_slice(work))
 
     def close(self) -> None:
         """Ends what is being tokenised or finished."""
-        self._threads.close()
+        self._pool.close()
 
 
 def _input_bytes(work: Work, tokenized: TokenizedBatch) -> int:

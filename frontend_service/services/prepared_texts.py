@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
 from frontend_service.workers.interface import ServedModel
 from shared.vectors import InputType
@@ -16,8 +16,8 @@ from shared.vectors import InputType
 class PreparedTexts:
     """Texts, the prompt before each, and how each is cut. `letters`: what tokenising them costs.
 
-    `entry` is what errors call one of them: `texts[{}]`, or `query`. `side`: whether they are queries or documents, for
-    models that read the two differently.
+    `entry` is what errors call one of them: `texts[{}]`, or `query`. `input_type`: whether they are queries or
+    documents, for models that read the two differently.
     """
 
     tokenizer: ModelTokenizer
@@ -25,16 +25,16 @@ class PreparedTexts:
     entry: str
     prompt: str
     cut: Truncation
-    side: InputType
+    input_type: InputType
     letters: int
 
-    def tokenize(self) -> Slices[TokenizedBatch]:
+    def tokenize(self) -> TimeSlices[TokenizedBatch]:
         """Tokenises the texts for a job."""
-        return self.tokenizer.texts(self.texts, self.prompt, self.cut, self.entry, self.side)
+        return self.tokenizer.texts(self.texts, self.prompt, self.cut, self.entry, self.input_type)
 
     def tokenize_with_offsets(self) -> Iterator[list[TokenizedText]]:
         """Tokenises the texts for a reader: some texts a slice, with the place of each token in its text."""
-        return self.tokenizer.text_slices(self.texts, self.prompt, self.cut, self.entry, self.side)
+        return self.tokenizer.text_slices(self.texts, self.prompt, self.cut, self.entry, self.input_type)
 
 
 def prepare_texts(
@@ -45,24 +45,29 @@ def prepare_texts(
     *,
     choice: PromptChoice,
     cut: Truncation,
-    side: InputType = InputType.UNSPECIFIED,
+    sequence_cut: Truncation | None = None,
+    input_type: InputType = InputType.UNSPECIFIED,
     count: int | None = None,
     prompt_field: str = "prompt",
 ) -> PreparedTexts:
     """Finds the prompt, and checks the texts with it. Raises UnsupportedTask for an unknown prompt, and LimitExceeded.
 
-    `choice`: which prompt goes before the texts. `count`: the most texts, None for `limits.texts`. `prompt_field`: what
-    errors call the prompt.
+    `choice`: which prompt goes before the texts. `sequence_cut`, if there is one, holds beside `cut`. `count`: the most
+    texts, None for `limits.texts`. `prompt_field`: what errors call the prompt.
     """
-    prompt = model.tokenization.prompt(choice)
+    prompt = model.tokenizer.prompt(choice)
     count = limits.texts if count is None else count
     letters = limits.check_texts(texts, entry, count, prompt, prompt_field)
+    # First what each says or leaves to the setting, then both at once: a text is cut where either cuts it. In the other
+    # order a `sequence_cut` that says no would also answer for a `cut` that says nothing, against --auto-truncate:
+    # test_one_limit_that_says_no_leaves_the_other_to_the_setting (test_auto_truncate.py).
+    cut = limits.with_default(cut).within(sequence_cut and limits.with_default(sequence_cut))
     return PreparedTexts(
-        tokenizer=model.tokenization,
+        tokenizer=model.tokenizer,
         texts=texts,
         entry=entry,
         prompt=prompt,
-        cut=limits.with_default(cut),
-        side=side,
+        cut=cut,
+        input_type=input_type,
         letters=letters,
     )

@@ -12,28 +12,30 @@ from frontend_service.postprocess import explanation
 from frontend_service.postprocess import ranking as postprocess
 from frontend_service.postprocess.explanation import MatchedToken
 from frontend_service.services import job_options
+from frontend_service.services.given_vectors import check_dimensions, check_finite, vectors_of
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
-from shared.errors import DimensionMismatch
 from shared.jobs import Classify
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
-from shared.vectors import InputType, Layout, MultiVectors, ScoringMethod
+from shared.vectors import InputType, Layout, ScoringMethod
 
 DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
-MATCH_BYTES = 9
+REPLY_MATCH_BYTES = 9
 """Most bytes of a winner and its similarity in a MaxSim reply."""
 TOKEN_MATCH_BYTES = 32
 """Bytes of a winner with both tokens as texts; most have a few letters."""
+TEXT_FIELD_BYTES = 32
+"""Most bytes that a message adds to a document's text."""
 RANK_BYTES = 64
 """Bytes that are copied in the time that one place of a ranking, with its score, takes to write."""
-Ranked = list[tuple[int, float]]
-"""Documents by number with their scores, best first."""
+Ranking = list[tuple[int, float]]
+"""Documents by their number in the request, with their scores, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Reranked(FinishedAnswer):
     reply shows those of `ranking`.
     """
 
-    ranking: Ranked
+    ranking: Ranking
     explanations: Sequence[Sequence[MatchedToken]] = ()
     documents: Sequence[str] | None = None
 
@@ -62,7 +64,7 @@ class Reranked(FinishedAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReplyExtras:
-    """What a reply holds beside scores: `explained` documents, and `text_bytes` of documents."""
+    """What a reply holds beside scores. `explained`: number of explained documents; `text_bytes`: of their texts."""
 
     explained: int = 0
     text_bytes: int = 0
@@ -72,34 +74,40 @@ NO_EXTRAS = _ReplyExtras()
 
 
 class RankingService:
-    """The rpcs of selvage.v1.RankingService, on domain types."""
+    """Answers requests that compare queries with documents: texts by any method, or given vectors by MaxSim.
+
+    Raises SelvageError.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._limits = pipeline.limits
 
     async def rerank(self, request: RerankRequest, terms: RequestTerms) -> Reranked:
-        """The documents, best first, each with what the request wants to see of it."""
-        model = self._pipeline.model(request.model)
-        extras = _ReplyExtras(explained=request.shown, text_bytes=await self._document_bytes(request))
+        """Ranks documents, best first, with their texts and explanations where the request asks for them."""
+        model = self._pipeline.workers.model(request.model)
+        extras = _ReplyExtras(explained=request.shown_count, text_bytes=await self._document_bytes(request))
         answer = await self._pipeline.run(self._prepare_scores(model, request, extras), terms)
         return await self._rank(model, request, answer)
 
     async def score(self, request: ScoreRequest, terms: RequestTerms) -> Answer:
-        """Scores in the order of the request; the token counts are those of queries, then documents."""
-        model = self._pipeline.model(request.model)
+        """Scores pairs of queries and documents, in the order of the request.
+
+        The answer's tokens are those of queries, then of documents; of a cross-encoder those of the pairs.
+        """
+        model = self._pipeline.workers.model(request.model)
         return await self._pipeline.run(self._prepare_scores(model, request, NO_EXTRAS), terms)
 
     async def max_sim(self, request: MaxSimRequest, terms: RequestTerms) -> Answer:
-        """Scores of document vectors by query vectors or by texts; the token counts are those of the texts."""
-        model = self._pipeline.model(request.model)
+        """Scores document vectors by query vectors or by query texts. The answer's tokens are those of the texts."""
+        model = self._pipeline.workers.model(request.model)
         return await self._pipeline.run(self._prepare_max_sim(model, request), terms)
 
     async def _document_bytes(self, request: RerankRequest) -> int:
         """Most bytes of the documents that the reply shows. Raises ResultTooLarge."""
         if not request.return_documents:
             return 0
-        largest = partial(postprocess.largest_bytes, request.documents, request.shown)
+        largest = partial(_largest_bytes, request.documents, request.shown_count)
         size = await self._pipeline.in_thread(largest)
         self._limits.check_reply(size, "set top_n, or leave return_documents unset")
         return size
@@ -111,11 +119,12 @@ class RankingService:
         documents = request.documents if request.return_documents else None
         if not request.explain:
             return Reranked(answer=answer, ranking=ranking, documents=documents)
-        places, token_text = [index for index, _ in ranking], model.tokenization.token_text
+        places, token_text = [index for index, _ in ranking], model.tokenizer.token_text
         explain = partial(explanation.explain, answer.result, answer.tokens, places, token_text)
         return Reranked(answer=answer, ranking=ranking, documents=documents, explanations=await in_thread(explain))
 
     def _prepare_scores(self, model: ServedModel, request: ScoreRequest, extras: _ReplyExtras) -> PreparedRequest:
+        """Prepares the job of a Rerank or Score, by the method that request and model agree on."""
         method = job_options.resolve_method(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
@@ -128,6 +137,7 @@ class RankingService:
         """Prepares a cross-encoder's job: every pair is a sequence, and its only logit the score."""
         limits, choice = self._limits, PromptChoice(literal=request.instruction)
         document_cut = limits.with_default(request.document_cut)
+        # A request without a limit for whole sequences says for its documents whether texts may be cut at all.
         pair_cut = Truncation(truncate=document_cut.truncate, side=document_cut.side)
         pairs = PairTexts(
             firsts=request.queries,
@@ -140,30 +150,30 @@ class RankingService:
             first_entry=request.query_entry,
             prompt=choice,
         )
-        prompt = model.tokenization.prompt(choice)
+        prompt = model.tokenizer.prompt(choice)
         limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
         limits.check_texts(request.documents, DOCUMENT, limits.documents)
-        normalize = request.normalize if request.activated is None else request.activated
         return PreparedRequest(
             model=model,
             work=Classify(),
-            slices=model.tokenization.pairs(pairs),
-            finish=job_options.activation_step(model.card, normalize),
+            slices=model.tokenizer.pairs(pairs),
+            finish=job_options.activation_of(model.card, request.normalization.activate),
         )
 
     def _prepare_vectors(
         self, model: ServedModel, request: ScoreRequest, method: ScoringMethod, extras: _ReplyExtras
     ) -> PreparedRequest:
         """Prepares the job of a model that makes vectors of queries and documents, and compares these."""
-        limits, sequence_cut = self._limits, request.sequence_cut and self._limits.with_default(request.sequence_cut)
+        limits = self._limits
         queries = prepare_texts(
             model,
             limits,
             request.queries,
             request.query_entry,
             choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
-            cut=limits.with_default(request.query_cut).within(sequence_cut),
-            side=InputType.QUERY,
+            cut=request.query_cut,
+            sequence_cut=request.sequence_cut,
+            input_type=InputType.QUERY,
             prompt_field="instruction",
         )
         documents = prepare_texts(
@@ -172,8 +182,9 @@ class RankingService:
             request.documents,
             DOCUMENT,
             choice=PromptChoice(input_type=InputType.DOCUMENT),
-            cut=limits.with_default(request.document_cut).within(sequence_cut),
-            side=InputType.DOCUMENT,
+            cut=request.document_cut,
+            sequence_cut=request.sequence_cut,
+            input_type=InputType.DOCUMENT,
             count=limits.documents,
         )
         return PreparedRequest(
@@ -195,7 +206,8 @@ class RankingService:
         self._limits.check_reply(size, "set top_n, or leave explain unset")
 
     def _prepare_max_sim(self, model: ServedModel, request: MaxSimRequest) -> PreparedRequest:
-        limits, sides = self._limits, _vectors_of(request)
+        """Prepares the job of a MaxSim. Its vectors are checked for NaN and infinity later, in a thread."""
+        limits, sides = self._limits, vectors_of(request)
         for field, vectors in sides.items():
             limits.check_count(len(vectors.lengths), f"{field}.lengths", limits.documents)
             limits.check_vectors(field, vectors.rows, vectors.dimensions)
@@ -204,7 +216,7 @@ class RankingService:
             job_options.check_token_rows(model.card, request.documents.dimensions)
             texts = self._prepare_query_texts(model, request)
         else:
-            _check_dimensions(request.queries, request.documents)
+            check_dimensions(request.queries, request.documents)
             texts = None
         return PreparedRequest(
             model=model,
@@ -212,7 +224,7 @@ class RankingService:
             slices=texts.tokenize() if texts else None,
             letters=texts.letters if texts else None,
             check_tokens=partial(self._check_comparisons, request),
-            check_values=partial(postprocess.check_finite, sides),
+            check_values=partial(check_finite, sides),
         )
 
     def _prepare_query_texts(self, model: ServedModel, request: MaxSimRequest) -> PreparedTexts:
@@ -223,7 +235,7 @@ class RankingService:
             QUERY_TEXT,
             choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
             cut=request.query_cut,
-            side=InputType.QUERY,
+            input_type=InputType.QUERY,
             prompt_field="instruction",
         )
 
@@ -235,25 +247,16 @@ class RankingService:
         limits.check_matches(matches)
         rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
         remedy = "ask for fewer scores" + (", or leave explain unset" if request.explain else "")
-        limits.check_reply(SCORE_BYTES * rows * columns + MATCH_BYTES * matches, remedy)
+        limits.check_reply(SCORE_BYTES * rows * columns + REPLY_MATCH_BYTES * matches, remedy)
 
 
-def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> Slices[TokenizedBatch]:
+def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> TimeSlices[TokenizedBatch]:
     """Tokenises queries, then documents, into one batch."""
     query_batch = yield from queries.tokenize()
     return query_batch + (yield from documents.tokenize())
 
 
-def _vectors_of(request: MaxSimRequest) -> dict[str, MultiVectors]:
-    """The vectors in a request, by field."""
-    sides = {"queries": request.queries, "documents": request.documents}
-    return {field: vectors for field, vectors in sides.items() if vectors is not None}
-
-
-def _check_dimensions(queries: MultiVectors, documents: MultiVectors) -> None:
-    """Raises DimensionMismatch where the two sides cannot be compared."""
-    if queries.dimensions != documents.dimensions:
-        raise DimensionMismatch(
-            f"queries have {queries.dimensions} dimensions, documents {documents.dimensions}",
-            field="documents.dimensions",
-        )
+def _largest_bytes(texts: Sequence[str], count: int) -> int:
+    """UTF-8 bytes of the `count` largest texts, with what a message adds to each."""
+    sizes = sorted((len(text.encode()) for text in texts), reverse=True)
+    return sum(sizes[:count]) + TEXT_FIELD_BYTES * count

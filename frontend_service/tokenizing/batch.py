@@ -15,14 +15,14 @@ class TokenizedBatch:
     """Several texts or pairs as a job needs them.
 
     `second_segments`: where the second text of a pair begins in each sequence, 0 where the model has no token types.
-    `tails`: the number of expansion tokens at the end of each sequence that no other token attends to.
+    `unattended_tails`: the length of each sequence's tail: expansion tokens at its end that no token attends to.
     """
 
     tokens: RaggedTokens
     truncated: tuple[bool, ...]
     prompt_lengths: tuple[int, ...]
     second_segments: tuple[int, ...] = ()
-    tails: tuple[int, ...] = ()
+    unattended_tails: tuple[int, ...] = ()
 
     def select(self, places: Sequence[int]) -> "TokenizedBatch":
         """The sequences at these places, in their order."""
@@ -34,7 +34,7 @@ class TokenizedBatch:
             truncated=_selected(self.truncated, places),
             prompt_lengths=_selected(self.prompt_lengths, places),
             second_segments=_selected(self.second_segments, places),
-            tails=_selected(self.tails, places),
+            unattended_tails=_selected(self.unattended_tails, places),
         )
 
     def __add__(self, other: "TokenizedBatch") -> "TokenizedBatch":
@@ -46,7 +46,7 @@ class TokenizedBatch:
             tokens=RaggedTokens(ids=ids, lengths=lengths),
             truncated=self.truncated + other.truncated,
             prompt_lengths=self.prompt_lengths + other.prompt_lengths,
-            tails=self.tails + other.tails,
+            unattended_tails=self.unattended_tails + other.unattended_tails,
         )
 
 

@@ -14,8 +14,8 @@ from shared.vectors import TruncationSide
 
 TOKEN_LETTERS = 6
 """Letters that are read at first for each token that is needed: prose has four to five letters a token."""
-WHOLE = 2
-"""A text that is at most so many times as long as that is read whole: most of it would have to be read again."""
+WHOLE_FACTOR = 2
+"""A text at most so many times as long as the part to read is read whole: else most of it might be read twice."""
 ALONE_LETTERS = 4096
 """Most letters that are tokenised one text at a time, in the calling thread."""
 SLICE_LETTERS = 16 * 1024
@@ -24,10 +24,10 @@ SLICE_LETTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The tokens that are needed of each text: so many, those farthest from the end that is `cut`."""
+    """The tokens that are needed of each text: so many, those farthest from the end that `cut_side` cuts."""
 
     tokens: int
-    cut: TruncationSide
+    cut_side: TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +113,9 @@ class PrefixReader:
     def _excerpt(self, text: str, need: Need | None, letters: int) -> _Excerpt:
         """About so many letters of a text; the whole text where it is not much longer, or cannot be split."""
         whole = _Excerpt(text=text, letters=letters, start=0, stop=len(text))
-        if need is None or len(text) <= WHOLE * letters:
+        if need is None or len(text) <= WHOLE_FACTOR * letters:
             return whole
-        if need.cut is TruncationSide.RIGHT:
+        if need.cut_side is TruncationSide.RIGHT:
             stop = self._split_points.end_of_prefix(text, letters)
             return whole if stop is None else replace(whole, stop=stop)
         places = self._split_points.start_of_suffix(text, letters)

@@ -9,7 +9,10 @@ from shared.card import ModelCard
 
 
 class QueryExpander:
-    """Expands the queries of one model; does nothing for a model that expands none."""
+    """Expands the queries of one model; does nothing for a model that expands none.
+
+    `attended`: whether other tokens attend to those of an expansion; True where there is none.
+    """
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         late = card.late_interaction

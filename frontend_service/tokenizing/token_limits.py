@@ -17,28 +17,28 @@ class TokenLimits:
         self._card = card
         self._added = added
 
-    def resolve(self, cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> int:
+    def resolve(self, cut: Truncation, input_type: InputType = InputType.UNSPECIFIED) -> int:
         """The most tokens that a text may have, special ones included. Raises InvalidInput, LimitExceeded."""
         if not cut.limited:
             return UNLIMITED
         if cut.max_tokens is None:
-            return self._model_limit(side)
-        self.check(cut, side)
-        limit = min(cut.max_tokens, self._model_limit(side))
+            return self._model_limit(input_type)
+        self.check(cut, input_type)
+        limit = min(cut.max_tokens, self._model_limit(input_type))
         least = max(1, self._added)
         if limit < least:
             raise InvalidInput(f"{cut.field} is {limit}, the special tokens alone need {least}", field=cut.field)
         return limit
 
-    def check(self, cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> None:
+    def check(self, cut: Truncation, input_type: InputType = InputType.UNSPECIFIED) -> None:
         """Raises LimitExceeded where a request would raise the model's limit. A bound may lie above it."""
-        limit = self._model_limit(side)
+        limit = self._model_limit(input_type)
         if cut.max_tokens is not None and cut.max_tokens > limit and not cut.bound:
             raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {limit}", field=cut.field)
 
-    def _model_limit(self, side: InputType) -> int:
-        """The model's limit for queries, documents, or texts of no kind."""
+    def _model_limit(self, input_type: InputType) -> int:
+        """The model's limit for texts of this kind: late-interaction models have others for queries and documents."""
         late = self._card.late_interaction
-        if late is None or side is InputType.UNSPECIFIED:
+        if late is None or input_type is InputType.UNSPECIFIED:
             return self._card.max_tokens
-        return late.query_length if side is InputType.QUERY else late.document_length
+        return late.query_length if input_type is InputType.QUERY else late.document_length

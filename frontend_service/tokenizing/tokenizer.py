@@ -1,6 +1,6 @@
 """Texts to token ids, as the model was trained: prompts, special tokens, truncation, query expansion; and ids to texts.
 
-Works in slices (`frontend_service/tokenizing/fair_threads.py`) and does not care where these run.
+Works in slices (`frontend_service/tokenizing/fair_thread_pool.py`) and does not care where these run.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
 from frontend_service.tokenizing.panics import panics_as
@@ -62,7 +62,10 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TextBounds:
-    """How texts of a request are cut: to `limit` tokens, at the end `side`. `prompt`: tokens left out of pooling."""
+    """How texts of a request are cut: as `cut` says, to `limit` tokens, special ones included, at the end `side`.
+
+    `prompt`: tokens of the prompt before each, if pooling leaves them out; else 0.
+    """
 
     limit: int
     cut: Truncation
@@ -97,8 +100,8 @@ class ModelTokenizer:
         self._framing = Tokenizer(self.tokenizer.model)
         self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
         self._reader = PrefixReader(self.tokenizer)
-        self._added = self._framing.num_special_tokens_to_add(is_pair=False)
-        self._leading = (*self._encode("a").special_tokens_mask, 0).index(0)
+        self._added = self._framing.num_special_tokens_to_add(is_pair=False)  # around every text
+        self._leading = (*self._encode("a").special_tokens_mask, 0).index(0)  # of these, before the text
         self._limits = TokenLimits(card, self._added)
         self._untrained = UntrainedTokens(self.tokenizer, card.vocabulary_size)
         self._pairs = PairTokenizer(self._reader, self._framing, card, self._untrained)
@@ -117,12 +120,17 @@ class ModelTokenizer:
         return next((prompts[name] for name in names if name in prompts), "")
 
     def texts(
-        self, texts: Sequence[str], prompt: str, cut: Truncation, entry: str, side: InputType = InputType.UNSPECIFIED
-    ) -> Slices[TokenizedBatch]:
+        self,
+        texts: Sequence[str],
+        prompt: str,
+        cut: Truncation,
+        entry: str,
+        input_type: InputType = InputType.UNSPECIFIED,
+    ) -> TimeSlices[TokenizedBatch]:
         """Tokenises texts into one batch; see `text_slices`. Raises InvalidInput for tokens without an embedding."""
         ids, lengths, prompts, tails = array("i"), [], [], []
         truncated: list[bool] = []
-        for slice_texts in self.text_slices(texts, prompt, cut, entry, side, offsets=False):
+        for slice_texts in self.text_slices(texts, prompt, cut, entry, input_type, offsets=False):
             for text in slice_texts:
                 text_ids = text.encoding.ids
                 self._untrained.check(text_ids, entry.format(len(truncated)))
@@ -136,7 +144,7 @@ class ModelTokenizer:
             tokens=RaggedTokens.packed(ids, lengths),
             truncated=tuple(truncated),
             prompt_lengths=tuple(prompts),
-            tails=tuple(tails),
+            unattended_tails=tuple(tails),
         )
 
     def text_slices(
@@ -145,33 +153,36 @@ class ModelTokenizer:
         prompt: str,
         cut: Truncation,
         entry: str,
-        side: InputType = InputType.UNSPECIFIED,
+        input_type: InputType = InputType.UNSPECIFIED,
         *,
         offsets: bool = True,
     ) -> Iterator[list[TokenizedText]]:
         """Tokenises texts, some in each slice. One over the limit is cut or, without `truncate`, raises InputTooLong.
 
-        `entry` is what errors call one of the texts: `texts[{}]`, or `query`. `side`: whether they are queries or
-        documents; some late-interaction models expand queries. `offsets`: also finds where tokens lie in their text,
-        which takes a fifth more time.
+        `entry` is what errors call one of the texts: `texts[{}]`, or `query`. `input_type`: whether they are queries or
+        documents; late-interaction models have a limit for each, and some expand queries. `offsets`: also finds where
+        tokens lie in their text, which takes a fifth more time.
         """
         pooled = not prompt or self._card.include_prompt
         bounds = _TextBounds(
-            limit=self._limits.resolve(cut, side),
+            limit=self._limits.resolve(cut, input_type),
             cut=cut,
             side=cut.side or self._card.truncation_side,
             prompt=0 if pooled else self._prompt_length(prompt),
         )
-        # One token more than may stay shows that the text is over the limit. Cut at the left, as many more as the
-        # prompt has show whether any of the prompt stays.
+        # A long text is read only as far as its limit needs, so fewer tokens here would change results. One token more
+        # than may stay shows that the text is over the limit. Cut at the left, as many more as the prompt has show how
+        # many of the prompt's tokens are cut off, which `_fit` counts. test_cut_texts_equal_the_tokenizers_own and
+        # test_long_texts_of_which_only_a_part_is_read_equal_the_tokenizers_own (test_tokenization.py) hold both methods
+        # to the library's own truncation, test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived to the prompt.
         over = 1 + (bounds.prompt if bounds.side is TruncationSide.LEFT else 0)
-        need, first = Need(tokens=bounds.limit - self._added + over, cut=bounds.side), 0
+        need, first = Need(tokens=bounds.limit - self._added + over, cut_side=bounds.side), 0
         for reads in self._reader.read_batches((prompt + text for text in texts), need, offsets=offsets):
             slice_texts = [self._fit(read, bounds, entry.format(number)) for number, read in enumerate(reads, first)]
             first += len(slice_texts)
-            yield [self._expand(text) for text in slice_texts] if side is InputType.QUERY else slice_texts
+            yield [self._expand(text) for text in slice_texts] if input_type is InputType.QUERY else slice_texts
 
-    def pairs(self, texts: PairTexts) -> Slices[TokenizedBatch]:
+    def pairs(self, texts: PairTexts) -> TimeSlices[TokenizedBatch]:
         """Tokenises pairs for a cross-encoder; see `PairTokenizer`. Raises for limits that the model cannot keep."""
         prompt = self.prompt(texts.prompt)
         is_chosen = texts.prompt.literal is not None or texts.prompt.name is not None
@@ -185,7 +196,11 @@ class ModelTokenizer:
         return replace(text, expansion=self._expansion.expand(text.encoding))
 
     def _fit(self, read: PrefixRead, bounds: _TextBounds, field: str) -> TokenizedText:
-        """Cuts a text with its prompt to the limit, and puts special tokens around it. Raises InputTooLong."""
+        """Cuts a text with its prompt to the limit, and puts special tokens around it. Raises InputTooLong.
+
+        Special tokens come last, as in the library: a text that is cut first has other offsets. The tests that hold
+        this are named in `text_slices`.
+        """
         encoding, limit, prompt_length = read.encoding, bounds.limit, bounds.prompt
         length = len(encoding) + self._added  # a lower bound where the text is not read to its end
         if not length:
@@ -211,16 +226,16 @@ class ModelTokenizer:
         )
 
     def token_ids(
-        self, tokenized: Sequence[Sequence[int]], cut: Truncation, side: InputType = InputType.UNSPECIFIED
-    ) -> Slices[TokenizedBatch]:
+        self, tokenized: Sequence[Sequence[int]], cut: Truncation, input_type: InputType = InputType.UNSPECIFIED
+    ) -> TimeSlices[TokenizedBatch]:
         """Checks token ids of a request and packs them into one batch. A query may end with its expansion already.
 
         Raises InputTooLong over the limit: token ids are never cut. Raises InvalidInput for an id that the model lacks.
         """
-        limit, expansions = self._limits.resolve(cut, side), []
+        limit, expansions = self._limits.resolve(cut, input_type), []
         total = yielded = 0
         for index, ids in enumerate(tokenized):
-            expansions.append(self._expansion.expansion_length(ids) if side is InputType.QUERY else 0)
+            expansions.append(self._expansion.expansion_length(ids) if input_type is InputType.QUERY else 0)
             length = len(ids) - expansions[-1]
             if length > limit:
                 never = "; token ids are never cut" if cut.truncate else ""
@@ -236,7 +251,7 @@ class ModelTokenizer:
             tokens=RaggedTokens.of(tokenized),
             truncated=tuple(map(bool, nothing)),
             prompt_lengths=nothing,
-            tails=nothing if self._expansion.attended else tuple(expansions),
+            unattended_tails=nothing if self._expansion.attended else tuple(expansions),
         )
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:

@@ -22,7 +22,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """The model, the most tokens that may wait for it, and the most seconds that a job may wait."""
+    """The model, and when the worker refuses a job: see `ServedModel`."""
 
     card: ModelCard
     queued_tokens: int
@@ -41,7 +41,7 @@ async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescr
 
 
 async def fetch_tokenizer(
-    channel: grpc.aio.Channel, metadata: Metadata, card: ModelCard, threads: Executor
+    channel: grpc.aio.Channel, metadata: Metadata, card: ModelCard, message_threads: Executor
 ) -> ModelTokenizer:
     """Fetches a worker's tokenizer in pieces, and loads it in a thread.
 
@@ -50,4 +50,4 @@ async def fetch_tokenizer(
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     pieces = stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=TIMEOUT, metadata=metadata)
     content = b"".join([piece.data async for piece in pieces if piece.name == TOKENIZER_FILE])
-    return await asyncio.get_running_loop().run_in_executor(threads, ModelTokenizer, content, card)
+    return await asyncio.get_running_loop().run_in_executor(message_threads, ModelTokenizer, content, card)

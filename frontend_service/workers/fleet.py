@@ -18,7 +18,7 @@ from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
 from shared.deadline import Deadline
 from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
-from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, retry_after
+from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, queue_refusal, retry_after
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import RequestTerms
 from shared.together import either
@@ -38,28 +38,29 @@ class ModelKey(NamedTuple):
 class Fleet:
     """Links to all workers. A model's name stands for one model at a time, as long as a worker with that model serves.
 
-    Workers with another model of the same name wait, and take over when the last worker of the first has gone: vectors
-    of two models are never mixed.
+    Workers with another model of the same name stand by, and take over when the last worker of the first has gone:
+    vectors of two models are never mixed.
     """
 
     def __init__(
         self,
         targets: Sequence[str],
-        threads: Executor,
+        message_threads: Executor,
         on_ready: Callable[[bool], Awaitable[None]],
         transport: WorkerTransport = PLAIN_TEXT,
     ) -> None:
         """`targets`: HOST:PORT, or dns:///NAME:PORT with a worker at each address of the name.
 
-        `on_ready` is called with whether any model is served, whenever that changes.
+        `message_threads`: where large messages are made and read. `on_ready` is called with whether any model is
+        served: at the start, and whenever that changes.
         """
         self._transport = transport
-        self._targets, self._threads, self._on_ready = targets, threads, on_ready
-        self._links: dict[str, WorkerLink] = {}
-        self._attaching: dict[str, asyncio.Task[None]] = {}
-        self._served: dict[str, ServedModel] = {}
+        self._targets, self._message_threads, self._on_ready = targets, message_threads, on_ready
+        self._links: dict[str, WorkerLink] = {}  # by address
+        self._attaching: dict[str, asyncio.Task[None]] = {}  # by address
+        self._served: dict[str, ServedModel] = {}  # by id
         self._aliases: dict[str, set[ModelKey]] = {}
-        self._waiting: set[str] = set()
+        self._standby: set[str] = set()  # addresses of workers whose model takes over later
         self._changed = asyncio.Event()
         self._unresolved = ""
         self.refused = Counter(deadline=0, queue_seconds=0)
@@ -79,29 +80,29 @@ class Fleet:
 
     @property
     def waits(self) -> dict[str, float]:
-        """For each model that is served, the longest time until a small new job is computed, in seconds.
+        """For each model that is served, the wait of a small new job where it is shortest, in seconds.
 
-        May be read from another thread.
+        See `shared.estimate` for the wait. May be read from another thread.
         """
         waits: dict[str, float] = {}
         for link in list(self._links.values()):
             served = link.serving
             if served is not None:
-                name, wait = served.card.id, link.wait_seconds(1, Priority.DEFAULT, "")
+                name, wait = served.card.id, link.wait(1, Priority.DEFAULT, "")
                 waits[name] = min(waits.get(name, wait), wait)
         return waits
 
     def model(self, name: str) -> ServedModel:
         """See `Workers`. The name may be an id or an alias."""
-        keys = self._aliases.get(name, set())
+        keys = self._aliases.get(name, set())  # of the models that have the name as an alias: none, one or several
         ids = {key.id for key in keys} or {name}
         model = self._served.get(min(ids)) if len(ids) == 1 else None
         if model is not None and (not keys or _key(model.card) in keys):
             return model
         all_ids = sorted({card.id for card in self._cards()})
         if not name and len(all_ids) == 1:
-            for only in self._served.values():
-                return only
+            for single_model in self._served.values():
+                return single_model
         elif not name and all_ids:  # even while only one of them serves: its vectors might pass for the other's
             raise UnknownModel(f"there are several models, name one: {', '.join(all_ids)}", field="model")
         elif len(ids) > 1:
@@ -141,18 +142,20 @@ class Fleet:
         if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         tokens = job.tokens.total
-        waits = {link: link.wait_seconds(tokens, job.priority, job.key) for link in candidates}
+        waits = {link: link.wait(tokens, job.priority, job.key) for link in candidates}
         best = min(candidates, key=lambda link: waits[link] + link.compute_seconds(tokens))
         self._check_deadline(Estimate(wait=waits[best], takes=best.compute_seconds(tokens)), job.remaining, MARGIN)
-        head = split_job.shared_head(job)
-        if head is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
+        queries = split_job.shared_queries(job)
+        if queries is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
             return await _run_on(best, job, refusing)
-        return await _run_in_parts(job, head, waits, refusing)
+        return await _run_in_parts(job, queries, waits, refusing)
 
     def check_terms(self, terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""
         serving = [link for link in self._links.values() if link.serving is not None]
-        waits = {link: link.wait_seconds(1, terms.priority, terms.key) for link in serving}
+        # A request of one token has the shortest wait; the margin leaves room for the wait of what it turns out to be:
+        # test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read (test_fleet.py).
+        waits = {link: link.wait(1, terms.priority, terms.key) for link in serving}
         if waits:
             best = min(waits, key=waits.__getitem__)
             self._check_deadline(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
@@ -167,25 +170,26 @@ class Fleet:
                 task.cancel()
 
     async def _follow_changes(self) -> None:
-        """After each change of a link, decides which models are served, and reports whether there is any."""
+        """After each change of a link, decides which models are served, and calls `on_ready` as `__init__` says."""
+        ready: bool | None = None
         while True:
             await self._changed.wait()
             self._changed.clear()
-            before = bool(self._served)
             self._choose_models()
-            if before != bool(self._served) or not self._served:
-                await self._on_ready(bool(self._served))
+            if ready is not bool(self._served):
+                ready = bool(self._served)
+                await self._on_ready(ready)
 
     def _cards(self) -> list[ModelCard]:
-        """The cards of all workers that were ever attached, even if they do not serve at the moment."""
+        """The cards of all linked workers that have been attached, whether they serve at the moment or not."""
         return [link.model.card for link in self._links.values() if link.model is not None]
 
     def _choose_models(self) -> None:
         """Decides which model each name and alias stands for."""
         self._aliases = _aliases(self._cards())
-        serving = {target: model for target, link in self._links.items() if (model := link.serving) is not None}
+        serving = {address: model for address, link in self._links.items() if (model := link.serving) is not None}
         served: dict[str, ServedModel] = {}
-        for target, model in serving.items():
+        for address, model in serving.items():
             name, current = model.card.id, self._served.get(model.card.id)
             stays = current is not None and any(_is_same(other, current) for other in serving.values())
             if current is None or not stays:
@@ -193,10 +197,10 @@ class Fleet:
             else:
                 served[name] = current
             if _is_same(model, served[name]):
-                self._waiting.discard(target)
-            elif target not in self._waiting:
-                self._waiting.add(target)
-                log.warning("another model of that name is served; waiting", target=target, model=name)
+                self._standby.discard(address)
+            elif address not in self._standby:
+                self._standby.add(address)
+                log.warning("another model of that name is served; waiting", target=address, model=name)
         for name, model in served.items():
             before = self._served.get(name)
             if before is not None and not _is_same(before, model):
@@ -216,7 +220,7 @@ class Fleet:
                 except (OSError, ValueError) as error:  # ValueError where the target holds no valid name
                     self._unresolved = f"{target} has no address: {error}"
             for address in set(hosts) - set(self._links):
-                link = WorkerLink(address, hosts[address], self._transport, self._threads, self._changed.set)
+                link = WorkerLink(address, hosts[address], self._transport, self._message_threads, self._changed.set)
                 self._links[address] = link
                 self._attaching[address] = asyncio.create_task(link.stay_attached())
             for address in set(self._links) - set(hosts):
@@ -235,14 +239,15 @@ class Fleet:
             raise
 
     def _check_queue(self, link: WorkerLink, wait: float, terms: RequestTerms) -> None:
-        """Raises Overloaded where the worker itself would, whatever the deadline. `wait`: its `wait_seconds`."""
+        """Raises Overloaded for a request that would stand in a worker's queue for too long, whatever its deadline.
+
+        This holds requests to the worker's limit itself; the worker refuses jobs only above LENIENCE times the limit.
+        `wait`: that of the request, which is never shorter than its time in the queue.
+        """
         longest = link.model.queue_seconds if link.model is not None else inf
         if wait > longest and (queue := link.queue_seconds(1, terms.priority, terms.key)) > longest:
             self.refused["queue_seconds"] += 1
-            raise Overloaded(
-                f"it would wait up to {queue:.1f} s, the limit is {longest:g} s",
-                retry_after=retry_after(queue - longest),
-            )
+            raise Overloaded(queue_refusal(queue, longest), retry_after=retry_after(queue - longest))
 
     def _why(self) -> str:
         reasons = dict.fromkeys(link.why for link in self._links.values()) or {self._unresolved: None}
@@ -281,19 +286,21 @@ async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink]) -> JobR
         raise
 
 
-async def _run_in_parts(job: Job, head: int, waits: Mapping[WorkerLink, float], refusing: set[WorkerLink]) -> JobResult:
+async def _run_in_parts(
+    job: Job, queries: int, waits: Mapping[WorkerLink, float], refusing: set[WorkerLink]
+) -> JobResult:
     """Runs a job on several workers, a part on each. A part that fails fails the job and cancels the other parts."""
-    lengths = job.tokens.lengths[head:]
+    lengths = job.tokens.lengths[queries:]
     links = sorted(waits, key=waits.__getitem__)[: job.tokens.total // split_job.LEAST_PART_TOKENS]
     workers = [split_job.SplitWorker(wait=waits[link], speed=link.speed) for link in links]
     runs = split_job.cut_runs(lengths, split_job.token_shares(sum(lengths), workers))
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_run_on(link, split_job.job_part(job, head, run), refusing))
+                group.create_task(_run_on(link, split_job.job_part(job, queries, run), refusing))
                 for link, run in zip(links, runs, strict=True)
                 if run
             ]
     except ExceptionGroup as group_error:  # not except*, which would raise a group again
         raise group_error.exceptions[0] from None
-    return split_job.join_results(head, [task.result() for task in tasks])
+    return split_job.join_results(queries, [task.result() for task in tasks])

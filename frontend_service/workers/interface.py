@@ -13,11 +13,12 @@ from shared.jobs import Job, JobResult
 class ServedModel:
     """A model behind a ready worker.
 
-    The worker refuses jobs while `queued_tokens` wait, and jobs that would wait longer than `queue_seconds`.
+    The worker refuses jobs that would make its queue longer than `queued_tokens`, or would stand in it for longer than
+    `queue_seconds`.
     """
 
     card: ModelCard
-    tokenization: ModelTokenizer
+    tokenizer: ModelTokenizer
     queued_tokens: int
     queue_seconds: float = inf
 

@@ -1,4 +1,7 @@
-"""The link to one worker: attached, lost, attached again. Knows the worker's model, and nothing of other workers."""
+"""The link to one worker: attached, lost, attached again. Knows the worker's model, and nothing of other workers.
+
+The logs call the worker's address `target`.
+"""
 
 import asyncio
 import os
@@ -23,7 +26,7 @@ from shared.server.rpc import LINK_VERSION
 from shared.server.rpc.status import to_domain_error
 from shared.server.services import WORKER_SERVICES
 
-FIRST_WAIT, LONGEST_WAIT = 0.1, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to attach: at first, and at most."""
 
 log = structlog.get_logger("worker")
@@ -36,11 +39,20 @@ class WorkerLink:
     """
 
     def __init__(
-        self, target: str, host: str, transport: WorkerTransport, threads: Executor, on_change: Callable[[], None]
+        self,
+        address: str,
+        host: str,
+        transport: WorkerTransport,
+        message_threads: Executor,
+        on_change: Callable[[], None],
     ) -> None:
-        """`target`: HOST:PORT, found by the name `host`. `on_change` is called whenever `serving` has changed."""
-        self.target, self._host, self._transport = target, host, transport
-        self._threads, self._on_change = threads, on_change
+        """`address`: HOST:PORT, found by the name `host`. `message_threads`: where large messages are made and read.
+
+        `on_change` is called whenever `serving`, `model` or `why` may have changed: after each attempt to attach, and
+        when the worker begins or ends to drain or to stall.
+        """
+        self.address, self._host, self._transport = address, host, transport
+        self._message_threads, self._on_change = message_threads, on_change
         self.model: ServedModel | None = None
         self._stream: JobStream | None = None
         self.why = "no worker has answered yet"
@@ -56,8 +68,8 @@ class WorkerLink:
         """Whether a stream is open. The worker may drain or stall, and still have jobs to answer."""
         return self._stream is not None
 
-    def wait_seconds(self, tokens: int, priority: Priority, key: str) -> float:
-        """Longest time until a new job of so many tokens is computed, in seconds; 0 where unknown.
+    def wait(self, tokens: int, priority: Priority, key: str) -> float:
+        """The wait of a new job of so many tokens (see `shared.estimate`), in seconds; 0 where unknown.
 
         It follows from the load that the worker reported last, the jobs sent since, and the jobs of the same key that
         this frontend has there.
@@ -65,7 +77,7 @@ class WorkerLink:
         return self._estimate(Load.wait, tokens, priority, key)
 
     def queue_seconds(self, tokens: int, priority: Priority, key: str) -> float:
-        """The part of `wait_seconds` that the worker's limit bounds.
+        """The part of the wait of a new job that the worker's limit bounds, in seconds; 0 where unknown.
 
         It leaves out the jobs of less urgent classes, and those that are computed earlier because they fit into a step.
         """
@@ -77,8 +89,10 @@ class WorkerLink:
         stream = self._stream
         if stream is None or not stream.load.tokens_per_second:
             return 0.0
-        # The tokens of the same key may be in the running step, and then the key waits for none of its own.
-        reported = max(seconds(stream.load, tokens, priority, own_tokens) for own_tokens in {0, stream.keys[key]})
+        # An upper bound: where a worker serves more than this before a job, callers that could be answered in time are
+        # still let in, and late. test_no_more_is_served_ahead_than_told (tests/unit/test_load.py) holds `Load` to it.
+        # What this frontend sent of the same key may wait, or be in the running step already: the worse case counts.
+        reported = max(seconds(stream.load, tokens, priority, own_tokens) for own_tokens in {0, stream.key_tokens[key]})
         return reported + stream.unreported_before(tokens) / stream.load.tokens_per_second
 
     @property
@@ -101,7 +115,7 @@ class WorkerLink:
 
     async def stay_attached(self) -> None:
         """Attaches again after every failure, at growing intervals. Never returns."""
-        wait = FIRST_WAIT
+        pause = FIRST_PAUSE
         while True:
             try:
                 await self._attach()
@@ -112,37 +126,37 @@ class WorkerLink:
             except OSError as error:  # a certificate cannot be read
                 why = str(error)
             except Exception as error:  # a card or tokenizer of another version: go on trying, and log it
-                log.error("worker not understood", target=self.target, exc_info=error)
+                log.error("worker not understood", target=self.address, exc_info=error)
                 why = "its card or tokenizer is not understood; the log of the frontend has it"
             if self._stream is not None:
-                wait = FIRST_WAIT
+                pause = FIRST_PAUSE
             self._detach(why)
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(wait * 2, LONGEST_WAIT)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _attach(self) -> None:
         """Attaches, and serves until the worker is lost; always raises.
 
         Each attempt makes a new channel, so that nothing of a dead one is used again.
         """
-        channel, metadata = self._transport.channel(self.target, self._host), self._transport.metadata
+        channel, metadata = self._transport.channel(self.address, self._host), self._transport.metadata
         try:
             description = await describe(channel, metadata)
             last, card = self.model, description.card
             if last is not None and last.card.fingerprint == card.fingerprint:
-                tokenization = last.tokenization
+                tokenizer = last.tokenizer
             else:
-                tokenization = await fetch_tokenizer(channel, metadata, card, self._threads)
+                tokenizer = await fetch_tokenizer(channel, metadata, card, self._message_threads)
             call = await _open_call(channel, metadata, card.fingerprint)
-            stream = JobStream(call, card.fingerprint, self._threads, self._on_change)
+            stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change)
             self.model = ServedModel(
                 card=card,
-                tokenization=tokenization,
+                tokenizer=tokenizer,
                 queued_tokens=description.queued_tokens,
                 queue_seconds=description.queue_seconds,
             )
             self._stream = stream
-            log.info("worker ready", target=self.target, model=card.id, fingerprint=card.fingerprint)
+            log.info("worker ready", target=self.address, model=card.id, fingerprint=card.fingerprint)
             self._on_change()
             await stream.serve()
         finally:
@@ -150,7 +164,7 @@ class WorkerLink:
 
     def _detach(self, why: str) -> None:
         if why != self.why:
-            log.warning("worker not ready", target=self.target, why=why)
+            log.warning("worker not ready", target=self.address, why=why)
         self._stream, self.why = None, why
         self._on_change()
 

@@ -17,14 +17,17 @@ LEAST_PART_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitWorker:
-    """A worker that may take a part: seconds until it starts on it, and its tokens a second, 0 where unknown."""
+    """A worker that may take a part of a job.
+
+    `wait`: that of the whole job there (see `shared.estimate`), in seconds. `speed`: tokens a second, 0 where unknown.
+    """
 
     wait: float
     speed: float
 
 
-def shared_head(job: Job) -> int | None:
-    """The number of sequences at the head of a job that every part needs: its queries. None: the job cannot be split.
+def shared_queries(job: Job) -> int | None:
+    """The number of queries at the beginning of a job, which every part needs; None where the job cannot be split.
 
     A job can be split between documents of a matrix of scores, and between classified pairs or texts: their results do
     not depend on each other.
@@ -38,7 +41,7 @@ def shared_head(job: Job) -> int | None:
 
 
 def token_shares(tokens: int, workers: Sequence[SplitWorker]) -> list[float]:
-    """The tokens that each worker gets, so that all end at the same time; 0 for a worker that is busy until then."""
+    """The tokens that each worker gets, so that all end at the same time; 0 for a worker whose wait is as long."""
     if not all(worker.speed for worker in workers):  # without a speed no end can be computed
         return [tokens / len(workers)] * len(workers)
     candidates = list(workers)
@@ -67,9 +70,9 @@ def cut_runs(lengths: Sequence[int], wanted_tokens: Sequence[float]) -> list[ran
     return runs
 
 
-def job_part(job: Job, head: int, run: range) -> Job:
-    """The part of a job that has its head and a run of the sequences after it; `run` counts from the head's end."""
-    places = [*range(head), *range(head + run.start, head + run.stop)]
+def job_part(job: Job, queries: int, run: range) -> Job:
+    """The part of a job that has all its queries and a run of the sequences after them, which `run` counts from 0."""
+    places = [*range(queries), *range(queries + run.start, queries + run.stop)]
     offsets = job.tokens.offsets
     ids = b"".join([job.tokens.ids[4 * offsets[place] : 4 * offsets[place + 1]] for place in places])
 
@@ -86,12 +89,12 @@ def job_part(job: Job, head: int, run: range) -> Job:
     )
 
 
-def join_results(head: int, results: Sequence[JobResult]) -> JobResult:
-    """The result of the whole job, from those of its parts in order.
+def join_results(queries: int, results: Sequence[JobResult]) -> JobResult:
+    """The result of the whole job, from those of its parts in order. `queries`: see `shared_queries`.
 
     Only jobs with a single query are explained, so the winners of the parts follow each other as its scores do.
     """
-    rows = max(head, 1)
+    rows = max(queries, 1)
     scores = [np.frombuffer(result.scores, dtype="<f4").reshape(rows, -1) for result in results]
     return JobResult(
         scores=np.concatenate(scores, axis=1).tobytes(),

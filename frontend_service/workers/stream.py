@@ -45,15 +45,16 @@ class JobStream:
     Jobs that come while a message is being written leave together in the next one. So a lone caller never waits, and
     many callers share the cost of a message.
 
-    `load`: what the worker said of its load last. `keys`: tokens of the jobs without an outcome, by fairness key.
+    `load`: what the worker said of its load last. `key_tokens`: tokens of the jobs without an outcome, by fairness key.
     """
 
-    def __init__(self, call: Any, fingerprint: str, threads: Executor, on_change: Callable[[], None]) -> None:
-        """`call` writes and reads bytes. `threads`: where large messages are made and read.
+    def __init__(self, call: Any, fingerprint: str, message_threads: Executor, on_change: Callable[[], None]) -> None:
+        """`call` writes and reads bytes. `message_threads`: where large messages are made and read.
 
-        `on_change` is called when the worker begins or ends to drain or to stall.
+        `on_change` is called when the worker begins or ends to drain or to stall, or gives another reason for it.
         """
-        self._call, self._fingerprint, self._threads, self._on_change = call, fingerprint, threads, on_change
+        self._call, self._fingerprint = call, fingerprint
+        self._message_threads, self._on_change = message_threads, on_change
         self._pending: dict[int, _PendingJob] = {}
         self._outgoing: deque[_PendingJob] = deque()
         self._large: deque[tuple[_PendingJob, bytes]] = deque()
@@ -62,7 +63,7 @@ class JobStream:
         self._ended_by: SelvageError | None = None
         self.load = Load()
         self._unreported: dict[int, int] = {}  # tokens of the jobs since the last load, by id
-        self.keys: Counter[str] = Counter()
+        self.key_tokens: Counter[str] = Counter()
 
     def unreported_before(self, tokens: int) -> int:
         """Most tokens, of jobs that the worker's load does not show yet, that are served before a job of `tokens`."""
@@ -80,10 +81,12 @@ class JobStream:
         pending = self._pending[job.id] = _PendingJob(job=job, future=future, assembly=ResultAssembly())
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
-        self.keys[job.key] += tokens
+        self.key_tokens[job.key] += tokens
         try:
             if job_bytes(job) > THREAD_BYTES:
-                payload = await offload(self._threads, job_bytes(job), partial(_serialise, self._fingerprint), job)
+                payload = await offload(
+                    self._message_threads, job_bytes(job), partial(_serialise, self._fingerprint), job
+                )
                 if len(payload) > MESSAGE_BYTES:  # it would end the link, and with it the jobs of all callers
                     raise LimitExceeded(
                         f"the request takes {len(payload)} bytes, a message has at most {MESSAGE_BYTES}"
@@ -101,10 +104,10 @@ class JobStream:
         finally:
             self._pending.pop(job.id, None)
             self._unreported.pop(job.id, None)
-            self.keys[job.key] -= tokens
-            if self.keys[job.key] <= 0:
-                del self.keys[job.key]
-        return await offload(self._threads, assembly.size, ResultAssembly.result, assembly)
+            self.key_tokens[job.key] -= tokens
+            if self.key_tokens[job.key] <= 0:
+                del self.key_tokens[job.key]
+        return await offload(self._message_threads, assembly.size, ResultAssembly.result, assembly)
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""

@@ -20,7 +20,7 @@ class Memory(Protocol):
         """Largest use since `reset_peak`, weights included."""
 
     @property
-    def room(self) -> int:
+    def available(self) -> int:
         """Memory that this process may use in all."""
 
 
@@ -41,7 +41,7 @@ class DeviceMemory:
         return torch.cuda.max_memory_reserved(self._device)
 
     @property
-    def room(self) -> int:
+    def available(self) -> int:
         """Memory without the use of other processes and of CUDA itself."""
         free, _ = torch.cuda.mem_get_info(self._device)
         return free + torch.cuda.memory_reserved(self._device)

@@ -1,6 +1,7 @@
 """The device and number format in which the model computes: the one place that chooses them."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 import torch
@@ -81,5 +82,5 @@ class Placement:
 
     @property
     def step_seconds(self) -> float:
-        """Default for the longest time of a step, 0 for no limit: full steps of a large model take seconds on a CPU."""
-        return 0.2 if self.device.type == "cpu" else 0.0
+        """Default for the longest time of a step, `inf` for none: a large model's full steps take seconds on a CPU."""
+        return 0.2 if self.device.type == "cpu" else inf

@@ -53,8 +53,8 @@ class ModelStepHandle:
             self.arrived.result()  # the thread that waits for the download must be done: it is unpacked once
             download, step_slices = self._computed.result()
             download.wait()
-        for step_slice in step_slices:
-            step_slice.on_host()
+            for step_slice in step_slices:
+                step_slice.on_host()
 
 
 class ModelEngine:
@@ -71,7 +71,7 @@ class ModelEngine:
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
 
     def open(self, job: Job) -> StepJob:
-        """Validates a job and creates the running job. Raises InvalidInput, or another error of the job's."""
+        """Validates a job and opens it. Raises InvalidInput, or another error of the job's."""
         return self._factory.create(job)
 
     def reclaim(self) -> None:

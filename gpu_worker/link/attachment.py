@@ -9,17 +9,17 @@ from typing import Protocol
 import structlog
 
 from gpu_worker.link.outbox import Outbox
-from gpu_worker.link.unread import Unread
+from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_from_pb
 from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
 from shared.offload import offload
-from shared.telemetry.figures import TellJob
+from shared.telemetry.figures import ObserveJob
 from shared.traceparent import trace_id
 
-UNREAD_SECONDS = 30.0
+WRITE_SECONDS = 30.0
 """Seconds after which a frontend that reads nothing is detached."""
 JOBS_IN_A_ROW = 64
 """Jobs of a message that are submitted in a row before other tasks may use the event loop."""
@@ -27,7 +27,7 @@ JOBS_IN_A_ROW = 64
 log = structlog.get_logger("link")
 
 
-class JobQueue(Protocol):
+class JobLoop(Protocol):
     """The worker's loop as an attachment sees it; see `AsyncLoop`."""
 
     @property
@@ -43,27 +43,27 @@ class Attachment:
 
     def __init__(
         self,
-        loop: JobQueue,
+        loop: JobLoop,
         fingerprint: str,
         threads: Executor,
-        unread: Unread,
+        unsent_limit: UnsentLimit,
         *,
         log_jobs: bool,
-        on_job: Sequence[TellJob] = (),
+        on_job: Sequence[ObserveJob] = (),
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
 
-        `unread`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each job
-        that is answered or refused.
+        `unsent_limit`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each
+        job that is answered or refused.
         """
         self._loop, self._fingerprint, self._threads, self._log_jobs = loop, fingerprint, threads, log_jobs
         self._on_job = on_job
-        self._outbox, self._unread = Outbox(lambda: loop.load), unread
-        unread.add_outbox(self._outbox)
+        self._outbox, self._unsent_limit = Outbox(lambda: loop.load), unsent_limit
+        unsent_limit.add_outbox(self._outbox)
         self._unanswered: set[int] = set()
         self._writing = False
-        self._room = asyncio.Event()
-        self._room.set()
+        self._may_receive = asyncio.Event()
+        self._may_receive.set()
 
     @property
     def idle(self) -> bool:
@@ -75,11 +75,11 @@ class Attachment:
         self._cancel(request.cancels)
         if not request.jobs:
             return
-        await self._room.wait()
+        await self._may_receive.wait()
         if request.fingerprint != self._fingerprint:
             error = another_model(request.fingerprint, self._fingerprint)
             for refused in request.jobs:
-                self._outbox.add_outcome(refused.id, error)
+                self._add_outcome(refused.id, error)
             return
         jobs = await offload(self._threads, request.ByteSize(), _jobs_of, request)
         for index, (identity, job) in enumerate(jobs, start=1):
@@ -93,20 +93,20 @@ class Attachment:
             message = await self._outbox.next_message()
             self._writing = True
             try:
-                async with asyncio.timeout(UNREAD_SECONDS):
+                async with asyncio.timeout(WRITE_SECONDS):
                     await write(message)
             except TimeoutError:
-                raise WorkerUnavailable(f"nothing was read for {UNREAD_SECONDS:g} s") from None
+                raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
             self._writing = False
-            if not self._room.is_set() and self._unread.has_little(self._outbox):
+            if not self._may_receive.is_set() and self._unsent_limit.may_resume(self._outbox):
                 self._loop.bring_back(self._unanswered)
-                self._room.set()
+                self._may_receive.set()
 
     def close(self) -> None:
         """Cancels all jobs of the frontend, which has gone."""
         self._loop.cancel(self._unanswered)
         self._unanswered.clear()
-        self._unread.remove_outbox(self._outbox)
+        self._unsent_limit.remove_outbox(self._outbox)
 
     def _cancel(self, ids: Iterable[int]) -> None:
         unanswered = self._unanswered.intersection(ids)
@@ -115,16 +115,16 @@ class Attachment:
 
     def _submit(self, identity: int, job: Job | SelvageError) -> None:
         if isinstance(job, SelvageError):
-            self._outbox.add_outcome(identity, job)
+            self._add_outcome(identity, job)
             return
         try:
             self._loop.submit(job, partial(self._end_job, job))
         except SelvageError as error:
             self._notify(job, error)
-            self._outbox.add_outcome(identity, error)
+            self._add_outcome(identity, error)
         else:
             self._unanswered.add(identity)
-            if not self._room.is_set():  # outcomes filled the outbox while this message was submitted
+            if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted
                 self._loop.set_aside([identity])
 
     def _end_job(self, job: Job, outcome: JobResult | SelvageError) -> None:
@@ -136,11 +136,15 @@ class Attachment:
             log.info("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
         self._notify(job, outcome)
         self._unanswered.discard(job.id)
-        self._outbox.add_outcome(job.id, outcome)
-        if self._room.is_set() and self._unread.has_too_much(self._outbox):
+        self._add_outcome(job.id, outcome)
+
+    def _add_outcome(self, identity: int, outcome: JobResult | SelvageError) -> None:
+        """Adds an outcome to the outbox. Where too much is unsent then, computes nothing until the frontend reads."""
+        self._outbox.add_outcome(identity, outcome)
+        if self._may_receive.is_set() and self._unsent_limit.is_exceeded(self._outbox):
             log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._unanswered))
             self._loop.set_aside(self._unanswered)
-            self._room.clear()
+            self._may_receive.clear()
 
     def _notify(self, job: Job, outcome: JobResult | SelvageError) -> None:
         for callback in self._on_job:

@@ -7,39 +7,43 @@ from collections.abc import Callable
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.leading_piece import LeadingPiece, led_by
 from shared.codec.load import load_to_pb
-from shared.codec.results import Sending
+from shared.codec.results import FRAME_BYTES, UnsentOutcome
 from shared.errors import SelvageError
 from shared.jobs import JobResult
 from shared.load import Load
 
-SMALL_BYTES = 64 * 1024
-"""Outcomes up to this size are not cut; larger ones take turns."""
-PIECE_BYTES = 1000 * 1024
-"""Bytes of small outcomes after which no further one is added to a message, and most bytes of its piece of a large one:
-half a millisecond of an event loop each.
+OUTCOMES_BYTES = 1000 * 1024
+"""Most bytes of outcomes in a message: half a millisecond of an event loop.
 
-A frontend would allocate a mebibyte as a large block of memory, which is returned to the system each time, and pay for
-each page when it is allocated again."""
+With the load beside them a message stays below a mebibyte. A frontend would allocate a mebibyte as a large block of
+memory, which is returned to the system each time, and pay for each page when it is allocated again."""
+SMALL_BYTES = 64 * 1024
+"""An outcome with at most so many bytes of vectors and scores is sent whole; larger ones are sent a piece at a time."""
 BUSY_BEAT, IDLE_BEAT = 0.1, 1.0
 """Seconds after which the load is sent though there is no outcome, while jobs are queued and while none is."""
 
 
 class Outbox:
-    """Small outcomes leave together with the next message. Each message may begin with a piece of a large one."""
+    """The outcomes that wait to be sent to one frontend.
+
+    Each message may begin with a piece of a large outcome, and large outcomes take turns. As many small ones follow as
+    the message has room for.
+    """
 
     def __init__(self, load: Callable[[], Load]) -> None:
         """`load`: reads the worker's load, which every message carries."""
         self._load = load
-        self._small: deque[Sending] = deque()
-        self._large: deque[Sending] = deque()
+        self._small: deque[UnsentOutcome] = deque()
+        self._large: deque[UnsentOutcome] = deque()
         self._filled = asyncio.Event()
         self.unsent = 0
+        """Most bytes that the waiting outcomes take in messages."""
 
     def add_outcome(self, job_id: int, outcome: JobResult | SelvageError) -> None:
         """Adds the outcome of a job."""
-        sending = Sending(job_id, outcome)
-        self.unsent += sending.left
-        (self._small if sending.left <= SMALL_BYTES else self._large).append(sending)
+        unsent = UnsentOutcome(job_id, outcome)
+        self.unsent += unsent.size
+        (self._small if unsent.left <= SMALL_BYTES else self._large).append(unsent)
         self._filled.set()
 
     @property
@@ -58,30 +62,50 @@ class Outbox:
         return self._message_of_outcomes()
 
     def _message_of_outcomes(self) -> bytes:
-        message, room = pb.AttachResponse(), PIECE_BYTES
-        while self._small and room > 0:
-            small = self._small.popleft()
-            room -= small.left
-            self._add_whole(small, message)
-        leading = self._leading_piece(message) if self._large else None
+        """Makes a message with at most `OUTCOMES_BYTES` of outcomes. Small and large ones can each use half of it.
+
+        Only an outcome whose lengths alone need more makes a larger message.
+        """
+        message, leading, half = pb.AttachResponse(), None, OUTCOMES_BYTES // 2
+        room = OUTCOMES_BYTES
+        if self._small:  # whatever its size, else it would wait for ever
+            room = self._add_whole(self._small.popleft(), message, room)
+        room = self._add_small(message, room - half) + half
+        if self._large:
+            leading, room = self._leading_piece(message, room)
+        self._add_small(message, room)
         if self.empty:
             self._filled.clear()
         message.load.CopyFrom(load_to_pb(self._load()))
         rest = message.SerializeToString()
         return rest if leading is None else led_by(leading, rest)
 
-    def _leading_piece(self, message: pb.AttachResponse) -> LeadingPiece:
-        """A piece of a large outcome, to be sent before `message`. A small rest of it goes into `message`."""
-        large = self._large.popleft()
-        piece = large.piece(PIECE_BYTES)
-        self.unsent -= len(piece.data)
-        if large.left <= SMALL_BYTES:
-            self._add_whole(large, message)
-        else:
-            self._large.append(large)
-        return piece
+    def _leading_piece(self, message: pb.AttachResponse, room: int) -> tuple[LeadingPiece, int]:
+        """Takes a piece of a large outcome, which is to stand before `message`. Returns it and the room that is left.
 
-    def _add_whole(self, sending: Sending, message: pb.AttachResponse) -> None:
-        """Adds all that is left of an outcome to the message."""
-        self.unsent -= sending.left
-        sending.take(message, SMALL_BYTES)
+        The rest of the outcome goes into `message` too where it is small and fits.
+        """
+        large = self._large.popleft()
+        piece = large.take_piece(max(room - FRAME_BYTES - large.frame, SMALL_BYTES))
+        self.unsent -= len(piece.data)
+        room -= FRAME_BYTES + len(piece.data)
+        if large.left > SMALL_BYTES:
+            self._large.append(large)
+        elif large.size <= room:
+            room = self._add_whole(large, message, room)
+        else:
+            self._small.append(large)
+        return piece, room
+
+    def _add_small(self, message: pb.AttachResponse, room: int) -> int:
+        """Adds the small outcomes that fit, the oldest first. Returns the room that is left."""
+        while self._small and self._small[0].size <= room:
+            room = self._add_whole(self._small.popleft(), message, room)
+        return room
+
+    def _add_whole(self, unsent: UnsentOutcome, message: pb.AttachResponse, room: int) -> int:
+        """Adds all that is left of an outcome to the message. Returns the room that is left."""
+        size = unsent.size
+        self.unsent -= size
+        unsent.add_part(message, SMALL_BYTES)
+        return room - size

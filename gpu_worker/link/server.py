@@ -6,13 +6,14 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import grpc
 import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
-from gpu_worker.link.unread import Unread
+from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
@@ -21,10 +22,11 @@ from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
 from shared.errors import InvalidInput, WorkerUnavailable, clip
 from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
-from shared.telemetry.figures import TellJob, WorkerFigures
+from shared.telemetry.figures import ObserveJob, WorkerFigures
 from shared.together import either
 
-PIECE_BYTES = 1024 * 1024
+TOKENIZER_PIECE_BYTES = 1024 * 1024
+"""Most bytes of a tokenizer's file in one message."""
 HELLO_SECONDS = 10.0
 """Seconds that a frontend has for its first message."""
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -33,7 +35,7 @@ log = structlog.get_logger("link")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What the service needs to serve a model. `queue_seconds`: 0 for no bound."""
+    """What the service needs to serve a model. `queue_seconds`: longest wait of a job, `inf` for no limit."""
 
     card: ModelCard
     tokenizer: bytes
@@ -45,9 +47,11 @@ class Ready:
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
-    def __init__(self, threads: Executor, unread: Unread, *, log_jobs: bool, on_job: Sequence[TellJob] = ()) -> None:
-        """`threads`, `unread`, `log_jobs`, `on_job`: see `Attachment`."""
-        self._threads, self._unread, self._log_jobs, self._on_job = threads, unread, log_jobs, on_job
+    def __init__(
+        self, threads: Executor, unsent_limit: UnsentLimit, *, log_jobs: bool, on_job: Sequence[ObserveJob] = ()
+    ) -> None:
+        """`threads`, `unsent_limit`, `log_jobs`, `on_job`: see `Attachment`."""
+        self._threads, self._unsent_limit, self._log_jobs, self._on_job = threads, unsent_limit, log_jobs, on_job
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
         self.ready: Ready | None = None
@@ -63,15 +67,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             card=codec.card_to_pb(ready.card),
             message_bytes=MESSAGE_BYTES,
             queued_tokens=ready.queued_tokens,
-            queue_seconds=ready.queue_seconds,
+            queue_seconds=0.0 if ready.queue_seconds == inf else ready.queue_seconds,
         )
 
     async def GetTokenizer(
         self, request: pb.GetTokenizerRequest, context: Context
     ) -> AsyncIterator[pb.GetTokenizerResponse]:
         content = self._ready().tokenizer
-        for start in range(0, len(content), PIECE_BYTES):
-            yield pb.GetTokenizerResponse(name="tokenizer.json", data=content[start : start + PIECE_BYTES])
+        for start in range(0, len(content), TOKENIZER_PIECE_BYTES):
+            yield pb.GetTokenizerResponse(name="tokenizer.json", data=content[start : start + TOKENIZER_PIECE_BYTES])
 
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Context) -> None:
         """Serves a frontend until it goes. Writes bytes, since `Interceptor` serves streams raw."""
@@ -87,7 +91,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             ready.loop,
             fingerprint,
             self._threads,
-            self._unread,
+            self._unsent_limit,
             log_jobs=self._log_jobs,
             on_job=self._on_job,
         )
@@ -106,7 +110,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     @property
     def figures(self) -> WorkerFigures:
         """Figures for metrics, once there is a model. May be read from other threads."""
-        return replace(self._ready().loop.figures, unsent=self._unread.total, frontends=len(self._attached))
+        return replace(self._ready().loop.figures, unsent=self._unsent_limit.total, frontends=len(self._attached))
 
     async def wait_until_idle(self, seconds: float) -> None:
         """Waits until every attached frontend has its answers, at most so long."""

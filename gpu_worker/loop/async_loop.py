@@ -13,7 +13,7 @@ import structlog
 
 from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
 from gpu_worker.loop.interface import StepEngine
-from gpu_worker.loop.loop import Loop, Observe, unobserved
+from gpu_worker.loop.loop import Loop, ObserveStep, unobserved
 from gpu_worker.loop.steps import EndedJob, JobOutcome
 from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
@@ -30,7 +30,10 @@ log = structlog.get_logger("loop")
 
 
 class AsyncLoop:
-    """Accepts jobs and answers each exactly once: with a result or with one error."""
+    """Drives a `Loop` on the event loop: it accepts jobs, and calls back with the one outcome of each.
+
+    `stalled`: why nothing is computed at the moment; empty while steps go on.
+    """
 
     def __init__(
         self,
@@ -40,14 +43,14 @@ class AsyncLoop:
         step_tokens: int,
         queued_tokens: int,
         queue_seconds: float = inf,
-        step_seconds: float = 0.0,
-        probe: Job | None = None,
-        observe: Observe = unobserved,
+        step_seconds: float = inf,
+        device_check: Job | None = None,
+        observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`host`: one thread that packs and collects large steps while the device computes. See `Loop` for the rest.
 
-        `probe`: a small job that every sound device can compute, submitted after a bug in a step or a result.
+        `device_check`: a small job that every sound device can compute, submitted after a bug in a step or a result.
         """
         self._loop = Loop(
             engine,
@@ -59,8 +62,10 @@ class AsyncLoop:
             observe=observe,
             clock=clock,
         )
-        self._probe, self._suspected, self._probing = probe, False, False
-        self._lost = ""
+        self._device_check = device_check
+        self._suspected = False  # a bug came up since the device was last checked
+        self._checking = False
+        self._lost = ""  # why the device counts as lost
         self.stalled = ""
         self._host = host
         self._callbacks: dict[int, OnOutcome] = {}
@@ -159,7 +164,10 @@ class AsyncLoop:
             if self.stalled:
                 self._answer_jobs(self._loop.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
             if bool(before) != bool(self.stalled):
-                log.error("stalled", why=self.stalled) if self.stalled else log.warning("goes on")
+                if self.stalled:
+                    log.error("stalled", why=self.stalled)
+                else:
+                    log.warning("goes on")
                 await on_stall(bool(self.stalled))
 
     def refuse_jobs(self) -> None:
@@ -183,24 +191,24 @@ class AsyncLoop:
 
     async def _launch_step(self) -> None:
         planned = self._loop.plan_step()
-        await self._run(planned.brief, self._loop.launch_step, planned)
-        running = asyncio.get_running_loop()
-        arrived = self._loop.steps_under_way[-1].handle.arrived
-        arrived.add_done_callback(lambda _: running.call_soon_threadsafe(self._event.set))
+        launched = await self._run(planned.brief, self._loop.launch_step, planned)
+        event_loop = asyncio.get_running_loop()
+        launched.handle.arrived.add_done_callback(lambda _: event_loop.call_soon_threadsafe(self._event.set))
 
     async def _collect_step(self) -> None:
-        older = self._loop.steps_under_way[0]
+        older = self._loop.older_step
+        assert older is not None
         outcomes = await self._run(older.planned.brief and older.sound, self._loop.collect_step)
         self._answer_jobs(self._loop.end_step(outcomes))
-        if self._suspected and self._probe is not None and not self._probing:
+        if self._suspected and self._device_check is not None and not self._checking:
             self._suspected = False
-            with suppress(SelvageError):  # the queue may be full; then the next failure submits the probe
-                self._loop.submit(self._probe)
-                self._callbacks[self._probe.id], self._probing = self._end_probe, True
+            with suppress(SelvageError):  # the queue may be full; then the next failure submits the check
+                self._loop.submit(self._device_check)
+                self._callbacks[self._device_check.id], self._checking = self._end_device_check, True
 
-    def _end_probe(self, outcome: JobOutcome) -> None:
-        """Counts a device that fails at its probe as lost: CUDA repeats some errors at every later call."""
-        self._probing = False
+    def _end_device_check(self, outcome: JobOutcome) -> None:
+        """Counts a device that fails at its check as lost: CUDA repeats some errors at every later call."""
+        self._checking = False
         if isinstance(outcome, Internal):
             self._lost = "a step failed, and so did a small one that worked when the worker started"
 
@@ -217,6 +225,6 @@ class AsyncLoop:
                 on_outcome(job.outcome)
 
     def _report(self, event: str, error: Exception, parts: int) -> None:
-        """Logs a bug in a step or a result, and has the device probed."""
+        """Logs a bug in a step or a result, and has the device checked. Called in the thread that collects a step."""
         self._suspected = True
         log.error(event, parts=parts, exc_info=error)

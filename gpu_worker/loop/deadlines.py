@@ -1,9 +1,8 @@
-"""The deadlines of jobs. Pure; no clock."""
+"""The deadlines of jobs. No clock, no I/O."""
 
 import heapq
 
-SPARE = 64
-"""Stale heap entries that may remain in any case, besides as many as there are deadlines."""
+from gpu_worker.queue.flows import STALE_ENTRIES
 
 
 class Deadlines:
@@ -21,7 +20,7 @@ class Deadlines:
     def remove(self, job: int) -> None:
         """Removes the deadline of a job that ended; a job without one is no error."""
         self._deadlines.pop(job, None)
-        if len(self._heap) > 2 * len(self._deadlines) + SPARE:  # else stale entries would pile up
+        if len(self._heap) > 2 * len(self._deadlines) + STALE_ENTRIES:  # else stale entries would pile up
             self._heap = [(deadline, other) for other, deadline in self._deadlines.items()]
             heapq.heapify(self._heap)
 

@@ -12,7 +12,7 @@ class OutOfMemory(Exception):
     """The device had no memory for a step. What its jobs received is overwritten when they run again."""
 
 
-class RunningJob(Protocol):
+class OpenJob(Protocol):
     """A job while it is computed: the cost of each of its units, and what was computed so far. Hashed by identity.
 
     `costs` are in tokens, in the order in which the units are to be computed.
@@ -28,7 +28,7 @@ class RunningJob(Protocol):
 class JobSlice:
     """The part of a job that one step computes: units `start` to `stop` of the job's order."""
 
-    job: RunningJob
+    job: OpenJob
     start: int
     stop: int
 
@@ -72,8 +72,8 @@ class StepHandle(Protocol):
 class StepEngine(Protocol):
     """The engine as the loop sees it. Steps are computed in the order in which they are launched."""
 
-    def open(self, job: Job) -> RunningJob:
-        """Validates a job and creates the running job. Raises the job's own error."""
+    def open(self, job: Job) -> OpenJob:
+        """Validates a job and opens it. Raises the job's own error."""
 
     def launch(self, slices: Sequence[JobSlice]) -> StepHandle:
         """Packs the slices into a step and hands it to the device, without waiting. Raises OutOfMemory."""

@@ -13,7 +13,7 @@ from math import inf
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
 from gpu_worker.loop.deadlines import Deadlines
-from gpu_worker.loop.interface import JobSlice, RunningJob, StepEngine, StepHandle
+from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries, silent
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.under_way import StepsUnderWay
@@ -22,13 +22,13 @@ from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.pace import Pace
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
 from shared.jobs import Job
-from shared.load import Load
+from shared.load import TURNS_PER_STEP, Load
 
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
-LEAST_TOKENS = 256
+SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
-Observe = Callable[[float, int, int], None]
+ObserveStep = Callable[[float, int, int], None]
 """A callback for every step that ended: its seconds, tokens and units."""
 
 
@@ -46,38 +46,39 @@ class Loop:
         step_tokens: int,
         queued_tokens: int,
         queue_seconds: float = inf,
-        step_seconds: float = 0.0,
+        step_seconds: float = inf,
         report: Report = silent,
-        observe: Observe = unobserved,
+        observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, 0 for no bound.
+        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
-        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
+        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`. Seconds are
+        `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
-        self._queue: FairQueue[RunningJob] = FairQueue(quantum=max(1, step_tokens // 8))
+        self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP))
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
-        self._running: dict[int, RunningJob] = {}
-        self._unanswered: dict[RunningJob, UnansweredJob] = {}
+        self._open_jobs: dict[int, OpenJob] = {}
+        self._unanswered: dict[OpenJob, UnansweredJob] = {}
         self._deadlines = Deadlines()
         self._under_way = StepsUnderWay()
-        self._budget = min(step_tokens, LEAST_TOKENS) if step_seconds else step_tokens
+        self._budget = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
         self.cancelled_waiting = 0
-        """Number of jobs that were cancelled before anything of them was planned."""
+        """Number of jobs that were cancelled before any slice of them was planned."""
 
     def submit(self, job: Job) -> None:
         """Accepts a job. Raises the errors that are known at once."""
-        if job.id in self._running:
+        if job.id in self._open_jobs:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
-        running = self._engine.open(job)
+        open_job = self._engine.open(job)
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
-        self._admission.check_job(job, sum(running.costs), self.load, of_key=of_key)
+        self._admission.check_job(job, sum(open_job.costs), self.load, of_key=of_key)
         deadline = inf if job.remaining is None else now + job.remaining
-        self._queue.add_job(running, running.costs, key=job.key, priority=job.priority, deadline=deadline)
-        self._running[job.id], self._unanswered[running] = running, UnansweredJob(job=job, submitted=now)
+        self._queue.add_job(open_job, open_job.costs, key=job.key, priority=job.priority, deadline=deadline)
+        self._open_jobs[job.id], self._unanswered[open_job] = open_job, UnansweredJob(job=job, submitted=now)
         if deadline < inf:
             self._deadlines.add(job.id, deadline)
 
@@ -89,27 +90,27 @@ class Loop:
 
     def set_aside(self, identity: int) -> None:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
-        if identity in self._running:
-            self._queue.set_aside(self._running[identity])
+        if identity in self._open_jobs:
+            self._queue.set_aside(self._open_jobs[identity])
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
-        if identity in self._running:
-            self._queue.bring_back(self._running[identity])
+        if identity in self._open_jobs:
+            self._queue.bring_back(self._open_jobs[identity])
 
     def drop_expired(self) -> list[EndedJob]:
         """Ends the jobs whose deadline has passed."""
         expired = self._deadlines.take_expired(self._clock())
-        return [self._end_job(job, DeadlineExceeded("the deadline passed while the job waited")) for job in expired]
+        return [self._end_job(job, DeadlineExceeded("the deadline passed before the job was done")) for job in expired]
 
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""
-        return [self._end_job(identity, error) for identity in list(self._running)]
+        return [self._end_job(identity, error) for identity in list(self._open_jobs)]
 
     @property
     def queued(self) -> tuple[int, int]:
         """Tokens that wait, and jobs without an outcome. May be read from other threads, unlike `load`."""
-        return self._queue.waiting_tokens + self._queue.tokens_aside, len(self._running)
+        return self._queue.waiting_tokens + self._queue.tokens_aside, len(self._open_jobs)
 
     @property
     def load(self) -> Load:
@@ -120,7 +121,7 @@ class Loop:
             queued_jobs=jobs,
             tokens_per_second=self._speed,
             backlogs=self._queue.backlogs(),
-            turn=self._queue.turn,
+            turn=self._queue.largest_turn,
             busy=self._under_way.seconds_left(self._clock(), self._speed),
         )
 
@@ -135,9 +136,9 @@ class Loop:
         return self._under_way.running(self._clock())
 
     @property
-    def steps_under_way(self) -> list[LaunchedStep]:
-        """Steps that were launched and are not collected yet, the older first; at most two."""
-        return self._under_way.steps
+    def older_step(self) -> LaunchedStep | None:
+        """The step that is collected next; None where no step is under way."""
+        return self._under_way.older
 
     def next_action(self) -> Action:
         """Decides what a driver does next.
@@ -150,14 +151,14 @@ class Loop:
         waiting, older = self._queue.waiting_tokens, self._under_way.older
         if older is None:
             return Launch() if waiting else Idle()
-        if not self._under_way.has_room:
+        if not self._under_way.may_launch:
             return Collect() if older.arrived else Wait(inf)
         if older.arrived:
             return Launch() if waiting else Collect()
-        lead = self._under_way.seconds_left(self._clock(), self._speed) - LEAD_SECONDS
-        if lead <= 0:
-            return Launch() if waiting >= self._budget else Wait(inf)
-        return Wait(lead)
+        seconds = self._under_way.seconds_left(self._clock(), self._speed) - LEAD_SECONDS
+        if seconds > 0:
+            return Wait(seconds)
+        return Launch() if waiting >= self._budget else Wait(inf)
 
     def plan_step(self) -> PlannedStep:
         """Takes the slices of the next step from the queue, of which some must wait."""
@@ -167,57 +168,50 @@ class Loop:
             self._unanswered[job].planned = True
         return PlannedStep(slices=[JobSlice(job=job, start=part.start, stop=part.stop) for job, part in units.items()])
 
-    def launch_step(self, planned: PlannedStep) -> None:
-        """Hands a step to the engine, behind the one that is under way."""
+    def launch_step(self, planned: PlannedStep) -> LaunchedStep:
+        """Hands a step to the engine, behind the one that is under way. Returns it as launched."""
         start = self._clock()
         try:
             handle: StepHandle = self._engine.launch(planned.slices)
         except Exception as error:  # reported when the step is collected, like an error of the device
             handle = FailedLaunch(error)
-        self._under_way.append(LaunchedStep(planned=planned, handle=handle, start=start, tokens=planned.tokens))
+        launched = LaunchedStep(planned=planned, handle=handle, start=start, tokens=planned.tokens)
+        self._under_way.append(launched)
+        return launched
 
-    def collect_step(self) -> dict[RunningJob, JobOutcome]:
+    def collect_step(self) -> dict[OpenJob, JobOutcome]:
         """Waits for the older step and makes the results of the jobs that end with it. Returns their outcomes.
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
-        launched = self._under_way.steps[0]
-        outcomes: dict[RunningJob, JobOutcome] = dict(self._collect(launched))
+        launched = self._under_way.older
+        assert launched is not None
+        outcomes: dict[OpenJob, JobOutcome] = dict(self._collect(launched))
         for job_slice in launched.planned.slices:
             job = job_slice.job
             if job_slice.last and job not in outcomes and job in self._unanswered:
                 outcomes[job] = self._result(job)
         return outcomes
 
-    def end_step(self, outcomes: dict[RunningJob, JobOutcome]) -> list[EndedJob]:
+    def end_step(self, outcomes: dict[OpenJob, JobOutcome]) -> list[EndedJob]:
         """Forgets the step that was collected, and ends the jobs with an outcome."""
-        launched, begin, end = self._under_way.end_older(self._clock())
+        end = self._clock()
+        launched, begin = self._under_way.end_older(end)
         if not launched.failed:
             self._learn(launched, end - begin)
         ended = []
-        for running in [job_slice.job for job_slice in launched.planned.slices]:
-            unanswered = self._unanswered.get(running)
+        for open_job in [job_slice.job for job_slice in launched.planned.slices]:
+            unanswered = self._unanswered.get(open_job)
             if unanswered is None:  # the job ended meanwhile: cancelled, late, or dropped
                 continue
             unanswered.started = begin if unanswered.started is None else unanswered.started
-            if running in outcomes:
-                ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[running], end)))
+            if open_job in outcomes:
+                ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[open_job], end)))
         return ended
-
-    def perform(self, action: Action) -> list[EndedJob]:
-        """Carries out an action, and waits for it. Returns the jobs that ended."""
-        match action:
-            case Launch():
-                self.launch_step(self.plan_step())
-            case Collect():
-                return self.end_step(self.collect_step())
-            case Wait(seconds=seconds):
-                self._under_way.steps[0].wait(seconds)
-        return []
 
     def advance(self) -> list[EndedJob]:
         """Carries out the next action. Returns the jobs that ended."""
-        return self.drop_expired() + self.perform(self.next_action())
+        return self.drop_expired() + self._perform(self.next_action())
 
     def until_idle(self) -> Iterator[EndedJob]:
         """Carries out one action after the other until no job is left that may be computed."""
@@ -226,16 +220,28 @@ class Loop:
             action = self.next_action()
             if isinstance(action, Idle):
                 return
-            yield from self.perform(action)
+            yield from self._perform(action)
+
+    def _perform(self, action: Action) -> list[EndedJob]:
+        """Carries out an action, and waits for it. Returns the jobs that ended."""
+        match action:
+            case Launch():
+                self.launch_step(self.plan_step())
+            case Collect():
+                return self.end_step(self.collect_step())
+            case Wait(seconds=seconds):
+                assert self._under_way.older is not None
+                self._under_way.older.wait(seconds)
+        return []
 
     @property
     def _speed(self) -> float:
         return self._pace.speed(self._budget)
 
-    def _collect(self, launched: LaunchedStep) -> dict[RunningJob, SelvageError]:
+    def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
         """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
         slices = launched.planned.slices
-        if launched.suspect:
+        if launched.suspect:  # what it computed counts for nothing
             launched.wait()
             launched.failed = True
             return self._run_slices_alone(launched)
@@ -243,13 +249,13 @@ class Loop:
         if failure is None:
             return {}
         launched.failed = True
-        self._under_way.suspect_later([job_slice.job for job_slice in slices])
+        self._under_way.mark_later_suspect([job_slice.job for job_slice in slices])
         if len(slices) > 1:
             return self._run_slices_alone(launched)
         error = self._retries.run_halves(slices[0], failure)
         return {slices[0].job: error} if error is not None else {}
 
-    def _run_slices_alone(self, launched: LaunchedStep) -> dict[RunningJob, SelvageError]:
+    def _run_slices_alone(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
         """Runs the slices of a step again, each alone. Returns the errors of jobs. The watchdog times each slice."""
         errors = {}
         for job_slice in launched.planned.slices:
@@ -260,7 +266,7 @@ class Loop:
                     errors[job_slice.job] = error
         return errors
 
-    def _result(self, job: RunningJob) -> JobOutcome:
+    def _result(self, job: OpenJob) -> JobOutcome:
         try:
             return job.result()
         except SelvageError as error:
@@ -274,17 +280,23 @@ class Loop:
         return EndedJob(id=identity, outcome=outcome)
 
     def _forget(self, identity: int) -> UnansweredJob | None:
-        running = self._running.pop(identity, None)
-        if running is None:
+        """Drops all records of a job, and returns the one of it; None for an unknown job."""
+        # This is safe while another thread collects a step with a slice of the job. That thread reaches the open job
+        # through the step, not through these records, and only looks up whether the job is unanswered: at worst it
+        # makes a result for nobody. `end_step`, in this thread, then finds no record and answers nobody. Records and
+        # outcomes belong to the open job, not to its id, so a new job of the same id gets nothing of the old one.
+        # `test_a_job_may_be_cancelled_while_its_step_is_collected` holds it.
+        open_job = self._open_jobs.pop(identity, None)
+        if open_job is None:
             return None
-        self._queue.remove_job(running)
+        self._queue.remove_job(open_job)
         self._deadlines.remove(identity)
-        return self._unanswered.pop(running)
+        return self._unanswered.pop(open_job)
 
     def _learn(self, launched: LaunchedStep, seconds: float) -> None:
-        """Learns from a step that ended how fast steps are, and how large the next one may be."""
+        """Reports a step that ended, and learns from it how fast steps are and how large the next one may be."""
         self._pace.learn(launched.tokens, seconds)
         self._observe(seconds, launched.tokens, launched.planned.units)
-        if self._step_seconds:
+        if self._step_seconds < inf:
             tokens = int(self._pace.best * self._step_seconds)
-            self._budget = min(max(tokens, LEAST_TOKENS), self._step_tokens)
+            self._budget = min(max(tokens, SMALLEST_BUDGET), self._step_tokens)

@@ -1,4 +1,4 @@
-"""When a device counts as stalled or lost. Pure; no clock, no asyncio."""
+"""When a device counts as stalled or lost. No clock, no I/O."""
 
 TIMES_PREDICTED, LEAST_SECONDS = 10.0, 5.0
 """A step stalls when it takes so many times what its tokens predict, and at least so many seconds."""

@@ -1,4 +1,4 @@
-"""Makes a model's card: what clients see of it."""
+"""The card of a loaded model, from its recipe, its abilities, and what was decided at load."""
 
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.loading import Model
@@ -7,7 +7,7 @@ from shared.vectors import Activation, OutputKind
 
 
 def card_of(model: Model) -> ModelCard:
-    """Makes the card of a loaded model."""
+    """Makes the card. A field is empty, 0 or its default where the model has no such head or task."""
     recipe, abilities = model.recipe, Abilities(model)
     dense, classifier = recipe.dense, recipe.classifier
     return ModelCard(

@@ -75,7 +75,7 @@ class ModeChoice:
     base: Any
     reference: Reference
     placement: Placement
-    room: LengthLimits
+    length_limits: LengthLimits
     plan: LinearPlan = STOCK
     merging: bool = True
 
@@ -124,7 +124,7 @@ class ModeChoice:
             bias=relative.serves(config),
         )
         reference = self.reference
-        return PackedEncoder(base, attention_kernel, self.room.uncounted, reference.types, reference.width)
+        return PackedEncoder(base, attention_kernel, self.length_limits.uncounted, reference.types, reference.width)
 
     def _equal_length_mode(self, unpacked_reason: str) -> ExecutionMode:
         """The mode by equal length, with the first of the model's own attentions that passes. Raises ModelRefused."""
@@ -135,7 +135,7 @@ class ModeChoice:
             except Exception as error:
                 reason = _reason(error)
                 continue
-            times = _cost(encoder, self.reference, self.room.positions)
+            times = _cost(encoder, self.reference, self.length_limits.positions)
             return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason, times=times)
         raise ModelRefused(
             f"{type(self.base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})"

@@ -22,7 +22,7 @@ from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.fp8 import FP8
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
-from gpu_worker.model.verify.probes import Budget, Probes
+from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
@@ -124,22 +124,22 @@ def _loaded(
     uncounted = uncounted_id_of(source.model)
     positions = positions_of(config, uncounted)
     limit = _limit(max_tokens, source.recipe, positions)
-    room = LengthLimits(usual=limit, requested=max_tokens, positions=positions, uncounted=uncounted)
-    late.check(source.tokenizer, room)
+    length_limits = LengthLimits(usual=limit, requested=max_tokens, positions=positions, uncounted=uncounted)
+    late.check(source.tokenizer, length_limits)
     late_recipe = source.recipe.late_interaction
-    reading = resolve(late_recipe, source.tokenizer, room) if late_recipe else None
-    fitting.check(source.recipe, source.reader, room, reading)
+    reading = resolve(late_recipe, source.tokenizer, length_limits) if late_recipe else None
+    fitting.check(source.recipe, source.reader, length_limits, reading)
     vocabulary.check_used(source.recipe, reading, rows)
     flops = 2.0 * _multiplied_weights(source.model.base_model)
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
-    unattended, budget = _unattended(reading, config), Budget.of(placement.device)
+    unattended, costs = _unattended(reading, config), ProbeCosts.of(placement.device)
     feeding = _feeding(source, reading)
     probes = Probes.of(
-        config, positions, special, flops, unattended, max(limits), budget, feeding.types, feeding.written
+        config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
     form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    prepared = Preparation(source, room, probes, feeding, form_finder, linear_setting).run()
+    prepared = Preparation(source, length_limits, probes, feeding, form_finder, linear_setting).run()
     mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
     notices = (source.recipe.notice, prepared.notice, mode.notice, probes.notice(max(limits)))
     mark = source.recipe.instruction_mark

@@ -46,7 +46,7 @@ class Preparation:
     def __init__(
         self,
         source: Source,
-        room: LengthLimits,
+        length_limits: LengthLimits,
         probes: Probes,
         feeding: Feeding,
         form_finder: FormFinder | None,
@@ -54,7 +54,7 @@ class Preparation:
     ) -> None:
         """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused."""
         model = source.model
-        self._base, self._placement, self._room = model.base_model, source.placement, room
+        self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
         self._form_finder = form_finder
         # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
         self._exact = linear == "auto"
@@ -63,7 +63,7 @@ class Preparation:
         self._reference = Reference(self._base, probes, feeding)
         self._head_reference: HeadReference | None = None
         if source.recipe.weights_of != "encoder":
-            self._head_reference = HeadReference(model, source.recipe, probes, room.positions, feeding)
+            self._head_reference = HeadReference(model, source.recipe, probes, length_limits.positions, feeding)
         width = self._reference.width
         self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
 
@@ -121,7 +121,7 @@ class Preparation:
             base=self._base,
             reference=self._reference,
             placement=self._placement,
-            room=self._room,
+            length_limits=self._length_limits,
             plan=plan,
             merging=self._exact,
         )

@@ -1,11 +1,11 @@
-"""Refuses jobs on arrival that would wait too long. Pure; no clock."""
+"""Refuses jobs on arrival that would wait too long. No clock, no I/O."""
 
 from collections import Counter
 from dataclasses import dataclass
 from math import inf
 
 from shared.errors import Overloaded
-from shared.estimate import LENIENCE, Estimate, retry_after
+from shared.estimate import LENIENCE, Estimate, queue_refusal, retry_after
 from shared.jobs import Job
 from shared.load import Load
 
@@ -40,8 +40,7 @@ class QueueAdmission:
             return
         wait = load.queue_seconds(cost, job.priority, of_key)
         if wait > LENIENCE * limits.queue_seconds:
-            message = f"it would wait up to {wait:.1f} s, the limit is {limits.queue_seconds:g} s"
-            raise self._refusal("queue_seconds", message, wait)
+            raise self._refusal("queue_seconds", queue_refusal(wait, limits.queue_seconds), wait)
         try:
             Estimate(wait=load.wait(cost, job.priority, of_key), takes=cost / speed).check(job.remaining)
         except Overloaded:

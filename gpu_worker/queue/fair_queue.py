@@ -1,4 +1,4 @@
-"""The order in which waiting jobs are served, and what goes into the next step. Pure; no clock.
+"""The order in which waiting jobs are served, and what goes into the next step. No clock, no I/O.
 
 The worker is shared at three levels: by the priority classes according to their weights, by the keys of a class evenly,
 and by the jobs of a key. When a job comes to a class in which nothing waited, that class is served before all lower
@@ -11,7 +11,8 @@ Whatever else comes, every job is served. All T tokens of a job are in steps bef
 tokens in all: q is the larger of a quantum and the largest unit, B the budget of a step, J the most jobs of its key
 that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, L one more than the
 share of short jobs. s(n) = (6 + ln n) p, and p is the larger of q and the largest short job. Where q is more than
-B / 2, the factor B / (B - q) is 2.
+B / 2, the factor B / (B - q) is 2. `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py
+holds it under any stream of jobs.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,13 @@ from gpu_worker.queue.priority_class import Key, PriorityClass
 from gpu_worker.queue.size_counts import SizeCounts
 from gpu_worker.queue.waiting_job import WaitingJob
 from shared.jobs import Priority
-from shared.load import SHORT, WEIGHTS, Backlog
+from shared.load import SHORT, TURNS_PER_STEP, WEIGHTS, Backlog
 
+LEAD_STEPS = 2
+"""Steps of interactive jobs that are served in a row before lower classes get what is theirs.
+
+With fewer, jobs of lower classes would be computed among those of a burst; with more, lower classes would stand still
+for longer."""
 MOST_MISSES = 32
 """Most jobs of a step that are passed over because their next unit does not fit."""
 J = TypeVar("J")
@@ -42,10 +48,10 @@ class FairQueue(Generic[J]):
         self._classes = {
             priority: PriorityClass(weight=WEIGHTS[priority], quantum=quantum) for priority in sorted(Priority)
         }
-        self._lead = quantum / 16  # what a class may be ahead of a lower one: about two steps of interactive jobs
+        self._lead = LEAD_STEPS * TURNS_PER_STEP * quantum / WEIGHTS[Priority.INTERACTIVE]  # in virtual time
         self._jobs: dict[J, tuple[PriorityClass, WaitingJob]] = {}
         self._arrivals = count()
-        self._time = 0.0
+        self._virtual_time = 0.0
         self._jobs_aside = self._tokens_aside = 0
         self._largest_units = SizeCounts()  # the largest unit of each job
 
@@ -80,15 +86,15 @@ class FairQueue(Generic[J]):
         """Forgets what waits of a job; an unknown job is no error."""
         if job in self._jobs:
             self.bring_back(job)
-            group, waiting = self._jobs[job]
-            group.leave(waiting)
+            priority_class, waiting = self._jobs[job]
+            priority_class.leave(waiting)
             self._forget(job, waiting)
 
     def set_aside(self, job: J) -> None:
         """Serves nothing of a job until it is brought back; an unknown job is no error."""
-        group, waiting = self._jobs.get(job, (None, None))
-        if group is not None and waiting is not None and not waiting.aside:
-            group.leave(waiting)
+        priority_class, waiting = self._jobs.get(job, (None, None))
+        if priority_class is not None and waiting is not None and not waiting.aside:
+            priority_class.leave(waiting)
             waiting.aside = True
             self._jobs_aside += 1
             self._tokens_aside += waiting.tokens
@@ -105,7 +111,8 @@ class FairQueue(Generic[J]):
     @property
     def waiting_tokens(self) -> int:
         """Tokens that wait and may be served."""
-        return sum([group.tokens for group in self._classes.values()])  # cheap, since it is read at every submit
+        # A list is cheaper than a generator, and this is read at every submit.
+        return sum([priority_class.tokens for priority_class in self._classes.values()])
 
     @property
     def tokens_aside(self) -> int:
@@ -117,13 +124,17 @@ class FairQueue(Generic[J]):
         return self._classes[priority].tokens_of_key(key)
 
     @property
-    def turn(self) -> int:
-        """Most tokens that a key is served in a row while others wait: a quantum, or the largest unit."""
+    def largest_turn(self) -> int:
+        """Most tokens that a key is served in a row while others wait: a quantum, or a bound of the largest unit."""
         return max(self._quantum, (1 << len(self._largest_units.counts)) - 1)
 
     def backlogs(self) -> dict[Priority, Backlog]:
         """What waits of each priority that has anything waiting, without jobs that are set aside."""
-        return {priority: group.backlog for priority, group in self._classes.items() if group.tokens}
+        return {
+            priority: priority_class.backlog
+            for priority, priority_class in self._classes.items()
+            if priority_class.tokens
+        }
 
     def __len__(self) -> int:
         """Number of jobs that wait and may be served."""
@@ -134,24 +145,24 @@ class FairQueue(Generic[J]):
         taken: dict[J, range] = {}
         missed: list[tuple[PriorityClass, Key, WaitingJob]] = []
         free = budget
-        while free > 0 and len(missed) < MOST_MISSES and (turn := self._next_turn()) is not None:
-            group, key, waiting = turn
+        while free > 0 and len(missed) < MOST_MISSES and (served := self._next_served()) is not None:
+            priority_class, key, waiting = served
             job, start = cast(J, waiting.job), waiting.position
-            stop, cost = waiting.turn(min(self._quantum, free), free if taken else max(free, waiting.next_cost))
+            stop, cost = waiting.next_turn(min(self._quantum, free), free if taken else max(free, waiting.next_cost))
             if stop == start:  # its next unit does not fit into what is left; those of other jobs may
                 key.jobs.pause(waiting)
-                group.reorder(key)
-                missed.append(turn)
+                priority_class.reorder(key)
+                missed.append(served)
                 continue
             taken[job] = range(taken[job].start if job in taken else start, stop)
             free -= cost
-            self._charge(group, cost, filling=bool(missed))
-            group.serve(key, waiting, stop, cost, filling=bool(missed))
+            self._charge(priority_class, cost, filling=bool(missed))
+            priority_class.serve(key, waiting, stop, cost, filling=bool(missed))
             if stop == len(waiting.costs):
                 self._forget(job, waiting)
-        for group, key, waiting in missed:
+        for priority_class, key, waiting in missed:
             key.jobs.resume(waiting)
-            group.reorder(key)
+            priority_class.reorder(key)
         return taken
 
     def _forget(self, job: J, waiting: WaitingJob) -> None:
@@ -159,28 +170,32 @@ class FairQueue(Generic[J]):
         self._largest_units.remove_job(waiting.longest)
 
     def _join(self, job: J) -> None:
-        group, waiting = self._jobs[job]
-        if not group.tokens:
-            group.tag = max(group.tag, self._least_tag())
-        group.join(waiting)
+        priority_class, waiting = self._jobs[job]
+        if not priority_class.tokens:
+            priority_class.tag = max(priority_class.tag, self._least_tag())
+        priority_class.join(waiting)
 
     def _least_tag(self) -> float:
         """The virtual time of the classes: the least tag will do, since they are few and never forgotten."""
-        tags = [group.tag for group in self._classes.values() if group.tokens]
-        self._time = max(self._time, min(tags, default=0.0))
-        return self._time
+        tags = [priority_class.tag for priority_class in self._classes.values() if priority_class.tokens]
+        self._virtual_time = max(self._virtual_time, min(tags, default=0.0))
+        return self._virtual_time
 
-    def _next_turn(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
+    def _next_served(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
         """The highest class that is not ahead of its share, its next key, and that key's next job."""
-        ready = [(group, key) for group in self._classes.values() if (key := group.keys.head()) is not None]
-        least = min((group.tag for group, _ in ready), default=0.0)
-        for group, key in ready:
+        ready = [
+            (priority_class, key)
+            for priority_class in self._classes.values()
+            if (key := priority_class.keys.head()) is not None
+        ]
+        least = min((priority_class.tag for priority_class, _ in ready), default=0.0)
+        for priority_class, key in ready:
             waiting = key.jobs.head()
-            if group.tag <= least + self._lead and waiting is not None:
-                return group, key, waiting
+            if priority_class.tag <= least + self._lead and waiting is not None:
+                return priority_class, key, waiting
         return None
 
-    def _charge(self, group: PriorityClass, cost: int, *, filling: bool) -> None:
+    def _charge(self, priority_class: PriorityClass, cost: int, *, filling: bool) -> None:
         """Charges a class for a turn; see `Flows.serve`."""
-        least, charged = self._least_tag(), group.tag + cost / group.weight
-        group.tag = max(group.tag, min(charged, least + self._lead)) if filling else charged
+        least, charged = self._least_tag(), priority_class.tag + cost / priority_class.weight
+        priority_class.tag = max(priority_class.tag, min(charged, least + self._lead)) if filling else charged

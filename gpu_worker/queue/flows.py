@@ -1,4 +1,4 @@
-"""Flows that share evenly: the keys of a class, or the jobs of a key. Pure; standard library only; no clock.
+"""Flows that share evenly: the keys of a class, or the jobs of a key. No clock, no I/O; standard library only.
 
 Start-time fair queueing (Goyal, Vin, Cheng 1996). Each flow has a tag, the virtual time at which its next turn starts.
 The flow with the least tag is served next, and its tag grows by the tokens that it is served. A new flow starts at the
@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
+STALE_ENTRIES = 64
+"""Stale entries that a heap may hold in any case, besides as many as it has live ones."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Flow:
-    """A participant that takes turns. `arrival` is unique among the flows that share."""
+    """A participant that takes turns: a key, or a job. `arrival` is unique among the flows that share."""
 
     arrival: int
     deadline: float = inf
@@ -30,7 +33,8 @@ F = TypeVar("F", bound=Flow)
 class Flows(Generic[F]):
     """Waiting flows, the next one first.
 
-    Tags within one quantum count as equal; then the earlier deadline decides, then the earlier arrival.
+    Tags within one quantum count as equal; then the earlier deadline decides, then the earlier arrival. `waiting`: the
+    number of flows that wait, paused ones included. `time`: the virtual time, in tokens.
     """
 
     def __init__(self, quantum: int, *, charged: bool = True) -> None:
@@ -52,7 +56,7 @@ class Flows(Generic[F]):
         self.waiting -= 1
         if not self.waiting:
             self.time = max(self.time, flow.tag)
-        if len(self._heap) > 2 * self.waiting + 64:
+        if len(self._heap) > 2 * self.waiting + STALE_ENTRIES:
             self._heap = [entry for entry in self._heap if entry[-1].entry is entry]
             heapq.heapify(self._heap)
 
@@ -73,11 +77,14 @@ class Flows(Generic[F]):
         return heap[0][-1] if heap else None  # type: ignore[return-value]  # only F ever joined
 
     def serve(self, head: F, cost: int, *, filling: bool, done: bool) -> None:
-        """Charges the head for a turn of `cost` tokens. `done`: nothing of it waits any more.
+        """Charges a flow for a turn of `cost` tokens. `done`: nothing of it waits any more.
+
+        `head`: the flow that `head()` has just returned; its entry is replaced where it lies, first in the heap.
 
         `filling`: the turn filled the rest of a step after an earlier flow did not fit. Nobody else could have used
         that room, so virtual time stands still, and the tag ends at most a quantum ahead of it.
         """
+        assert head.entry is self._heap[0], "only the head may be served"
         charged = head.tag + cost
         if filling:
             charged = max(head.tag, min(charged, self.time + self._quantum))

@@ -1,4 +1,4 @@
-"""The jobs of one key: short jobs are served one after the other, long jobs in turns. Pure; no clock.
+"""The jobs of one key: short jobs are served one after the other, long jobs in turns. No clock, no I/O.
 
 A rerank of twenty passages that took turns with 64 single texts would wait for all of them twenty times. So short jobs
 take no turns: of those that came at about the same time the earliest deadline is served first, then the earliest

@@ -1,8 +1,11 @@
-"""Estimates the speed of steps by their size. Pure; no clock."""
+"""Estimates the speed of steps by their size. No clock, no I/O."""
 
-MEMORY, FRESH = 0.9, 64
-FORGET = 0.995
-"""The fastest step's speed shrinks by this factor with every step: after five hundred steps a tenth of it is left."""
+MEAN_WEIGHT = 0.9
+"""Weight of earlier steps in the mean speed of a size; the latest step has the rest."""
+FRESH_STEPS = 64
+"""Steps for which the speed of a size is used after the last step of that size."""
+BEST_DECAY = 0.995
+"""Factor by which the fastest step's speed shrinks with every step: after five hundred steps a tenth of it is left."""
 
 
 class Pace:
@@ -21,8 +24,8 @@ class Pace:
     def learn(self, tokens: int, seconds: float) -> None:
         """Learns from a step of so many tokens that took so long."""
         size, speed = tokens.bit_length(), tokens / max(seconds, 1e-6)
-        self._speeds[size] = MEMORY * self._speeds.get(size, speed) + (1 - MEMORY) * speed
-        self._best = max(self._best * FORGET, speed)
+        self._speeds[size] = MEAN_WEIGHT * self._speeds.get(size, speed) + (1 - MEAN_WEIGHT) * speed
+        self._best = max(self._best * BEST_DECAY, speed)
         self._steps += 1
         self._learned[size] = self._steps
 
@@ -34,7 +37,7 @@ class Pace:
         known either, it is the lowest speed of larger ones.
         """
         size = tokens.bit_length()
-        if size in self._speeds and self._steps - self._learned[size] < FRESH:
+        if size in self._speeds and self._steps - self._learned[size] < FRESH_STEPS:
             return self._speeds[size]
         smaller = [speed for other, speed in self._speeds.items() if other <= size]
         return max(smaller) if smaller else min(self._speeds.values(), default=0.0)

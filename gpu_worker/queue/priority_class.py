@@ -1,4 +1,4 @@
-"""The waiting jobs of one priority: its keys, and the jobs of each key. Pure; no clock."""
+"""The waiting jobs of one priority: its keys, and the jobs of each key. No clock, no I/O."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -25,7 +25,11 @@ class Key(Flow):
 
 @dataclass(slots=True, kw_only=True)
 class PriorityClass:
-    """The keys of one priority. `weight`: its share among the classes. `tag`: its virtual time, in tokens / weight."""
+    """The keys of one priority, and their waiting jobs.
+
+    `weight`: its share among the classes. `quantum`: tokens of one turn of a key. `tokens`: tokens that wait. `tag`:
+    its virtual time, in tokens / weight.
+    """
 
     weight: int
     quantum: int
@@ -33,7 +37,7 @@ class PriorityClass:
     tag: float = 0.0
     keys: Flows[Key] = field(init=False)
     _keys_by_name: dict[str, Key] = field(init=False, default_factory=dict)
-    _idle: list[tuple[float, int, Key]] = field(init=False, default_factory=list)
+    _idle: list[tuple[float, int, Key]] = field(init=False, default_factory=list)  # heap of tag, arrival, key
     _sizes: SizeCounts = field(init=False, default_factory=SizeCounts)
     _arrivals: "count[int]" = field(init=False, default_factory=count)
 
@@ -103,9 +107,10 @@ class PriorityClass:
             self.keys.resume(key)
 
     def _remember(self, key: Key) -> None:
-        """Remembers the tag of a key without waiting jobs.
+        """Remembers the tag of a key without waiting jobs, so that it gains nothing by coming back.
 
-        Forgets keys that would start at virtual time anyway, and the least important ones where they are too many.
+        Forgets keys that virtual time has reached, which would start there anyway, and where too many are remembered,
+        those that are least ahead of it.
         """
         idle = self._idle
         heapq.heappush(idle, (key.tag, key.arrival, key))

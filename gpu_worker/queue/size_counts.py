@@ -1,4 +1,4 @@
-"""Counts of jobs by size, in powers of two. Pure; no clock."""
+"""Counts of jobs by size, in powers of two. No clock, no I/O."""
 
 from shared.load import bucket
 

@@ -1,4 +1,4 @@
-"""A job of which something waits. Pure; no clock."""
+"""A job of which something waits. No clock, no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +27,11 @@ class WaitingJob(Flow):
         """Cost of the next unit."""
         return self.costs[self.position]
 
-    def turn(self, wanted: int, free: int) -> tuple[int, int]:
-        """Where its next turn would stop, and what that would cost.
+    def next_turn(self, wanted: int, free: int) -> tuple[int, int]:
+        """The unit at which the job's next turn would stop, and the tokens that the turn would cost.
 
-        The turn has units of `wanted` tokens together, or a single larger unit of at most `free` tokens.
+        The turn has units of at most `wanted` tokens together, or a single larger unit of at most `free` tokens; where
+        the next unit is larger than that, the turn has none.
         """
         stop, cost, costs = self.position, 0, self.costs
         while stop < len(costs) and cost + costs[stop] <= (wanted if cost else free):

@@ -12,7 +12,7 @@ from gpu_worker.repository.recipe import (
     MultiVectorRecipe,
     SparseRecipe,
 )
-from gpu_worker.repository.transformers_form import GRITLM_MARK
+from gpu_worker.repository.transformers_format import GRITLM_MARK
 from shared.vectors import Activation, QueryExpansion
 
 TINY = {

@@ -1,6 +1,6 @@
 """Late-interaction settings in a repository's files: lengths, query expansion, skiplist, markers.
 
-There are three forms: sentence-transformers 6 (keys beside the Transformer, and a MultiVectorMask), PyLate (keys in
+There are three formats: sentence-transformers 6 (keys beside the Transformer, and a MultiVectorMask), PyLate (keys in
 config_sentence_transformers.json) and Stanford ColBERT (artifact.metadata). They are read as
 `sentence_transformers.MultiVectorEncoder` 6.2 reads them. This module reads JSON only and knows no tokenizer.
 """
@@ -28,7 +28,7 @@ EXPANSION_KEYS = {"strategy", "attend", "token", "length"}
 STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryExpansion.MIN}
 
 
-class LateInteractionForm(Enum):
+class LateInteractionFormat(Enum):
     """The library that wrote modules.json; PyLate's models are masked and normalised without saying so."""
 
     NATIVE = auto()
@@ -45,18 +45,18 @@ class MaskToken:
     documents: bool = True
 
 
-def form_of(described: dict[str, Any], config: Path, pylate: bool) -> LateInteractionForm | None:
-    """Finds the form of a late-interaction model; None for other models.
+def format_of(described: dict[str, Any], config: Path, pylate: bool) -> LateInteractionFormat | None:
+    """Finds the format of the files of a late-interaction model; None for other models.
 
     `config` is the path of config.json; `pylate`: one of the modules is PyLate's.
     """
     kind = described.get("model_type")
     if kind == "ColBERT":
-        return LateInteractionForm.PYLATE
+        return LateInteractionFormat.PYLATE
     if kind == "MultiVectorEncoder" or (kind is None and is_stanford(read_object(config, missing={}))):
-        return LateInteractionForm.NATIVE
+        return LateInteractionFormat.NATIVE
     if kind is None and (pylate or any(key in described for key in PYLATE_KEYS)):
-        return LateInteractionForm.OLD_PYLATE
+        return LateInteractionFormat.OLD_PYLATE
     return None
 
 
@@ -66,7 +66,11 @@ def is_stanford(config: dict[str, Any]) -> bool:
 
 
 def of_modules(
-    form: LateInteractionForm, file: Path, described: dict[str, Any], texts: TextSettings, masks: list[MaskToken]
+    file_format: LateInteractionFormat,
+    file: Path,
+    described: dict[str, Any],
+    texts: TextSettings,
+    masks: list[MaskToken],
 ) -> LateInteractionRecipe:
     """Reads the settings of a model with modules.json. Raises ModelRefused.
 
@@ -84,7 +88,7 @@ def of_modules(
     for side, key in SIDES.items():
         if key in described:
             markers[side] = _text(described[key], f"{file}: {key}") or ""
-    masks = [*masks, *_added_mask(form, file, described, markers)]
+    masks = [*masks, *_added_mask(file_format, file, described, markers)]
     if expansion and not masks:
         raise ModelRefused(f"{expansion.source} needs a MultiVectorMask in modules.json, which scores the expansion")
     if texts.call_limit:  # an argument of every call, so it overrides the lengths of both sides
@@ -160,14 +164,14 @@ def _of_pylate(file: Path, described: dict[str, Any]) -> dict[str, tuple[Any, st
 
 
 def _added_mask(
-    form: LateInteractionForm, file: Path, described: dict[str, Any], markers: dict[str, str]
+    file_format: LateInteractionFormat, file: Path, described: dict[str, Any], markers: dict[str, str]
 ) -> list[MaskToken]:
     """The mask that PyLate's models have without a module for it; by default it skips punctuation."""
-    if form is LateInteractionForm.NATIVE:
+    if file_format is LateInteractionFormat.NATIVE:
         return []
     words = _words(described.get("skiplist_words"), f"{file}: skiplist_words")
     if words is None:
-        words = PUNCTUATION if form is LateInteractionForm.PYLATE or markers else ()
+        words = PUNCTUATION if file_format is LateInteractionFormat.PYLATE or markers else ()
     return [MaskToken(words=words)]
 
 

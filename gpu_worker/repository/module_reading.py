@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_worker.repository import adapters, late_interaction, text_settings
 from gpu_worker.repository.files import read_object
-from gpu_worker.repository.late_interaction import LateInteractionForm, MaskToken
+from gpu_worker.repository.late_interaction import LateInteractionFormat, MaskToken
 from gpu_worker.repository.numbers import whole
 from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, LayerRecipe, SparseRecipe, WeightsOf
 from gpu_worker.repository.text_settings import TextSettings
@@ -59,9 +59,9 @@ class ModuleReading:
     written: set[str] = field(default_factory=set)
 
     @property
-    def late(self) -> LateInteractionForm | None:
-        """The form in which late interaction is written down; None for other models."""
-        return late_interaction.form_of(self.described, self.path / "config.json", self.pylate)
+    def late(self) -> LateInteractionFormat | None:
+        """The format in which late interaction is written down; None for other models."""
+        return late_interaction.format_of(self.described, self.path / "config.json", self.pylate)
 
     @property
     def modules(self) -> Path:
@@ -137,7 +137,7 @@ def dense(reading: ModuleReading, folder: str) -> None:
     config = read_object(file)
     source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
     target = config.get("module_output_name") or source
-    if reading.late is LateInteractionForm.OLD_PYLATE:
+    if reading.late is LateInteractionFormat.OLD_PYLATE:
         source = target = TOKENS  # PyLate's Dense works on tokens, whatever its file says
     if (source, target) not in CHAINS:
         raise ModelRefused(f"{file}: module_input_name {source} with module_output_name {target} is not supported")

@@ -1,14 +1,14 @@
 """Reads the recipe of a model repository on disk. It reads JSON only and loads no weights.
 
-There are two forms: sentence-transformers' (modules.json) and plain transformers' (config.json alone, whatever other
-files of sentence-transformers are there). BGE-M3's two extra files add two heads to either form.
+There are two formats: sentence-transformers' (modules.json) and plain transformers' (config.json alone, whatever other
+files of sentence-transformers are there). BGE-M3's two extra files add two heads to either format.
 """
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, requirements, sentence_transformers_form, transformers_form
+from gpu_worker.repository import late_interaction, requirements, sentence_transformers_format, transformers_format
 from gpu_worker.repository.files import first_line, read_json, read_object
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
@@ -33,10 +33,10 @@ def _read(path: Path, name: str) -> Recipe:
         file = path / "config_sentence_transformers.json"
         described = read_object(file, missing={})
         requirements.check(file, described.get("requirements"))
-        recipe = sentence_transformers_form.read(path, read_json(modules), described)
+        recipe = sentence_transformers_format.read(path, read_json(modules), described)
     else:
         described = {}
-        recipe = transformers_form.read(path, name)
+        recipe = transformers_format.read(path, name)
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))
 
 

@@ -12,8 +12,8 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
-from gpu_worker.queue.step_size import Trial
-from gpu_worker.startup.memory_probe import probe_step_size
+from gpu_worker.startup.memory_trials import try_step_sizes
+from gpu_worker.startup.step_size import Trial
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
@@ -71,7 +71,7 @@ def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> i
         memory = model.placement.device_memory
         loading = memory.peak if memory else 0
         engine = ModelEngine(model)
-        trials = probe_step_size(engine, memory, step_tokens, silent)
+        trials = try_step_sizes(engine, memory, step_tokens, silent)
         tokens = trials[-1].tokens if trials else step_tokens or model.placement.step_tokens
         loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize)
         for job in warm_up_jobs(model):

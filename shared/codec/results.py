@@ -1,4 +1,4 @@
-"""Answers <-> parts of messages, both directions side by side. Nothing here knows gRPC."""
+"""Conversion between outcomes and parts of messages, both directions side by side. Knows no gRPC."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -6,32 +6,46 @@ from dataclasses import dataclass, field
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.fields import duration_from_pb, duration_to_pb, error_from_pb, error_to_pb
 from shared.codec.leading_piece import LeadingPiece
+from shared.codec.wire import varint
 from shared.errors import Internal, SelvageError
 from shared.jobs import JobResult, PackedBytes, Rows, SparseRows
 
+FRAME_BYTES, CHUNK_BYTES = 96, 16
+"""Most bytes that a message holds beside an outcome's numbers and texts: for the outcome, and for each chunk of it."""
 
-class Sending:
-    """One job's answer on its way into messages. `left`: bytes of vectors and scores that no message has taken yet."""
+
+class UnsentOutcome:
+    """The outcome of a job on its way into messages.
+
+    `left`: bytes of vectors and scores that no message has taken yet. `frame`: most bytes of everything else, such as
+    lengths, or the words of an error.
+    """
 
     def __init__(self, job_id: int, outcome: JobResult | SelvageError) -> None:
         self._job_id, self._outcome = job_id, outcome
         chunks = [] if isinstance(outcome, SelvageError) else [pair for pair in _chunks(outcome) if len(pair[1])]
         self.left = sum(len(data) for _, data in chunks)
+        self.frame = FRAME_BYTES + CHUNK_BYTES * len(chunks) + _end_bytes(outcome)
         self._rest = iter([(kind, memoryview(data)) for kind, data in chunks])
         self._open: tuple[int, memoryview] | None = next(self._rest, None)
 
-    def take(self, message: pb.AttachResponse, room: int) -> None:
-        """Adds a part of at most `room` bytes; it has the end once nothing is left."""
+    @property
+    def size(self) -> int:
+        """Most bytes that the rest of the outcome takes in a message."""
+        return self.left + self.frame
+
+    def add_part(self, message: pb.AttachResponse, room: int) -> None:
+        """Adds a part with at most `room` bytes of vectors and scores; it has the end once nothing is left."""
         part = message.answers.add(job_id=self._job_id)
         while self._open is not None and room > 0:
-            piece = self.piece(room)
+            piece = self.take_piece(room)
             part.chunks.add(kind=piece.kind, data=bytes(piece.data))  # protobuf takes bytes, no views
             room -= len(piece.data)
         if self._open is None:
             _end(part.end, self._outcome)
 
-    def piece(self, room: int) -> LeadingPiece:
-        """At most `room` of the bytes that are left, uncopied, for the head of a message. It never has the end."""
+    def take_piece(self, room: int) -> LeadingPiece:
+        """Takes at most `room` of the bytes that are left, uncopied, for the head of a message, without the end."""
         assert self._open is not None
         kind, data = self._open
         piece = data[:room]
@@ -57,6 +71,15 @@ def _chunks(result: JobResult) -> Iterator[tuple[int, PackedBytes]]:
     yield pb.CHUNK_KIND_SIMILARITIES, result.similarities
 
 
+def _end_bytes(outcome: JobResult | SelvageError) -> int:
+    """Most bytes of the lengths, or of an error's words, in the end of an outcome."""
+    if isinstance(outcome, SelvageError):
+        return sum(len(word.encode()) for word in (outcome.reason, outcome.message, outcome.field))
+    sparse_lengths = outcome.sparse.lengths if outcome.sparse else ()
+    lists = (outcome.row_lengths, sparse_lengths)
+    return sum(len(lengths) * len(varint(max(lengths))) for lengths in lists if lengths)
+
+
 def _end(end: pb.JobEnd, outcome: JobResult | SelvageError) -> None:
     if isinstance(outcome, SelvageError):
         end.error.CopyFrom(error_to_pb(outcome))
@@ -71,14 +94,14 @@ def _end(end: pb.JobEnd, outcome: JobResult | SelvageError) -> None:
 
 @dataclass(slots=True)
 class ResultAssembly:
-    """The parts of one job's answer as they come; the other direction of `Sending`. `size` is in bytes."""
+    """The parts of a job's outcome as they come: the other direction of `UnsentOutcome`. `size` is in bytes."""
 
     chunks: dict[int, list[PackedBytes]] = field(default_factory=dict)
     end: pb.JobEnd | None = None
     size: int = 0
 
     def add(self, part: pb.AnswerPart) -> bool:
-        """Takes a part; whether it was the last one. Raises the job's own error."""
+        """Takes a part. Returns whether it was the last one. Raises the job's own error."""
         for chunk in part.chunks:
             self.append(chunk.kind, chunk.data)
         if not part.HasField("end"):

@@ -10,17 +10,17 @@ from selvage.worker.v1 import worker_pb2
 from tei.v1 import tei_pb2
 
 
-def _services(*contracts: Any) -> tuple[str, ...]:
+def services_of(*contracts: Any) -> tuple[str, ...]:
     """Full names of the services in generated modules, in order."""
     services = (service for contract in contracts for service in contract.DESCRIPTOR.services_by_name.values())
     return tuple(service.full_name for service in services)
 
 
-PUBLIC_SERVICES = _services(embedding_pb2, ranking_pb2, classification_pb2, model_pb2)
+PUBLIC_SERVICES = services_of(embedding_pb2, ranking_pb2, classification_pb2, model_pb2)
 """Services of a frontend for selvage.v1."""
 
-TEI_SERVICES = _services(tei_pb2)
+TEI_SERVICES = services_of(tei_pb2)
 """Services of a frontend for clients of text-embeddings-inference."""
 
-WORKER_SERVICES = _services(worker_pb2)
+WORKER_SERVICES = services_of(worker_pb2)
 """Services of a worker, for frontends."""

@@ -1,4 +1,4 @@
-"""Types of what both processes report: rpcs, jobs, steps, times of requests, and figures of the current state.
+"""Types of what both processes report: rpcs, jobs, times of requests, and figures of the current state.
 
 Services, loop and link use these types and no library of metrics or traces.
 """
@@ -10,10 +10,8 @@ from typing import Protocol
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
 
-TellJob = Callable[[Job, JobResult | SelvageError], None]
+ObserveJob = Callable[[Job, JobResult | SelvageError], None]
 """Receives each job and its outcome when the job is answered."""
-TellStep = Callable[[float, int, int], None]
-"""Receives each finished step: seconds, tokens, sequences."""
 
 
 class RequestTimes(Protocol):
@@ -31,7 +29,7 @@ class RequestTimes(Protocol):
     def postprocess(self) -> float: ...
 
 
-TellTimes = Callable[[RequestTimes], None]
+ObserveTimes = Callable[[RequestTimes], None]
 
 
 class Rpcs(Protocol):
@@ -49,8 +47,8 @@ class FrontendFigures:
     """The state of a frontend at one moment.
 
     `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
-    `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: seconds, at most, until the
-    turn of a small new job, by model.
+    `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: the wait of a small
+    new job in seconds (see `shared.estimate`), by model.
     """
 
     requests: int

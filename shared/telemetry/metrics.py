@@ -26,7 +26,7 @@ from shared.telemetry.figures import FrontendFigures, RequestTimes, WorkerFigure
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 262144)
-SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+UNITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 """Codes that go-grpc-prometheus, which set the convention, spells irregularly."""
 FRONTEND_REASONS = (
@@ -174,17 +174,17 @@ class WorkerMetrics:
         self._job_tokens = histogram("job_tokens", "Tokens of a job that was answered.", TOKENS)
         self._step_seconds = histogram("step_seconds", "How long a step was computed.", SECONDS)
         self._step_tokens = histogram("step_tokens", "Tokens of a step.", TOKENS)
-        self._step_sequences = histogram("step_sequences", "Sequences of a step.", SEQUENCES)
+        self._step_units = histogram("step_units", "Units of a step: sequences, pairs, documents.", UNITS)
         self._tokens = Counter("selvage_tokens", "Tokens of steps that ended.", registry=registry)
         self._jobs = Counter("selvage_jobs", "Jobs by their outcome.", ["kind", "outcome"], registry=registry)
         self._jobs_of: dict[tuple[str, str], Counter] = {}
         self._registry = registry
 
-    def step(self, seconds: float, tokens: int, sequences: int) -> None:
+    def step(self, seconds: float, tokens: int, units: int) -> None:
         """Records a finished step."""
         self._step_seconds.observe(seconds)
         self._step_tokens.observe(tokens)
-        self._step_sequences.observe(sequences)
+        self._step_units.observe(units)
         self._tokens.inc(tokens)
 
     def job(self, job: Job, outcome: JobResult | SelvageError) -> None:

@@ -56,7 +56,7 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
     assert worker("selvage_queue_seconds_count", priority="default") == 3
     assert worker("selvage_job_tokens_sum") == worker("selvage_step_tokens_sum") == worker("selvage_tokens_total")
     assert (worker("selvage_tokens_total") or 0) > tokens
-    assert worker("selvage_step_sequences_sum") == 6
+    assert worker("selvage_step_units_sum") == 6
     assert worker("selvage_queued_tokens") == worker("selvage_queued_jobs") == worker("selvage_unsent_bytes") == 0
     assert worker("selvage_attached_frontends") == 1
     assert worker("selvage_stalled") == worker("selvage_cancelled_waiting_total") == 0

@@ -18,7 +18,7 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import widened
 from gpu_worker.random_models.synthetic import build, shape_of
-from gpu_worker.startup.memory_probe import probe_step_size, run_largest_steps
+from gpu_worker.startup.memory_trials import run_largest_steps, try_step_sizes
 from gpu_worker.startup.warm_up import warm_up_jobs
 from harness.environment import python_path
 from shared.errors import ModelRefused
@@ -58,8 +58,8 @@ def little(cuda: torch.device) -> Iterator[int]:
 class Within:
     """The device's memory, of which this process may have a part only; the driver knows nothing of that."""
 
-    def __init__(self, memory: DeviceMemory, room: int) -> None:
-        self.reset_peak, self._memory, self.room = memory.reset_peak, memory, room
+    def __init__(self, memory: DeviceMemory, available: int) -> None:
+        self.reset_peak, self._memory, self.available = memory.reset_peak, memory, available
 
     @property
     def peak(self) -> int:
@@ -90,11 +90,11 @@ def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMem
 def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceMemory) -> None:
     """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
     chosen = model(name)
-    trials = probe_step_size(ModelEngine(chosen), chosen.placement.device_memory, 0, silent)
+    trials = try_step_sizes(ModelEngine(chosen), chosen.placement.device_memory, 0, silent)
     assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
     assert trials[0].taken == memory.peak
-    assert chosen.weight_bytes < memory.peak < trials[0].room
-    assert trials[0].room <= torch.cuda.get_device_properties(0).total_memory
+    assert chosen.weight_bytes < memory.peak < trials[0].available
+    assert trials[0].available <= torch.cuda.get_device_properties(0).total_memory
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,12 +113,12 @@ def test_memory_after_many_largest_steps_is_that_after_one(name: str, cuda: torc
 
 def test_a_step_is_halved_until_it_fits(little: int, memory: DeviceMemory) -> None:
     """On a device of which this process may have little; the user's own number is refused, and told what fits."""
-    engine, room = ModelEngine(model("minilm-l6")), Within(memory, little)
-    trials = probe_step_size(engine, room, 0, silent)
+    engine, available = ModelEngine(model("minilm-l6")), Within(memory, little)
+    trials = try_step_sizes(engine, available, 0, silent)
     assert trials[-1].tokens <= engine.model.placement.step_tokens
     assert trials[-1].fits
     with pytest.raises(ModelRefused, match=r"^--step-tokens = 262144 does not fit the device: .*; \d+ fit$"):
-        probe_step_size(engine, room, 1 << 18, silent)
+        try_step_sizes(engine, available, 1 << 18, silent)
 
 
 def encoded(identity: int, *lengths: int) -> Job:

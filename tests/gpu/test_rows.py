@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, Segments
+from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, WeightedRanges
 from gpu_worker.kernels.rows.packing import TORCH_TYPES
 from gpu_worker.kernels.rows.plain import PlainRows
 from gpu_worker.model.heads import pooling
@@ -43,10 +43,10 @@ def some_rows(count: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tens
     return rows
 
 
-def segments(lengths: list[int]) -> Segments:
+def ranges(lengths: list[int]) -> WeightedRanges:
     """Means of texts that lie end to end."""
     counts = np.array(lengths, dtype=np.int64)
-    return Segments(
+    return WeightedRanges(
         starts=np.cumsum(counts) - counts,
         lengths=counts,
         first=np.ones_like(counts),
@@ -57,7 +57,7 @@ def segments(lengths: list[int]) -> Segments:
 
 def summing(lengths: list[int], device: torch.device) -> PoolRows:
     upload = Upload(device)
-    summed = TritonRows().weighted_sum(segments(lengths), upload)
+    summed = TritonRows().weighted_sum(ranges(lengths), upload)
     upload.send()
     return summed
 
@@ -155,7 +155,7 @@ def test_rows_beyond_two_billion_numbers(cuda: torch.device) -> None:
     own = PackedRows(values=found.values[-9:], scales=None, finite=found.finite[-9:])
     near(own, PlainRows().packed(last, None, 0, True, DataType.BFLOAT16), DataType.BFLOAT16)
     upload, one = Upload(cuda), np.ones(1, dtype=np.int64)
-    there = Segments(starts=one * (count - 9), lengths=one * 9, first=one, growth=0, divisors=one * 9.0)
+    there = WeightedRanges(starts=one * (count - 9), lengths=one * 9, first=one, growth=0, divisors=one * 9.0)
     summed = TritonRows().weighted_sum(there, upload)
     upload.send()
     assert torch.allclose(summed(rows)[0].cpu(), last.float().mean(dim=0), rtol=1e-5, atol=1e-5)

@@ -56,7 +56,7 @@ class Compiled:
 
 
 def _maxsim(dtype: torch.dtype, width: int, masked: bool) -> Kernel:
-    form = maxsim.form_of(dtype, width)
+    form = maxsim.variant_of(dtype, width)
     tensors = [POINTERS[dtype]] * 2 + ["*u8" if masked else "*i32", "*i32", "*i32", "*fp32"]
     options = {"num_warps": form.warps, "num_stages": form.stages, "maxnreg": form.registers}
     constants = maxsim.constants_of(dtype, width, masked)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.rows.interface import RowKernels, Segments
+from gpu_worker.kernels.rows.interface import RowKernels, WeightedRanges
 from gpu_worker.ragged.upload import Upload
 from support.interpreted import interpreted
 
@@ -30,17 +30,17 @@ def some_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: 
     return (torch.randn(count, width, generator=generator) * 3).to(dtype)
 
 
-def total(kernels: RowKernels, segments: Segments, rows: Tensor) -> Tensor:
+def total(kernels: RowKernels, ranges: WeightedRanges, rows: Tensor) -> Tensor:
     upload = Upload(rows.device)
-    summed = kernels.weighted_sum(segments, upload)
+    summed = kernels.weighted_sum(ranges, upload)
     upload.send()
     return summed(rows)
 
 
-def segments_of(starts: list[int], lengths: list[int], growth: int = 0, first: int = 1) -> Segments:
+def segments_of(starts: list[int], lengths: list[int], growth: int = 0, first: int = 1) -> WeightedRanges:
     divisors = np.maximum(np.array(lengths, dtype=np.float64) * first, 1e-9)
     one = np.full(len(lengths), first, dtype=np.int64)
-    return Segments(
+    return WeightedRanges(
         starts=np.array(starts, dtype=np.int64),
         lengths=np.array(lengths, dtype=np.int64),
         first=one,

@@ -108,18 +108,18 @@ def test_answers_travel_in_parts_of_bounded_size(size: int) -> None:
         queue=0.25,
         compute=0.5,
     )
-    sending, assembly = result_codec.Sending(9, result), result_codec.ResultAssembly()
+    unsent, assembly = result_codec.UnsentOutcome(9, result), result_codec.ResultAssembly()
     parts = 0
     while not assembly.end:
         with pytest.raises(Internal, match="without an answer"):
             assembly.result()
         message = pb.AttachResponse()
-        sending.take(message, ROOM)
-        assert message.ByteSize() <= ROOM + 200
+        unsent.add_part(message, ROOM)
+        assert message.ByteSize() <= ROOM + unsent.frame
         (part,) = pb.AttachResponse.FromString(message.SerializeToString()).answers
         assert part.job_id == 9
         parts += 1
-        assert assembly.add(part) == (sending.left == 0)
+        assert assembly.add(part) == (unsent.left == 0)
     assert assembly.result() == result
     assert assembly.size == 7 * size
     assert parts == max(1, -(-7 * size // ROOM))
@@ -128,8 +128,9 @@ def test_answers_travel_in_parts_of_bounded_size(size: int) -> None:
 @pytest.mark.parametrize("error", [Internal("oh"), InvalidInput("no", field="f"), Overloaded("full", retry_after=2.0)])
 def test_errors_travel_as_answers(error: SelvageError) -> None:
     """With field and wait."""
-    message = pb.AttachResponse()
-    result_codec.Sending(9, error).take(message, ROOM)
+    message, unsent = pb.AttachResponse(), result_codec.UnsentOutcome(9, error)
+    unsent.add_part(message, ROOM)
+    assert message.ByteSize() <= unsent.size
     with pytest.raises(type(error), match=error.message) as raised:
         result_codec.ResultAssembly().add(message.answers[0])
     assert (raised.value.field, raised.value.retry_after) == (error.field, error.retry_after)

@@ -29,7 +29,7 @@ def computed_by(name: str) -> Computing:
     """The engine of a tiny model."""
 
     def compute(work: Work, some: TokenizedBatch) -> JobResult:
-        beside = {"second_segments": some.second_segments, "unattended_tails": some.tails}
+        beside = {"second_segments": some.second_segments, "unattended_tails": some.unattended_tails}
         job = Job(id=1, work=work, tokens=some.tokens, prompt_lengths=some.prompt_lengths, **beside)
         return run(engine(name), [job])[0]
 
@@ -176,7 +176,7 @@ def test_scores(name: str, layout: Layout) -> None:
 
 def test_explained_scores() -> None:
     """A document's winners stay with it; those of equal documents are the same."""
-    some = tokenized([TEXTS[each] for each in [2, *ORDER]], tails=[4] + [0] * len(ORDER))
+    some = tokenized([TEXTS[each] for each in [2, *ORDER]], unattended_tails=[4] + [0] * len(ORDER))
     ours, whole = both(computed_by("tiny-colbert"), score(LATE, 1, explain=True), some)
     assert_close(ours, whole)
     for part in (ours.winners, ours.similarities):

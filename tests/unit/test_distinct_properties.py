@@ -39,7 +39,7 @@ def telling(work: Work, some: TokenizedBatch) -> JobResult:
     own = [
         (
             some.tokens.lengths[place],
-            repr((one.tokens.ids, one.prompt_lengths, one.second_segments, one.tails)).encode(),
+            repr((one.tokens.ids, one.prompt_lengths, one.second_segments, one.unattended_tails)).encode(),
         )
         for place in range(len(some.tokens))
         for one in [some.select([place])]
@@ -76,7 +76,7 @@ INPUTS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=3),
 
 def read(inputs: list[tuple[list[int], int, int, int]]) -> TokenizedBatch:
     texts, prompts, seconds, tails = zip(*inputs, strict=True)
-    return tokenized(texts, prompt_lengths=prompts, second_segments=seconds, tails=tails)
+    return tokenized(texts, prompt_lengths=prompts, second_segments=seconds, unattended_tails=tails)
 
 
 @settings(max_examples=200, deadline=None)
@@ -165,7 +165,7 @@ def test_a_request_without_repeats_is_passed_on_as_it_is() -> None:
     documents = given_vectors(DataType.INT8, (2, 1, 0), range(3), seed=1)
     given_work = MaxSim(queries=documents, documents=documents, layout=MATRIX, unit_rows=True, mean=False)
     works = [encode(DENSE), Classify(), score(LATE, 3), score(LATE, 3, PAIRS)]
-    names = ("prompt_lengths", "second_segments", "tails")
+    names = ("prompt_lengths", "second_segments", "unattended_tails")
     cases: list[tuple[Work, TokenizedBatch]] = [
         *((work, different) for work in works),
         *((encode(DENSE), tokenized([TEXTS[0]] * 3, **{name: [0, 1, 2]})) for name in names),

@@ -2,20 +2,22 @@
 
 import asyncio
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from gpu_worker.link.outbox import PIECE_BYTES, SMALL_BYTES, Outbox
+from gpu_worker.link.outbox import OUTCOMES_BYTES, SMALL_BYTES, Outbox
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.leading_piece import LeadingPiece, leading_piece, led_by
 from shared.codec.results import ResultAssembly
-from shared.errors import Internal
+from shared.errors import Internal, SelvageError
 from shared.jobs import JobResult, Rows
 from shared.load import Load
 
+MEBIBYTE = 1024 * 1024
 IDS, KINDS = some.integers(0, 2**64 - 1), some.sampled_from(list(pb.ChunkKind.values())[1:])
 CHUNKS = some.lists(some.builds(pb.Chunk, kind=KINDS, data=some.binary(max_size=300)), max_size=3)
 ENDS = some.none() | some.builds(pb.JobEnd, dense_dimensions=some.integers(0, 9))
@@ -86,10 +88,10 @@ def _sizes(*counts: int) -> JobResult:
 
 
 RESULTS = {
-    1: _sizes(3 * PIECE_BYTES + 1, 0, 0),
-    2: _sizes(PIECE_BYTES, SMALL_BYTES, 5),
+    1: _sizes(3 * OUTCOMES_BYTES + 1, 0, 0),
+    2: _sizes(OUTCOMES_BYTES, SMALL_BYTES, 5),
     3: _sizes(10, 20, 30),
-    4: _sizes(10, 2 * PIECE_BYTES, SMALL_BYTES + 1),
+    4: _sizes(10, 2 * OUTCOMES_BYTES, SMALL_BYTES + 1),
     5: _sizes(0, 0, SMALL_BYTES + 1),
 }
 
@@ -105,7 +107,7 @@ async def test_answers_of_any_size_arrive_whole(leads: bool) -> None:
     ended, pieces = list[int](), 0
     while not outbox.empty:
         raw = await asyncio.wait_for(outbox.next_message(), 1)
-        assert len(raw) < PIECE_BYTES + 3 * SMALL_BYTES
+        assert len(raw) < MEBIBYTE
         found = leading_piece(raw) if leads else None
         if found is not None:
             piece, rest = found
@@ -122,4 +124,50 @@ async def test_answers_of_any_size_arrive_whole(leads: bool) -> None:
                 ended.append(part.job_id)
     assert sorted(ended) == sorted(RESULTS)
     assert {each: assemblies[each].result() for each in RESULTS} == RESULTS
-    assert (outbox.unsent, pieces) == (0, 10 if leads else 0)
+    assert (outbox.unsent, pieces) == (0, 12 if leads else 0)
+
+
+COUNTS = some.integers(0, 3 * OUTCOMES_BYTES) | some.integers(0, 2 * SMALL_BYTES) | some.integers(0, 10)
+LENGTHS = some.lists(some.sampled_from([0, 100, 8192, 2**31 - 1]), max_size=3).map(lambda few: tuple(few) * 500)
+OUTCOMES = some.builds(
+    lambda counts, lengths: replace(_sizes(*counts), row_lengths=lengths), some.tuples(*[COUNTS] * 3), LENGTHS
+) | some.builds(Internal, some.text(max_size=500))
+
+
+@settings(max_examples=60, deadline=None)
+@given(some.lists(some.tuples(some.sampled_from([1, 20, 8000]), OUTCOMES), min_size=1, max_size=4))
+async def test_no_message_is_larger_than_a_mebibyte(outcomes: list[tuple[int, JobResult | SelvageError]]) -> None:
+    """However many outcomes of whatever sizes wait, errors too; and everything that was added leaves."""
+    outbox = Outbox(lambda: Load(queued_jobs=5))
+    for copies, outcome in outcomes:
+        small = isinstance(outcome, SelvageError) or len(outcome.row_lengths) < 10
+        for identity in range(copies if small else 1):
+            outbox.add_outcome(2**63 + identity, outcome)
+    while not outbox.empty:
+        assert len(await outbox.next_message()) < MEBIBYTE
+    assert outbox.unsent == 0
+
+
+async def test_small_and_large_outcomes_share_each_message() -> None:
+    """However many small ones wait, a large one gets half of each message, and the other way round."""
+    outbox = Outbox(Load)
+    outbox.add_outcome(1, _sizes(2 * OUTCOMES_BYTES, 0, 0))
+    for identity in range(2, 100):
+        outbox.add_outcome(identity, _sizes(SMALL_BYTES, 0, 0))
+    for _ in range(3):
+        found = leading_piece(await outbox.next_message())
+        assert found is not None
+        piece, rest = found
+        assert len(piece.data) > OUTCOMES_BYTES // 2 - 1000
+        assert len(rest) > OUTCOMES_BYTES // 2 - 2 * SMALL_BYTES
+
+
+async def test_an_outcome_whose_lengths_are_too_many_is_sent_all_the_same() -> None:
+    """Alone, in a message that is as large as it needs to be."""
+    outbox = Outbox(Load)
+    outbox.add_outcome(1, replace(_sizes(SMALL_BYTES + 1, 0, 0), row_lengths=(8192,) * MEBIBYTE))
+    sizes = []
+    while not outbox.empty:
+        sizes.append(len(await outbox.next_message()))
+    assert len(sizes) == 2
+    assert sizes[0] < MEBIBYTE < sizes[1]

@@ -56,7 +56,7 @@ def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, 
         for _ in range(chance.randint(0, 5)):
             queue.next_step(8 * turn)
     new, own_key, priority = costs([1, 1, 10, 100]), key(), chance.choice(list(Priority))
-    told = load_of(queue, turn, short).ahead(sum(new), priority, queue.tokens_of_key(priority, own_key))
+    told = load_of(queue, turn, short).tokens_ahead(sum(new), priority, queue.tokens_of_key(priority, own_key))
     assert served_before(queue, new, own_key, priority, 8 * turn) <= told
 
 
@@ -69,7 +69,7 @@ def test_a_big_job_that_waits_makes_no_small_one_look_late(length: int, keyed: b
     for job in range(1, 65):
         queue.add_job(job, [length], key=str(job) if keyed else "")
     own = "new" if keyed else ""
-    told = load_of(queue, 256).ahead(length, Priority.DEFAULT, queue.tokens_of_key(Priority.DEFAULT, own))
+    told = load_of(queue, 256).tokens_ahead(length, Priority.DEFAULT, queue.tokens_of_key(Priority.DEFAULT, own))
     ahead = served_before(queue, [length], own, Priority.DEFAULT, budget=256)
     assert ahead <= told <= 4 * ahead
 
@@ -80,9 +80,9 @@ def test_lower_classes_count_by_their_share_only() -> None:
     for priority in (Priority.INTERACTIVE, Priority.BULK):
         queue.add_job(int(priority), [100] * 1000, priority=priority)
     load = load_of(queue, 256)
-    assert load.ahead(10_000, Priority.INTERACTIVE, 100_000) < 50_000
-    assert 100_000 <= load.ahead(10_000, Priority.DEFAULT) < 140_000
-    assert load.ahead(200_000, Priority.BULK, 100_000) == 200_000
+    assert load.tokens_ahead(10_000, Priority.INTERACTIVE, 100_000) < 50_000
+    assert 100_000 <= load.tokens_ahead(10_000, Priority.DEFAULT) < 140_000
+    assert load.tokens_ahead(200_000, Priority.BULK, 100_000) == 200_000
 
 
 def test_a_key_of_which_nothing_waits_any_more_takes_nothing_off() -> None:

@@ -61,14 +61,14 @@ def test_jobs_are_told_by_kind_and_outcome() -> None:
 
 
 def test_steps_are_told() -> None:
-    """Seconds, tokens and sequences of each."""
+    """Seconds, tokens and units of each step."""
     page = Page()
     worker = page.worker()
     worker.step(0.5, 300, 4)
     worker.step(0.25, 100, 1)
     assert value(page, "selvage_step_seconds_sum") == 0.75
     assert value(page, "selvage_step_tokens_sum") == value(page, "selvage_tokens_total") == 400
-    assert value(page, "selvage_step_sequences_count") == 2
+    assert value(page, "selvage_step_units_count") == 2
 
 
 def test_a_worker_is_read_when_prometheus_asks() -> None:

@@ -10,7 +10,7 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of

@@ -94,4 +94,4 @@ def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:
     """Several beats fit into the silence that ends a link; and a link is lost and found within ten seconds."""
     assert outbox.IDLE_BEAT * 3 < stream.SILENCE
-    assert stream.SILENCE + 2 * link.LONGEST_WAIT < 10
+    assert stream.SILENCE + 2 * link.LONGEST_PAUSE < 10

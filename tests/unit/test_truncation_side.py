@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine

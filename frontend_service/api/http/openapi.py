@@ -1,7 +1,7 @@
 """The OpenAPI document of the HTTP API. Format: spec.openapis.org/oas/v3.1.0; schemas by msgspec."""
 
-import re
 from collections.abc import Iterable
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -11,8 +11,6 @@ from frontend_service.api.http.route import Route
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
 NULL = {"type": "null"}
-BODY = re.compile(r"\A(The body of|Within the body of POST [\w/]+:)\s+")
-"""The beginning of docstrings of structs for bodies, which the document does not repeat."""
 ABOUT = "Embeddings, reranks and labels in the shapes of OpenAI, Cohere, vLLM and text-embeddings-inference."
 
 
@@ -49,12 +47,12 @@ def _bodies(route: Route) -> tuple[Any, ...]:
 def _documented(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a struct as the document has it: optional fields may be null, see `leniency`.
 
-    Its description is the docstring of the struct without the beginning BODY.
+    Its description is the docstring of the struct: docstrings of bodies are read by callers, too.
     """
     required = schema.get("required", ())
     fields = schema.get("properties", {}).items()
     properties = {name: field if name in required else _nullable(field) for name, field in fields}
-    description = {"description": BODY.sub("", schema["description"])} if "description" in schema else {}
+    description = {"description": cleandoc(schema["description"])} if "description" in schema else {}
     return schema | description | {"properties": properties}
 
 

@@ -98,9 +98,10 @@ class ExchangeEndpoint(Generic[B, Q, A]):
 
         `names_of`: our names as a body has them, so that errors name a place as this caller wrote it.
         """
-        self._frontend, self._body, self._read, self._ask, self._names_of = frontend, body, read, call_service, names_of
+        self._frontend, self._body, self._read, self._names_of = frontend, body, read, names_of
+        self._call_service = call_service
         self._exchange: Exchange[tuple[B, str], ParsedRequest[B, Q], A, HttpReply] = Exchange(
-            read=self._parse, call_service=self._answer, write=write, weight=weight
+            read=self._parse, call_service=self._call_parsed, write=write, weight=weight
         )
 
     async def __call__(self, call: HttpCall) -> HttpReply:
@@ -121,8 +122,8 @@ class ExchangeEndpoint(Generic[B, Q, A]):
         body, request_id = message
         return ParsedRequest(body, request_id, self._read(body))
 
-    def _answer(self, parsed: ParsedRequest[B, Q], terms: RequestTerms) -> Awaitable[A]:
-        return self._ask(parsed.request, terms)
+    def _call_parsed(self, parsed: ParsedRequest[B, Q], terms: RequestTerms) -> Awaitable[A]:
+        return self._call_service(parsed.request, terms)
 
 
 def _server_timing(timing: Timing) -> str:

@@ -151,8 +151,8 @@ class ModelServicer(ModelServiceServicer):
         return model_pb2.ListModelsResponse(cards=map(card_to_pb, self._models.cards()))
 
     async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
-        tokenize = await self._frontend.offload(request.ByteSize(), model.tokenize_request_from_pb, request)
-        shown = await self._models.tokenize(tokenize)
+        texts = await self._frontend.offload(request.ByteSize(), model.tokenize_request_from_pb, request)
+        shown = await self._models.tokenize(texts)
         return await self._frontend.offload(shown.size, model.tokenize_response_to_pb, shown)
 
     async def Detokenize(self, request: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:

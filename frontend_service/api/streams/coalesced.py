@@ -25,8 +25,8 @@ MESSAGES = 2 * GROUPS * GROUP_MESSAGES
 """Most messages of a stream that wait or are in progress: enough that the next groups are full."""
 CALM_GROUPS = 8
 """Groups to be answered without a refusal before one more group may be in progress again."""
-LEAST_WAIT = 0.1
-"""Shortest wait before refused messages are tried again, in seconds."""
+LEAST_PAUSE = 0.1
+"""Shortest pause before refused messages are tried again, in seconds."""
 PLACE = re.compile(r"(?:texts|text_pairs|tokenized)\[(\d+)\]")
 """The field of an error that names the message to blame by its place in the group."""
 OF_INPUTS = (InvalidInput, InputTooLarge, Internal)
@@ -48,12 +48,12 @@ class _Message(Generic[M]):
 class _Group(Generic[M]):
     """Messages that are answered together.
 
-    `waited`: seconds that it has waited since the service was overloaded; `is_first`: set once all groups before it
-    are answered.
+    `paused`: seconds of pauses so far, after refusals because the service was overloaded; `is_first`: set once all
+    groups before it are answered.
     """
 
     messages: Sequence[_Message[M]]
-    waited: float = 0.0
+    paused: float = 0.0
     is_first: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -163,10 +163,10 @@ class CoalescedStream(TwoWayStream[M]):
         self._calm_groups = 0
         if await self._wait_until_alone(group):
             return [part]
-        seconds = max(error.retry_after or 0.0, LEAST_WAIT)
-        group.waited += seconds
+        seconds = max(error.retry_after or 0.0, LEAST_PAUSE)
+        group.paused += seconds
         size = sum(message.size for message in part)
-        if group.waited > self._admission.bounds.read_seconds or size > REQUEST_BYTES:
+        if group.paused > self._admission.bounds.read_seconds or size > REQUEST_BYTES:
             return []
         await asyncio.sleep(seconds)
         return halves(part)
@@ -188,6 +188,13 @@ class CoalescedStream(TwoWayStream[M]):
 
         For a group that was refused as too much: the room may be taken by its own stream. Later groups cannot end
         before this one, so their messages wait again, and from now on there is one group at a time.
+
+        The order matters. A later group waits for those before it, which may have the room, and cancels nobody: two
+        groups that cancelled each other would never be answered. The first group cancels those behind it, and returns
+        only when their tasks have ended, because until then they hold their room. Their messages are put back before
+        that, in front of those that are read meanwhile. test_a_stream_does_not_refuse_itself holds both cases,
+        test_groups_are_under_way_together_again_after_a_refusal that several groups are in progress again later (both
+        in test_coalescing_room.py).
         """
         if not group.is_first.is_set():
             await group.is_first.wait()

@@ -106,8 +106,11 @@ class TwoWayStream(ABC, Generic[Q]):
 
     @abstractmethod
     def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
-        """Begins to answer a request of `size` bytes in one of `tasks`; calls `_count_begun` now and `_count_answered`
-        at its end."""
+        """Begins to answer a request of `size` bytes, in one of `tasks` where that takes longer than this call.
+
+        A request that stays in progress after this call is counted: by `_count_begun` now, by `_count_answered` at its
+        end. One that is refused or done at once is not.
+        """
 
     def _start_task(self, work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
         """Starts a task, or returns None where another task has failed, which ends the stream."""

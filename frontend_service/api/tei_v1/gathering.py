@@ -17,7 +17,7 @@ class RerankGathering(TwoWayStream[pb.RerankStreamRequest]):
 
     def __init__(self, admission: Admission, stream: OpenStream, limits: Limits, held: Holding) -> None:
         """`limits`: those of a Rerank; they are checked with every message."""
-        super().__init__(admission, stream, Replies(_write_nothing, lambda _: None), limits.documents)
+        super().__init__(admission, stream, Replies(_write_nothing, lambda _: None), max_requests=1)
         self._limits, self._held = limits, held
         self._request: pb.RerankRequest | None = None
         self._timeout: asyncio.Timeout
@@ -42,6 +42,7 @@ class RerankGathering(TwoWayStream[pb.RerankStreamRequest]):
         return self._admission.bounds.read_seconds
 
     def _begin(self, request: pb.RerankStreamRequest, size: int, _: asyncio.TaskGroup) -> None:
+        """Gathers a message. None stays in progress, so none is counted, and there is room for the next one at once."""
         self._timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
         try:
             self._add_message(request, size)
@@ -56,9 +57,6 @@ class RerankGathering(TwoWayStream[pb.RerankStreamRequest]):
             raise LimitExceeded(f"the request has more than {self._limits.message_bytes} bytes")
         ranking.add_stream_text(self._request, message)
         self._limits.check_count(len(self._request.texts), "documents", self._limits.documents)
-
-    async def _wait_for_room(self) -> None:
-        """Returns at once: there is room until a limit is exceeded."""
 
 
 async def _write_nothing(_: bytes) -> None:

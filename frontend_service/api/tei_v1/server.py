@@ -72,7 +72,7 @@ class InfoServicer(services.InfoServicer):
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
         frontend = self._frontend
         return info.info_response_to_pb(
-            frontend.models.get(""), frontend.calls.admission.bounds.requests, frontend.threads
+            frontend.models.get(""), frontend.calls.admission.bounds.requests, frontend.thread_count
         )
 
 

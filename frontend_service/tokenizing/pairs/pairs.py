@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from frontend_service.domain.requests import UNPROMPTED, WHOLE, PromptChoice, Truncation
+from frontend_service.domain.requests import DEFAULT_PROMPT, DEFAULT_TRUNCATION, PromptChoice, Truncation
 from shared.errors import InputTooLong, InvalidInput
 
 
@@ -15,9 +15,9 @@ from shared.errors import InputTooLong, InvalidInput
 class PairTexts:
     """First and second texts, paired each with each (`matrix`) or one by one.
 
-    `cut` is for a pair as a whole, `first_cut` and `second_cut` are for its sides. `entry` is what errors call a second
-    text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes before
-    each first text.
+    `cut` is for a pair as a whole, `first_cut` and `second_cut` are for either text alone. `entry` is what errors call
+    a second text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes
+    before each first text.
     """
 
     firsts: Sequence[str]
@@ -25,10 +25,10 @@ class PairTexts:
     matrix: bool
     entry: str
     cut: Truncation
-    first_cut: Truncation = WHOLE
-    second_cut: Truncation = WHOLE
+    first_cut: Truncation = DEFAULT_TRUNCATION
+    second_cut: Truncation = DEFAULT_TRUNCATION
     first_entry: str = "queries[{}]"
-    prompt: PromptChoice = UNPROMPTED
+    prompt: PromptChoice = DEFAULT_PROMPT
 
     def room(self, limit: int, fixed: int) -> int:
         """Tokens that the limit leaves to the texts, beside the `fixed` ones of every pair. Raises InvalidInput."""
@@ -72,8 +72,8 @@ JoinedPairs = Iterator[tuple[int, int, PairSequence] | None]
 """Pairs, each as the number of its second text, the number of its first text, and its tokens; None between slices."""
 
 
-def check_side(cut: Truncation, limit: int, tokens: int, field: str, *, whole: bool) -> None:
-    """Raises InputTooLong, naming the text `field`, where it is over the `limit` of its side and may not be cut.
+def check_text(cut: Truncation, limit: int, tokens: int, field: str, *, whole: bool) -> None:
+    """Raises InputTooLong, naming the text `field`, where it is over its own `limit` and may not be cut.
 
     `whole`: whether it was read to its end, so that it has exactly `tokens` tokens.
     """

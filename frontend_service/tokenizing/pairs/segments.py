@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.pairs.pairs import JoinedPairs, PairSequence, PairTexts, check_side
+from frontend_service.tokenizing.pairs.pairs import JoinedPairs, PairSequence, PairTexts, check_text
 from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
 from frontend_service.tokenizing.truncation import shortened
 from shared.vectors import TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
-    """A text within the limit of its side: `length` tokens, of which `encoding` has those that a pair may keep.
+class _PairText:
+    """A text of a pair, within its own limit: `length` tokens, of which `encoding` has those that a pair may keep.
 
-    `whole`: whether it has exactly `length` tokens, apart from those over the limit of its side.
+    `whole`: whether it has exactly `length` tokens, apart from those over its own limit.
     """
 
     encoding: Encoding
@@ -41,18 +41,18 @@ class SegmentPairs:
         """Makes all pairs, each of at most `limit` tokens. `prompt` goes before each first text."""
         special, side = self._framing.num_special_tokens_to_add(is_pair=True), texts.cut.side or self._side
         room = texts.room(limit, special)
-        firsts: list[_Side] = []
+        firsts: list[_PairText] = []
         # Of two texts that together exceed an odd room, the longer one keeps one token more: only then must all tokens
         # be counted.
         need = self._need(texts.first_cut, room, side, counted=room % 2 == 1)
         for reads in self._reader.read_batches(((prompt or "") + first for first in texts.firsts), need):
             firsts += [
-                self._fit_side(read, texts.first_cut, texts.first_entry.format(row), room, side)
+                self._fit_text(read, texts.first_cut, texts.first_entry.format(row), room, side)
                 for row, read in enumerate(reads, len(firsts))
             ]
             yield None
 
-        def pair(first: _Side, second: _Side, column: int) -> PairSequence:
+        def pair(first: _PairText, second: _PairText, column: int) -> PairSequence:
             lengths = first.length, second.length
             over = sum(lengths) > room
             if over:
@@ -73,7 +73,7 @@ class SegmentPairs:
         need, column = self._need(texts.second_cut, room, side, counted=room % 2 == 1 and over_alone), 0
         for reads in self._reader.read_batches(texts.seconds, need):
             for read in reads:
-                second = self._fit_side(read, texts.second_cut, texts.entry.format(column), room, side)
+                second = self._fit_text(read, texts.second_cut, texts.entry.format(column), room, side)
                 for row in range(len(firsts)) if texts.matrix else (column,):
                     yield column, row, pair(firsts[row], second, column)
                 column += 1
@@ -82,24 +82,26 @@ class SegmentPairs:
     def _need(self, cut: Truncation, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
         """The tokens to read of a text: one more than may stay; None for all, where they must be `counted`.
 
-        The limit of its side has no effect above the `room`, unless that limit cuts the other end of the text.
+        Its own limit has no effect above the `room`, unless that limit cuts the other end of the text.
         """
-        limit, end = cut.max_tokens, cut.side or self._side
-        if limit is not None and (limit <= room or counted or end is not side):
-            return Need(tokens=limit + 1, cut=end)
-        return None if counted else Need(tokens=room + 1, cut=side)
+        limit, own_side = cut.max_tokens, cut.side or self._side
+        if limit is not None and (limit <= room or counted or own_side is not side):
+            return Need(tokens=limit + 1, cut_side=own_side)
+        return None if counted else Need(tokens=room + 1, cut_side=side)
 
-    def _fit_side(self, read: PrefixRead, cut: Truncation, field: str, room: int, side: TruncationSide) -> _Side:
-        """Cuts a text to the limit of its side, which counts no special tokens, then at the end `side` to the `room`.
+    def _fit_text(self, read: PrefixRead, cut: Truncation, field: str, room: int, side: TruncationSide) -> _PairText:
+        """Cuts a text to its own limit, which counts no special tokens, then at the end `side` to the `room`.
 
         Raises InputTooLong, naming the text `field`.
         """
         encoding, limit, whole = read.encoding, cut.max_tokens, read.whole
         truncated = limit is not None and len(encoding) > limit
         if limit is not None and truncated:
-            check_side(cut, limit, len(encoding), field, whole=whole)
+            check_text(cut, limit, len(encoding), field, whole=whole)
             encoding, whole = shortened(encoding, limit, cut.side or self._side), True
-        return _Side(encoding=shortened(encoding, room, side), length=len(encoding), truncated=truncated, whole=whole)
+        return _PairText(
+            encoding=shortened(encoding, room, side), length=len(encoding), truncated=truncated, whole=whole
+        )
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ A text over the limit is cut in its document and keeps the template's end, since
 from collections.abc import Iterable, Iterator
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.pairs.pairs import JoinedPairs, PairTexts, check_side
+from frontend_service.tokenizing.pairs.pairs import JoinedPairs, PairTexts, check_text
 from frontend_service.tokenizing.prefix import Need, PrefixReader
 from shared.card import ModelCard
 from shared.errors import InvalidInput
@@ -25,26 +25,26 @@ class TemplatePairs:
 
         Raises InvalidInput where the template has no place for it, or the beginning of the texts is to be cut off.
         """
-        _check_side(texts)
+        _check_cut_sides(texts)
         before, between, after = self._parts(prompt)
         ending = self._reader.read(after).encoding.ids
-        room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        room, need = texts.room(limit, len(ending)), Need(tokens=limit + 1, cut_side=TruncationSide.RIGHT)
         firsts: list[tuple[str, bool]] = []
-        for slice_texts in self._cut(texts.firsts, texts.first_cut, texts.first_entry, limit):
+        for slice_texts in self._within_own_limit(texts.firsts, texts.first_cut, texts.first_entry, limit):
             firsts += slice_texts
             yield None
         column = 0
-        for slice_texts in self._cut(texts.seconds, texts.second_cut, texts.entry, limit):
-            for second, second_cut in slice_texts:
+        for slice_texts in self._within_own_limit(texts.seconds, texts.second_cut, texts.entry, limit):
+            for second, second_is_cut in slice_texts:
                 for row in range(len(firsts)) if texts.matrix else (column,):
-                    first, first_cut = firsts[row]
+                    first, first_is_cut = firsts[row]
                     read = self._reader.read(before + first + between + second + after, need)
                     ids = read.encoding.ids
                     over = len(ids) > limit
                     if over:
                         texts.check_cut(column, len(ids), limit, whole=read.whole)
                         ids = ids[:room] + ending
-                    yield column, row, texts.sequence(column, ids, truncated=over or first_cut or second_cut)
+                    yield column, row, texts.sequence(column, ids, truncated=over or first_is_cut or second_is_cut)
                 column += 1
             yield None
 
@@ -61,30 +61,32 @@ class TemplatePairs:
         filled = [part.replace("{instruction}", instruction or "") for part in (before, between, after)]
         return filled[0], filled[1], filled[2]
 
-    def _cut(self, texts: Iterable[str], cut: Truncation, entry: str, whole: int) -> Iterator[list[tuple[str, bool]]]:
-        """Texts within the limit of their side, each with whether it was cut; some in each slice.
+    def _within_own_limit(
+        self, texts: Iterable[str], cut: Truncation, entry: str, pair_limit: int
+    ) -> Iterator[list[tuple[str, bool]]]:
+        """First or second texts within their own limit, each with whether it was cut; some in each slice.
 
-        A text is cut where the last token that stays ends. `entry`: what errors call one of them. `whole`: the limit of
-        a pair; the limit of a side has no effect above it.
+        A text is cut where the last token that stays ends. `entry`: what errors call one of them. Their own limit has
+        no effect above `pair_limit`.
         """
         limit = cut.max_tokens
-        if limit is None or limit >= whole:
+        if limit is None or limit >= pair_limit:
             yield [(text, False) for text in texts]
             return
-        number, remaining, need = 0, iter(texts), Need(tokens=limit + 1, cut=TruncationSide.RIGHT)
+        number, remaining, need = 0, iter(texts), Need(tokens=limit + 1, cut_side=TruncationSide.RIGHT)
         for reads in self._reader.read_batches(texts, need, offsets=True):
             slice_texts = []
             for read, text in zip(reads, remaining, strict=False):  # the other order would lose a text of each slice
                 over = len(read.encoding) > limit
                 if over:
-                    check_side(cut, limit, len(read.encoding), entry.format(number), whole=read.whole)
+                    check_text(cut, limit, len(read.encoding), entry.format(number), whole=read.whole)
                 slice_texts.append((text[: read.encoding.offsets[limit - 1][1]] if over else text, over))
                 number += 1
             yield slice_texts
 
 
-def _check_side(texts: PairTexts) -> None:
-    """Raises InvalidInput where the beginning is to be cut off."""
+def _check_cut_sides(texts: PairTexts) -> None:
+    """Raises InvalidInput where the beginning of a text is to be cut off."""
     if TruncationSide.LEFT in (texts.cut.side, texts.first_cut.side, texts.second_cut.side):
         raise InvalidInput(
             "truncation_side is LEFT; the model's template is cut at the end of its document", field="truncation_side"

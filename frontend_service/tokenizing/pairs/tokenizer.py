@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairSequence, PairTexts
 from frontend_service.tokenizing.pairs.segments import SegmentPairs
 from frontend_service.tokenizing.pairs.template import TemplatePairs
@@ -28,7 +28,7 @@ class PairTokenizer:
         segments = SegmentPairs(reader, framing, card.truncation_side)
         self._form: SegmentPairs | TemplatePairs = TemplatePairs(reader, card) if card.pair_template else segments
 
-    def tokenize(self, texts: PairTexts, prompt: str | None, limit: int) -> Slices[TokenizedBatch]:
+    def tokenize(self, texts: PairTexts, prompt: str | None, limit: int) -> TimeSlices[TokenizedBatch]:
         """Tokenises all pairs, row-major, each to at most `limit` tokens. `prompt` None: the model's default, if any.
 
         Raises InputTooLong where a pair is over the limit and may not be cut.

@@ -25,7 +25,7 @@ NUMBERS_PER_TOKEN = 32_768
 
 
 class CallerDocuments:
-    """The documents of a running MaxSim, and the tables of their scores; a unit is a document, or a pair."""
+    """The documents of an open MaxSim, and the tables of their scores; a unit is a document, or a pair."""
 
     def __init__(
         self,

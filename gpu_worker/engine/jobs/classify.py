@@ -12,7 +12,7 @@ from shared.jobs import Classify, JobResult
 
 
 class ClassifyJob(TextJob):
-    """A running Classify: `logits` are [S, labels], or [selected tokens, labels]."""
+    """An open Classify: `logits` are [S, labels], or [selected tokens, labels]."""
 
     def __init__(self, sequences: Sequences, work: Classify, labels: int) -> None:
         """`sequences`: where tokens are classified, those tokens are selected."""

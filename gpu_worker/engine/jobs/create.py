@@ -1,4 +1,6 @@
-"""Validates a job and creates the running job, or raises the error that says why this model cannot do it."""
+"""Validates a job and opens it, or raises the error that says why this model cannot do it."""
+
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from shared.vectors import InputType, OutputKind
 
 
 class JobFactory:
-    """Creates the running jobs of one model, and decides which tokens get a row and which pooling leaves out."""
+    """Opens the jobs of one model, and decides which tokens get a row and which pooling leaves out."""
 
     def __init__(self, model: Model) -> None:
         self._model, self._abilities = model, Abilities(model)
@@ -27,7 +29,7 @@ class JobFactory:
         self._skiplist = Skiplist(model.late_interaction, skip_first=bool(head and head.skip_first))
 
     def create(self, job: Job) -> StepJob:
-        """Creates a running job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
+        """Opens a job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
         match job.work:
             case MaxSim(queries=None) as work:
                 return self._text_max_sim(job, work)
@@ -48,31 +50,29 @@ class JobFactory:
 
     def _text_max_sim(self, job: Job, work: MaxSim) -> StepJob:
         self._check_tokens(job)
-        width, sequences = self._abilities.check_max_sim(), Sequences(job)
-        sequences.selected = self._skiplist(sequences.ids, sequences.offsets, InputType.QUERY)
+        width = self._abilities.check_max_sim()
+        sequences = Sequences(job, select=partial(self._skiplist, side=InputType.QUERY))
         return TextMaxSimJob(sequences, work, width, self._model.flops_per_token)
 
     def _encode(self, job: Job, work: Encode) -> StepJob:
         self._check_tokens(job)
         self._abilities.check_encode(work)
-        sequences = Sequences(job, self._skipped(job))
-        if OutputKind.MULTI_VECTOR in work.outputs:
-            sequences.selected = self._skiplist(sequences.ids, sequences.offsets, work.input_type)
+        skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
+        sequences = Sequences(job, self._skipped(job), skiplist)
         return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
-        labels, sequences = self._abilities.check_classify(work), Sequences(job)
-        if work.token_id is not None:
-            sequences.selected = sequences.ids == work.token_id
+        labels, only = self._abilities.check_classify(work), work.token_id
+        sequences = Sequences(job, select=None if only is None else lambda ids, _: ids == only)
         return ClassifyJob(sequences, work, labels)
 
     def _score(self, job: Job, work: Score) -> StepJob:
         self._check_tokens(job)
         self._abilities.check_score(work, len(job.tokens))
-        model, sequences = self._model, Sequences(job, self._skipped(job))
-        if ScoreJob.compares_tokens(work):
-            sequences.selected = self._skiplist.of_scores(sequences.ids, sequences.offsets, work.queries)
+        model = self._model
+        skiplist = partial(self._skiplist.of_scores, queries=work.queries) if ScoreJob.compares_tokens(work) else None
+        sequences = Sequences(job, self._skipped(job), skiplist)
         return ScoreJob(sequences, work, model.heads, model.flops_per_token, self._abilities.sparse_cost)
 
     def _check_tokens(self, job: Job) -> None:

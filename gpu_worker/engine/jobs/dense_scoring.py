@@ -5,7 +5,7 @@ import numpy as np
 from gpu_worker.engine.jobs.scoring import QueryRows, Scores
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import RowForm
+from gpu_worker.engine.step.row_outputs import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.ragged.batch import Counts
 from shared.jobs import Score
@@ -34,9 +34,9 @@ class DenseScoringSlice:
 
     def request_outputs(self, outputs: Outputs) -> None:
         """Requests dense rows of the queries and of the documents."""
-        form = RowForm(unit=self._scoring.work.unit_rows)
-        self._query_rows = outputs.request_dense_rows(self._queries, form)
-        self._document_rows = outputs.request_dense_rows(self._documents, form)
+        row_format = RowFormat(unit=self._scoring.work.unit_rows)
+        self._query_rows = outputs.request_dense_rows(self._queries, row_format)
+        self._document_rows = outputs.request_dense_rows(self._documents, row_format)
 
     def on_device(self, download: StepDownload) -> None:
         """Keeps the rows of new queries, and multiplies the documents' rows with those of all queries or their own."""

@@ -6,7 +6,7 @@ from gpu_worker.engine.jobs.table import Table
 from gpu_worker.engine.jobs.texts import TextJob, by_length
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import RowForm, RowOutput
+from gpu_worker.engine.step.row_outputs import RowFormat, RowOutput
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse_vectors
@@ -18,7 +18,7 @@ from shared.vectors import OutputKind
 
 
 class EncodeJob(TextJob):
-    """A running Encode: a table for each kind of vector that was asked for, None for the others."""
+    """An open Encode: a table for each kind of vector that was asked for, None for the others."""
 
     def __init__(
         self, sequences: Sequences, work: Encode, heads: Heads, sparse_cost: Callable[[int], int] = int
@@ -52,9 +52,9 @@ class EncodeJob(TextJob):
         sequences, work = self.sequences, self.work
         token_ids = sequences.ids[sequences.selected] if self.tokens is not None and work.token_ids else None
         return JobResult(
-            dense=None if self.dense is None else self.dense.packed(),
+            dense=None if self.dense is None else self.dense.all_rows(),
             sparse=None if self.sparse is None else sparse_vectors.pack(self.sparse),
-            tokens=None if self.tokens is None else self.tokens.packed(),
+            tokens=None if self.tokens is None else self.tokens.all_rows(),
             row_lengths=() if self.tokens is None else tuple(sequences.selected_counts.tolist()),
             token_ids=b"" if token_ids is None else token_ids.astype("<i4").tobytes(),
         )
@@ -72,12 +72,12 @@ class EncodeSlice:
         self._outputs = outputs
         self._rows = list[tuple[Table, Counts, RowOutput]]()
         if job.dense is not None:
-            form = RowForm(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
-            self._rows.append((job.dense, packed.numbers, outputs.request_dense_rows(packed, form)))
+            row_format = RowFormat(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
+            self._rows.append((job.dense, packed.numbers, outputs.request_dense_rows(packed, row_format)))
         if job.tokens is not None:
-            form = RowForm(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
+            row_format = RowFormat(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
             places = job.sequences.selected_places(packed.numbers)
-            self._rows.append((job.tokens, places, outputs.request_token_rows(packed, form)))
+            self._rows.append((job.tokens, places, outputs.request_token_rows(packed, row_format)))
         wants_sparse = job.sparse is not None
         self._sparse = outputs.request_sparse_vectors(packed, work.sparse_top_k) if wants_sparse else None
 

@@ -1,11 +1,11 @@
-"""The engine's view of a running job of any kind, and the three phases of a job slice in a step."""
+"""The engine's view of an open job of any kind, and the three phases of a job slice in a step."""
 
 from typing import Protocol
 
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
-from gpu_worker.loop.interface import JobSlice, RunningJob
+from gpu_worker.loop.interface import JobSlice, OpenJob
 from gpu_worker.ragged.batch import Counts
 
 
@@ -19,17 +19,18 @@ class StepSlice(Protocol):
         """On the host, while the step is packed: requests the outputs that the job needs of this step."""
 
     def on_device(self, download: StepDownload) -> None:
-        """In the device's order, once the outputs are made: computes what the job needs of its own, and downloads it.
+        """On the device's thread, once the outputs are made: computes what the job needs of its own, and downloads it.
 
-        Nothing may wait for the device here.
+        Nothing may wait for the device here. Comparisons that are added to the step here are computed after the
+        `on_device` of all its slices, all at once: their scores can be read in `on_host`.
         """
 
     def on_host(self) -> None:
         """On the host, once the download arrived: puts the slice's rows into the job's table. Twice does no harm."""
 
 
-class StepJob(RunningJob, Protocol):
-    """A running job as the engine sees it."""
+class StepJob(OpenJob, Protocol):
+    """An open job as the engine sees it."""
 
     sequences: Sequences
 

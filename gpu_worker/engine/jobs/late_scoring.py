@@ -6,7 +6,7 @@ from torch import Tensor
 from gpu_worker.engine.jobs.scoring import QueryRows, Scores, averaged
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import RowForm
+from gpu_worker.engine.step.row_outputs import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
 from gpu_worker.kernels.maxsim.winners import winners
 from shared.jobs import Score
@@ -45,10 +45,10 @@ class LateScoringSlice:
     def request_outputs(self, outputs: Outputs) -> None:
         """Requests token vectors: of the queries to keep them, of the documents to read them in place."""
         self._outputs = outputs
-        form = RowForm(unit=self._scoring.work.unit_rows)
-        self._query_rows = outputs.request_token_rows(self._queries, form)
+        row_format = RowFormat(unit=self._scoring.work.unit_rows)
+        self._query_rows = outputs.request_token_rows(self._queries, row_format)
         if len(self._documents):
-            outputs.request_documents(self._documents, form)
+            outputs.request_documents(self._documents, row_format)
 
     def on_device(self, download: StepDownload) -> None:
         """Keeps the rows of new queries, and compares the documents with all queries or their own."""

@@ -7,7 +7,7 @@ from gpu_worker.engine.jobs.scoring import QueryRows
 from gpu_worker.engine.jobs.texts import TextJob
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.row_outputs import RowForm
+from gpu_worker.engine.step.row_outputs import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.ragged.batch import Counts
@@ -19,7 +19,7 @@ HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
 class MaxSimJob:
-    """A running MaxSim of a caller's queries and documents. It holds only their bytes; each step makes rows of them."""
+    """An open MaxSim of a caller's queries and documents. It holds only their bytes; each step makes rows of them."""
 
     def __init__(self, job: Job, work: MaxSim, flops_per_token: float, half_width: int = 0) -> None:
         """`half_width`: dimensions for which the device compares half precision as it is. Raises InvalidInput and
@@ -76,7 +76,7 @@ class MaxSimSlice:
 
 
 class TextMaxSimJob(TextJob):
-    """A running MaxSim of texts: first its queries are encoded, then documents are units without a sequence."""
+    """An open MaxSim of texts: first its queries are encoded, then documents are units without a sequence."""
 
     def __init__(self, sequences: Sequences, work: MaxSim, width: int, flops_per_token: float) -> None:
         """`width`: dimensions of the model's token rows. Raises InvalidInput and DimensionMismatch."""
@@ -87,7 +87,7 @@ class TextMaxSimJob(TextJob):
             )
         queries = [(number,) for number in range(len(sequences))]
         super().__init__(sequences, [*queries, *(() for _ in work.documents.lengths)])
-        self.form = RowForm(dimensions=dimensions, unit=work.unit_queries)
+        self.row_format = RowFormat(dimensions=dimensions, unit=work.unit_queries)
         counts = sequences.selected_counts
         columns = np.flatnonzero(sequences.selected) - np.repeat(sequences.offsets[:-1], counts)
         self.documents = CallerDocuments(work, counts, flops_per_token, columns, sequences.lengths)
@@ -119,7 +119,7 @@ class TextMaxSimSlice:
     def request_outputs(self, outputs: Outputs) -> None:
         """Requests token vectors of the queries."""
         self._outputs = outputs
-        self._query_rows = outputs.request_token_rows(self._packed, self._job.form) if len(self._packed) else None
+        self._query_rows = outputs.request_token_rows(self._packed, self._job.row_format) if len(self._packed) else None
 
     def on_device(self, download: StepDownload) -> None:
         """Keeps the rows of new queries, and compares the documents with all queries, or with their own."""

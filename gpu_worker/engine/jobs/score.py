@@ -19,7 +19,7 @@ from shared.vectors import Layout, ScoringMethod
 
 
 class ScoreJob(TextJob):
-    """A running Score: its `scorings`, one, or up to three of a hybrid, each with its weight."""
+    """An open Score: its `scorings`, one, or up to three of a hybrid, each with its weight."""
 
     def __init__(
         self,

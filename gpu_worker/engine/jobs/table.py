@@ -38,7 +38,7 @@ class Table:
             assert self._scales is not None
             self._scales[places] = scales
 
-    def packed(self) -> Rows:
+    def all_rows(self) -> Rows:
         """All rows, without a copy."""
         return Rows(dimensions=self.dimensions, data=byte_view(self._data), scales=byte_view(self._scales))
 

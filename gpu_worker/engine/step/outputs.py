@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpu_worker.engine.step.comparisons import Comparisons, ScoreOutput
 from gpu_worker.engine.step.download import DownloadedArray, StepDownload
-from gpu_worker.engine.step.row_outputs import RowForm, RowGroup, RowOutput
+from gpu_worker.engine.step.row_outputs import RowFormat, RowGroup, RowOutput
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.sparse_outputs import SparseGroup, SparseOutput
 from gpu_worker.kernels.maxsim.comparison import Mask, MaxSimKernel, Texts
@@ -34,13 +34,13 @@ class Outputs:
     ) -> None:
         """`batch`: None where no job has sequences in the step. `dropped`: special ids without a lexical weight."""
         self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
-        self._packed, self._heads, self._dropped = batch, heads, dropped
-        self._dense: dict[RowForm, RowGroup] = {}
-        self._skips: dict[RowForm, list[Counts]] = {}
-        self._tokens: dict[RowForm, RowGroup] = {}
-        self._logits, self._token_logits = RowGroup(RowForm()), RowGroup(RowForm())
+        self._optional_batch, self._heads, self._dropped = batch, heads, dropped
+        self._dense: dict[RowFormat, RowGroup] = {}
+        self._skips: dict[RowFormat, list[Counts]] = {}
+        self._tokens: dict[RowFormat, RowGroup] = {}
+        self._logits, self._token_logits = RowGroup(RowFormat()), RowGroup(RowFormat())
         self._sparse: dict[int, SparseGroup] = {}
-        self._in_place: list[tuple[PackedSequences, RowForm]] = []
+        self._in_place: list[tuple[PackedSequences, RowFormat]] = []
         self._comparisons = Comparisons(maxsim)
         self._computations: list[Callable[[Tensor, StepDownload], None]] = []
         self._rows_in_place: Tensor | None = None
@@ -48,23 +48,23 @@ class Outputs:
 
     @property
     def _batch(self) -> RaggedBatch:
-        assert self._packed is not None
-        return self._packed
+        assert self._optional_batch is not None
+        return self._optional_batch
 
     # On the host, while the step is packed: requests of the job slices.
 
-    def request_dense_rows(self, packed: PackedSequences, form: RowForm) -> RowOutput:
+    def request_dense_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
         """Requests pooled rows, one for each sequence."""
-        self._skips.setdefault(form, []).append(packed.sequences.skip[packed.numbers])
-        return self._dense.setdefault(form, RowGroup(form)).add_rows(packed.places)
+        self._skips.setdefault(row_format, []).append(packed.sequences.skip[packed.numbers])
+        return self._dense.setdefault(row_format, RowGroup(row_format)).add_rows(packed.places)
 
-    def request_token_rows(self, packed: PackedSequences, form: RowForm) -> RowOutput:
+    def request_token_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
         """Requests token vectors of the selected tokens, one sequence after the other."""
-        return self._tokens.setdefault(form, RowGroup(form)).add_rows(self._selected_rows(packed))
+        return self._tokens.setdefault(row_format, RowGroup(row_format)).add_rows(self._selected_rows(packed))
 
-    def request_documents(self, packed: PackedSequences, form: RowForm) -> None:
+    def request_documents(self, packed: PackedSequences, row_format: RowFormat) -> None:
         """Requests token vectors of documents that `add_comparison` will read in place, where the batch has them."""
-        self._in_place.append((packed, form))
+        self._in_place.append((packed, row_format))
 
     def request_logits(self, packed: PackedSequences) -> RowOutput:
         """Requests logits [n, labels] float32, one row for each sequence."""
@@ -83,7 +83,7 @@ class Outputs:
         for plan in (self._plan_dense, self._plan_tokens, self._plan_logits, self._plan_sparse):
             plan(upload)
 
-    # In the device's order.
+    # On the device's thread.
 
     def compute(self, hidden: Tensor, download: StepDownload) -> None:
         """Makes all requested outputs of hidden states [T, H]."""
@@ -143,13 +143,13 @@ class Outputs:
         return self._batch.rows_of(packed.places)[packed.sequences.selected_in(packed.numbers)]
 
     def _plan_dense(self, upload: Upload) -> None:
-        """Pools the rows of all forms at once; the rows of a form lie together."""
+        """Pools the rows of all formats at once; the rows of a format lie together."""
         head, groups = self._heads.dense, list(self._dense.values())
         if not groups:
             return
         assert head is not None
         places = np.concatenate([group.index for group in groups])
-        skip = np.concatenate([skip for form in self._dense for skip in self._skips[form]])
+        skip = np.concatenate([skip for row_format in self._dense for skip in self._skips[row_format]])
         offsets = self._batch.offsets
         pool = head.plan(offsets[places], np.diff(offsets)[places], skip, upload)
         counts = [len(group) for group in groups]
@@ -180,15 +180,15 @@ class Outputs:
         self._computations.append(compute)
 
     def _plan_rows_in_place(self, upload: Upload) -> Callable[[Tensor], Tensor]:
-        """Cuts and normalises the rows of the batch where they lie, in the forms of the requests for documents."""
-        forms = {form for _, form in self._in_place}
-        if len(forms) == 1:
-            (only,) = forms
+        """Cuts and normalises the rows of the batch where they lie, in the formats of the requests for documents."""
+        row_formats = {row_format for _, row_format in self._in_place}
+        if len(row_formats) == 1:
+            (only,) = row_formats
             return lambda rows: self._kernels.finished(rows, None, only.dimensions, only.unit)
-        assert not any(form.dimensions for form in forms)
+        assert not any(row_format.dimensions for row_format in row_formats)
         unit = np.ones(self._batch.total, dtype=np.bool_)
-        for packed, form in self._in_place:
-            unit[self._batch.rows_of(packed.places)] = form.unit
+        for packed, row_format in self._in_place:
+            unit[self._batch.rows_of(packed.places)] = row_format.unit
         mask = upload.add_array(unit)
         return lambda rows: torch.where(mask.tensor[:, None], F.normalize(rows.float(), dim=1), rows)
 
@@ -229,10 +229,10 @@ class Outputs:
             )
             return
         assert isinstance(head, SpladeHead)
-        segments = upload.add_array(np.repeat(np.arange(len(places)), lengths))
+        text_of_row = upload.add_array(np.repeat(np.arange(len(places)), lengths))
 
         def compute(hidden: Tensor, download: StepDownload) -> None:
-            weights = head(gather(hidden), segments.tensor, len(places))
+            weights = head(gather(hidden), text_of_row.tensor, len(places))
             for group, rows in zip(groups, weights.split(counts), strict=True):
                 group.download_rows(rows, download)
 

@@ -1,4 +1,4 @@
-"""Rows that a step makes once for all job slices that want them in one form; each slice has a view of its own rows."""
+"""Rows that a step makes once for all job slices that want one format; each slice has a view of its own rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,8 @@ from shared.vectors import DataType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowForm:
-    """The form of rows: their leading `dimensions` (0: all), of `unit` length or as they are.
+class RowFormat:
+    """The format of rows: their leading `dimensions` (0: all), of `unit` length or as they are.
 
     They are packed as `data_type` and downloaded; None: they stay on the device as float32.
     """
@@ -55,10 +55,10 @@ class RowOutput:
 
 
 class RowGroup:
-    """All rows that the job slices of a step want in one form, in the order of their requests: n rows."""
+    """All rows that the job slices of a step want in one format, in the order of their requests: n rows."""
 
-    def __init__(self, form: RowForm) -> None:
-        self.form = form
+    def __init__(self, row_format: RowFormat) -> None:
+        self.row_format = row_format
         self.rows: Tensor | None = None
         self._indices: list[Counts] = []
         self._count = 0
@@ -91,11 +91,11 @@ class RowGroup:
 
         `index` [n] picks from rows [N, W]; None: rows are [n, W] already.
         """
-        form, kernels = self.form, choice.choose(rows.device)
-        if form.data_type is None:
-            self.rows = kernels.finished(rows, index, form.dimensions, form.unit)
+        row_format, kernels = self.row_format, choice.choose(rows.device)
+        if row_format.data_type is None:
+            self.rows = kernels.finished(rows, index, row_format.dimensions, row_format.unit)
             return
-        packed = kernels.packed(rows, index, form.dimensions, form.unit, form.data_type)
+        packed = kernels.packed(rows, index, row_format.dimensions, row_format.unit, row_format.data_type)
         self.download_rows(packed.values, packed.finite, download)
         if packed.scales is not None:
             self._scales = download.add_tensor(packed.scales)

@@ -1,6 +1,6 @@
 """The sequences of a job, and the sequences of a step packed into one batch. No I/O."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,16 +13,21 @@ from gpu_worker.ragged.token_types import TokenTypes
 from gpu_worker.ragged.upload import Upload
 from shared.jobs import Job
 
+TokenMask = npt.NDArray[np.bool_]
+Select = Callable[[Ids, Counts], TokenMask]
+"""Makes the mask [T] of selected tokens from token ids [T] of sequences that begin at offsets [S + 1]."""
+
 
 class Sequences:
     """S sequences of one job, T tokens end to end; a sequence has a number, its place in the job.
 
     `ids` [T], `lengths` [S], `offsets` [S + 1]. Pooling leaves out the first `skip` [S] tokens of each sequence. The
     second text of a pair begins at `second_segments` [S], 0 for no pair. No token attends to the last `tails` [S]
-    tokens. `selected` [T]: tokens that get a row of their own, a vector or logits; all, unless the job says less.
+    tokens. `selected` [T]: tokens that get a row of their own, a vector or logits.
     """
 
-    def __init__(self, job: Job, skip: Counts | None = None) -> None:
+    def __init__(self, job: Job, skip: Counts | None = None, select: Select | None = None) -> None:
+        """`skip`: None for no token. `select`: chooses the selected tokens; None: all tokens."""
         self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
         self.offsets: Counts = np.concatenate([[0], np.cumsum(self.lengths)])
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
@@ -30,17 +35,23 @@ class Sequences:
         self.skip = zeros if skip is None else skip
         self.second_segments: Counts = np.array(job.second_segments, dtype=np.int64) if job.second_segments else zeros
         self.tails: Counts = np.array(job.unattended_tails, dtype=np.int64) if job.unattended_tails else zeros
-        self.selected: npt.NDArray[np.bool_] = np.ones(len(self.ids), dtype=np.bool_)
+        # Read-only, since `selected_counts` is computed once.
+        self._selected = select(self.ids, self.offsets) if select else np.ones(len(self.ids), dtype=np.bool_)
 
     def __len__(self) -> int:
         """Number of sequences: S."""
         return len(self.lengths)
 
+    @property
+    def selected(self) -> TokenMask:
+        """Whether each token gets a row of its own: [T]."""
+        return self._selected
+
     def ids_of(self, number: int) -> Ids:
         """Token ids of one sequence."""
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
-    def selected_in(self, numbers: Counts) -> npt.NDArray[np.bool_]:
+    def selected_in(self, numbers: Counts) -> TokenMask:
         """Mask of the selected tokens over the tokens of some sequences, one sequence after the other."""
         return self.selected[row_ranges(self.offsets[numbers], self.lengths[numbers])]
 

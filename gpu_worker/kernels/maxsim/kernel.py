@@ -30,7 +30,7 @@ CHUNK_ROWS = 1024
 """Rows of a document that one program scores: few enough that one long document keeps many programs busy."""
 PROGRAMS_PER_PROCESSOR = 3
 """Programs that fit on a processor at once by registers and shared memory, so that the work of one hides the reads of
-another; `test_compiles.py` checks it for every form. Not tuned on a device yet."""
+another; `test_compiles.py` checks it for every variant. Not tuned on a device yet."""
 BLOCK_Q = 32
 """Query rows in a block. All calls use one size: with another the sum over rows would round differently."""
 MOST_PAIRS = 1_000_000
@@ -40,8 +40,8 @@ LOWEST = -(2**31) + 2**23 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelForm:
-    """A form in which the kernel is compiled: tiles of block_m document rows by block_k dimensions.
+class KernelVariant:
+    """A variant of the compiled kernel: tiles of block_m document rows by block_k dimensions.
 
     `resident`: block_k covers all dimensions, and the query block stays on the chip while documents stream past it.
     `registers`: limit a thread, where the compiler needs one.
@@ -55,14 +55,15 @@ class KernelForm:
     registers: int | None = None
 
 
-UP_TO_64 = KernelForm(block_m=64, block_k=64, resident=True, warps=4, stages=3)
-UP_TO_128 = KernelForm(block_m=64, block_k=128, resident=True, warps=4, stages=3, registers=168)  # Triton 3.6 takes 194
-WIDE = KernelForm(block_m=64, block_k=128, resident=False, warps=4, stages=3)
-FLOAT32 = KernelForm(block_m=64, block_k=32, resident=False, warps=4, stages=3)
+UP_TO_64 = KernelVariant(block_m=64, block_k=64, resident=True, warps=4, stages=3)
+# Without a limit Triton 3.6 takes 194 registers.
+UP_TO_128 = KernelVariant(block_m=64, block_k=128, resident=True, warps=4, stages=3, registers=168)
+WIDE = KernelVariant(block_m=64, block_k=128, resident=False, warps=4, stages=3)
+FLOAT32 = KernelVariant(block_m=64, block_k=32, resident=False, warps=4, stages=3)
 
 
-def form_of(dtype: torch.dtype, width: int) -> KernelForm:
-    """The form for rows of a type and width. It depends on nothing else, so a score does not either."""
+def variant_of(dtype: torch.dtype, width: int) -> KernelVariant:
+    """The variant for rows of a type and width. It depends on nothing else, so a score does not either."""
     if dtype is torch.float32:  # no tensor cores: a whole row in registers would not fit
         return FLOAT32
     if width <= UP_TO_64.block_k:
@@ -72,13 +73,13 @@ def form_of(dtype: torch.dtype, width: int) -> KernelForm:
 
 def constants_of(dtype: torch.dtype, width: int, masked: bool) -> dict[str, Any]:
     """Constants that the kernel is compiled with, by the names of its parameters."""
-    form = form_of(dtype, width)
+    variant = variant_of(dtype, width)
     return {
         "LANES": ALIGNMENT // dtype.itemsize,
-        "BLOCK_M": form.block_m,
+        "BLOCK_M": variant.block_m,
         "BLOCK_Q": BLOCK_Q,
-        "BLOCK_K": form.block_k,
-        "RESIDENT": form.resident,
+        "BLOCK_K": variant.block_k,
+        "RESIDENT": variant.resident,
         "MASKED": masked,
         "EMPTY": EMPTY_DOCUMENT,
         "LOWEST": LOWEST,
@@ -88,7 +89,7 @@ def constants_of(dtype: torch.dtype, width: int, masked: bool) -> dict[str, Any]
 class TritonMaxSim:
     """The `comparison.MaxSimKernel` for CUDA. Products must be finite: the frontend checks vectors of callers.
 
-    It is compiled once for each number format and form, with and without a mask: 14 variants, of which one model needs
+    It is compiled once for each number format and variant, with and without a mask: 14 times, of which one model needs
     two. Widths, lengths and counts are plain arguments, so after `warm` no request compiles anything. Rows whose size
     is no multiple of 16 bytes (a width of 50, say) are first copied with zeros behind them.
     """
@@ -116,7 +117,10 @@ class TritonMaxSim:
         device, width = queries.device, documents.shape[1]
         query_rows, document_rows = aligned_rows(queries), aligned_rows(documents)
         items, mask = _upload(table.items, row_mask, device)
-        form, constants = form_of(documents.dtype, width), constants_of(documents.dtype, width, row_mask is not None)
+        variant, constants = (
+            variant_of(documents.dtype, width),
+            constants_of(documents.dtype, width, row_mask is not None),
+        )
 
         def launch() -> Tensor:
             scores = torch.empty(table.scores, dtype=torch.float32, device=device)
@@ -129,9 +133,9 @@ class TritonMaxSim:
                     *(query_rows, document_rows, mask, items, scratch, scores),
                     *(len(table.items), document_rows.shape[1] // constants["LANES"]),
                     **constants,
-                    num_warps=form.warps,
-                    num_stages=form.stages,
-                    maxnreg=form.registers,
+                    num_warps=variant.warps,
+                    num_stages=variant.stages,
+                    maxnreg=variant.registers,
                 )
             return scores
 

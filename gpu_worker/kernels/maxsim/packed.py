@@ -1,7 +1,7 @@
-"""MaxSim over packed rows: one product for many documents, then a maximum a segment. No padding, bounded memory.
+"""MaxSim over packed rows: one product for many documents, then a maximum for each. No padding, bounded memory.
 
 Rows are read in place: neighbouring texts make one span. Only where spans are too short to be worth a product each are
-their rows gathered first. Rows that do not count go to a segment of their own.
+their rows gathered first. Rows that do not count are put into a text of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -82,10 +82,10 @@ class PackedMaxSim:
         count, step = len(document_texts), max(1, BLOCK_ELEMENTS // len(queries))
         best = queries.new_full((count + 1, len(queries)), float("-inf"))
         for rows, text_of in _spans(documents, document_texts, row_mask):
-            segments = to_device(torch.from_numpy(text_of), queries.device)
+            text_of_row = to_device(torch.from_numpy(text_of), queries.device)
             for start in range(0, len(rows), step):
                 similarities = self._product(rows[start : start + step], queries)
-                where = segments[start : start + step, None].expand_as(similarities)
+                where = text_of_row[start : start + step, None].expand_as(similarities)
                 best.scatter_reduce_(0, where, similarities, reduce="amax")
         return best[:count]
 
@@ -164,7 +164,7 @@ def _few_pairs(
             row_mask[row_ranges(document_texts.starts, document_texts.lengths)], text_of, len(document_texts)
         )
     best = similarities.new_full((len(document_texts) + 1, longest), float("-inf"))
-    segments = to_device(torch.from_numpy(text_of), best.device)
-    best.scatter_reduce_(0, segments[:, None].expand_as(similarities), similarities, reduce="amax")
+    text_of_row = to_device(torch.from_numpy(text_of), best.device)
+    best.scatter_reduce_(0, text_of_row[:, None].expand_as(similarities), similarities, reduce="amax")
     beyond = to_device(torch.from_numpy(np.arange(longest) >= query_texts.lengths[:, None]), best.device)
     return best[:-1].masked_fill_(beyond, 0.0).sum(dim=1)

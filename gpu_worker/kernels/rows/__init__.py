@@ -1,1 +1,1 @@
-"""Operations on rows, whatever the rows mean: sums by segment, cutting, normalising, packing; each has two kernels."""
+"""Operations on rows, whatever they mean: sums of row ranges, cutting, normalising, packing; each has two kernels."""

@@ -1,4 +1,4 @@
-"""The interface of row kernels: sums by segment, and finished rows. Tensors without I/O."""
+"""The interface of row kernels: sums of row ranges, and finished rows. Tensors without I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ PoolRows = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segments:
-    """Places and weights of n segments, on the host: segment i has rows starts[i] to starts[i] + lengths[i] - 1.
+class WeightedRanges:
+    """Places and weights of n ranges of rows, on the host: range i has rows starts[i] to starts[i] + lengths[i] - 1.
 
     The weight of its first row is first[i], and grows by `growth` from row to row; the weighted sum is divided by
-    divisors[i] (float64). A length may be 0. Segments may lie in any order, with other rows between them.
+    divisors[i] (float64). A length may be 0. Ranges may lie in any order, with other rows between them.
     """
 
     starts: Counts
@@ -46,15 +46,15 @@ class PackedRows:
 class RowKernels(Protocol):
     """Kernels for rows [N, W] float32, bfloat16 or float16; all of them agree with `plain.PlainRows`.
 
-    Sums and lengths are float32. The result for a row or a segment depends on it alone, to the last bit. `index` [n]
+    Sums and lengths are float32. The result for a row or a range depends on it alone, to the last bit. `index` [n]
     int64 selects rows, None all. `dimensions` is the number of leading dimensions to keep (Matryoshka,
     arXiv:2205.13147), 0 for all. `unit` scales rows to unit length; a row of zeros stays.
     """
 
     name: str
 
-    def weighted_sum(self, segments: Segments, upload: Upload) -> PoolRows:
-        """Adds the segments to `upload`; the function it returns sums each of them, after `upload` was sent."""
+    def weighted_sum(self, ranges: WeightedRanges, upload: Upload) -> PoolRows:
+        """Adds the ranges to `upload`; the function it returns sums each of them, after `upload` was sent."""
 
     def finished(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool) -> Tensor:
         """Selects, cuts and normalises rows: [n, D] float32."""

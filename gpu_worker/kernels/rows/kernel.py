@@ -1,7 +1,7 @@
-"""Sums of segments and finished rows by Triton, one launch each, for CUDA.
+"""Sums of row ranges and finished rows by Triton, one launch each, for CUDA.
 
 It is imported only where there is a CUDA device: nothing else in the worker needs Triton. It never waits for the device
-and reads nothing back. Many programs sum a long segment in chunks of a fixed size, and a second launch of the same
+and reads nothing back. Many programs sum a long range in chunks of a fixed size, and a second launch of the same
 kernel adds up the chunks; there are no atomics, so the bits are the same every time.
 """
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from gpu_worker.kernels.rows import tiles
 from gpu_worker.kernels.rows.aligned import ALIGNMENT, aligned_rows
 from gpu_worker.kernels.rows.chunk_table import ChunkTable
-from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, Segments
+from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, WeightedRanges
 from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
 CHUNK_ROWS = 128
-"""Rows of a segment that one program sums: few enough that one long text keeps many programs busy."""
+"""Rows of a range that one program sums: few enough that one long text keeps many programs busy."""
 SUMMED_ROWS, SUMMED_COLUMNS = 32, 128
 """Block that is summed at once. All calls use one size: with another, sums would round differently."""
 FINISHED_ROWS, FINISHED_COLUMNS = 8, 256
@@ -66,8 +66,8 @@ class TritonRows:
 
     name = "triton"
 
-    def weighted_sum(self, segments: Segments, upload: Upload) -> PoolRows:
-        table, growth = ChunkTable.of(segments, CHUNK_ROWS), segments.growth
+    def weighted_sum(self, ranges: WeightedRanges, upload: Upload) -> PoolRows:
+        table, growth = ChunkTable.of(ranges, CHUNK_ROWS), ranges.growth
         chunks = upload.add_array(table.chunks)
         joins = None if table.joins is None else upload.add_array(table.joins)
 
@@ -92,12 +92,12 @@ class TritonRows:
 
     def warm(self, device: torch.device) -> None:
         """Compiles every variant that a call can reach, by calling it."""
-        segment = Segments(
+        row_range = WeightedRanges(
             starts=np.zeros(1, int), lengths=np.ones(1, int), first=np.ones(1, int), growth=0, divisors=np.ones(1)
         )
         for dtype in DTYPES:
             rows, upload = torch.zeros(1, 16, dtype=dtype, device=device), Upload(device)
-            total = self.weighted_sum(segment, upload)
+            total = self.weighted_sum(row_range, upload)
             upload.send()
             total(rows)
             for dimensions in (16, 1):

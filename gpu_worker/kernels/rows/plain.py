@@ -1,11 +1,11 @@
-"""Sums of segments and finished rows by PyTorch's operators, for processors; the twin of the kernels."""
+"""Sums of row ranges and finished rows by PyTorch's operators, for processors; the twin of the kernels."""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, Segments
+from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, WeightedRanges
 from gpu_worker.kernels.rows.packing import pack
 from gpu_worker.ragged.batch import row_ranges
 from gpu_worker.ragged.upload import Upload
@@ -17,14 +17,14 @@ class PlainRows:
 
     name = "plain"
 
-    def weighted_sum(self, segments: Segments, upload: Upload) -> PoolRows:
-        """Sums each segment as a bag of rows: embedding_bag adds them in order, so batch mates change no bit."""
-        lengths = segments.lengths
+    def weighted_sum(self, ranges: WeightedRanges, upload: Upload) -> PoolRows:
+        """Sums each range as a bag of rows: embedding_bag adds them in order, so batch mates change no bit."""
+        lengths = ranges.lengths
         begins = np.cumsum(lengths) - lengths
         places = np.arange(lengths.sum()) - np.repeat(begins, lengths)
-        shares = np.repeat(segments.first, lengths) + segments.growth * places
-        divided = (shares / np.repeat(segments.divisors, lengths)).astype(np.float32)
-        rows, bags = upload.add_array(row_ranges(segments.starts, lengths)), upload.add_array(begins)
+        shares = np.repeat(ranges.first, lengths) + ranges.growth * places
+        divided = (shares / np.repeat(ranges.divisors, lengths)).astype(np.float32)
+        rows, bags = upload.add_array(row_ranges(ranges.starts, lengths)), upload.add_array(begins)
         weights = upload.add_array(divided)
 
         def run(hidden: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The part of segment sums and finished rows that runs on the device, in Triton. It knows pointers and tables; `kernel`
+"""The part of range sums and finished rows that runs on the device, in Triton. It knows pointers and tables; `kernel`
 launches it.
 
 [n] is a block of n numbers, which the threads of one program hold together. Everything else is a single number. Rows
@@ -13,22 +13,20 @@ NOTHING, FLOAT32, FLOAT16, BFLOAT16, INT8, BINARY = (tl.constexpr(kind) for kind
 
 
 @triton.jit(do_not_specialize=["groups", "growth"])
-def sum_segments(
-    rows, segments, sums, groups, growth, LANES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr
-):
-    """Writes sums [S, W] float32 of S segments [S, 4]: first row, number of rows, weight of the first, divisor
+def sum_segments(rows, ranges, sums, groups, growth, LANES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr):
+    """Writes sums [S, W] float32 of S ranges of rows [S, 4]: first row, number of rows, weight of the first, divisor
     (bits of a float32).
 
-    Weights grow by `growth` from row to row. A program sums a segment in BLOCK_W columns. The order in which rows are
-    added depends only on their place in the segment.
+    Weights grow by `growth` from row to row. A program sums a range in BLOCK_W columns. The order in which rows are
+    added depends only on their place in the range.
     """
     width = groups * LANES
     number = tl.program_id(0)
-    segment = segments + number * 4
-    first = tl.load(segment).to(tl.int64)  # 64 bits, as it will be multiplied by the width
-    count = tl.load(segment + 1)
-    weight = tl.load(segment + 2)
-    divisor = tl.load(segment + 3).to(tl.float32, bitcast=True)
+    row_range = ranges + number * 4
+    first = tl.load(row_range).to(tl.int64)  # 64 bits, as it will be multiplied by the width
+    count = tl.load(row_range + 1)
+    weight = tl.load(row_range + 2)
+    divisor = tl.load(row_range + 3).to(tl.float32, bitcast=True)
     place = tl.arange(0, BLOCK_N)
     column = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
     inside = column < width

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import PoolRows, Segments
+from gpu_worker.kernels.rows.interface import PoolRows, WeightedRanges
 from gpu_worker.ragged.batch import Counts, RaggedBatch, row_ranges
 from gpu_worker.ragged.upload import Upload
 
@@ -52,8 +52,8 @@ def _pooler(mode: str, starts: Counts, lengths: Counts, skip: Counts, upload: Up
         case "max":
             return _Largest(starts, lengths, skip, upload)
         case "mean" | "mean_sqrt_len_tokens" | "weightedmean":
-            segments = _segments(mode, starts, lengths, skip)
-            return choice.choose(upload.device).weighted_sum(segments, upload)
+            ranges = _weighted_ranges(mode, starts, lengths, skip)
+            return choice.choose(upload.device).weighted_sum(ranges, upload)
     raise ValueError(f"no pooling is called {mode}")
 
 
@@ -67,14 +67,14 @@ class _Row:
         return hidden.index_select(0, self._rows.tensor).float()
 
 
-def _segments(mode: str, starts: Counts, lengths: Counts, skip: Counts) -> Segments:
+def _weighted_ranges(mode: str, starts: Counts, lengths: Counts, skip: Counts) -> WeightedRanges:
     """Rows of each text that are not skipped, with weights: in weightedmean, the place in the text, from 1."""
     counts, weighted = lengths - skip, mode == "weightedmean"
     first, growth = (skip + 1, 1) if weighted else (np.ones_like(skip), 0)
     sums = counts * first + growth * (counts * (counts - 1) // 2)
     divisors = np.sqrt(sums) if mode == "mean_sqrt_len_tokens" else sums
     divisors = np.maximum(divisors, 1e-9)
-    return Segments(starts=starts + skip, lengths=counts, first=first, growth=growth, divisors=divisors)
+    return WeightedRanges(starts=starts + skip, lengths=counts, first=first, growth=growth, divisors=divisors)
 
 
 class _Largest:

@@ -22,13 +22,13 @@ class SpladeHead(nn.Module):
         self.head, self.vocabulary = head, vocabulary
         self.strategy, self.logs = strategy, logs
 
-    def forward(self, rows: Tensor, segments: Tensor, count: int) -> Tensor:
-        """Weights [N, vocabulary] float32 of N = `count` texts. rows [T, H]; `segments` [T]: the text of each row."""
+    def forward(self, rows: Tensor, text_of_row: Tensor, count: int) -> Tensor:
+        """Weights [N, vocabulary] float32 of N = `count` texts from rows [T, H] of the texts `text_of_row` [T]."""
         best = rows.new_zeros(count, self.vocabulary, dtype=torch.float32)
         step = max(1, CHUNK_ELEMENTS // self.vocabulary)
         for start in range(0, len(rows), step):
             logits = self.head(rows[None, start : start + step])[0].float()
-            texts = segments[start : start + step]
+            texts = text_of_row[start : start + step]
             if self.strategy == "max":  # starts from zeros, so this is the relu as well
                 best.scatter_reduce_(0, texts[:, None].expand_as(logits), logits, reduce="amax")
             else:

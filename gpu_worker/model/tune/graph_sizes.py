@@ -1,4 +1,4 @@
-"""The sizes for which an encoder is captured as graphs, and the one that a batch runs with. Pure; no torch."""
+"""The sizes for which an encoder is captured as graphs, and the one that a batch runs with. No torch, no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ STEP_TOKENS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class ProbeCosts:
     """What the probes may cost on a device.
 
     `score_bytes` are the bytes of one layer's attention scores for the longest text, as the model's own eager attention
@@ -49,16 +49,16 @@ class Budget:
     flops: float
 
     @classmethod
-    def of(cls, device: torch.device) -> "Budget":
-        """The budget of a device; smaller on an accelerator whose memory the model has nearly filled."""
+    def of(cls, device: torch.device) -> "ProbeCosts":
+        """The costs that a device can bear; smaller on an accelerator whose memory the model has nearly filled."""
         if device.type == "cpu":
             return PROCESSOR
         free, _ = torch.cuda.mem_get_info(device)
         return replace(ACCELERATOR, score_bytes=min(ACCELERATOR.score_bytes, free // 8))
 
 
-PROCESSOR, ACCELERATOR = Budget(1 << 30, 1e12), Budget(4 << 30, 1e14)
-"""Budgets of a processor and of an accelerator: each needs some seconds, a processor of two cores half a minute."""
+PROCESSOR, ACCELERATOR = ProbeCosts(1 << 30, 1e12), ProbeCosts(4 << 30, 1e14)
+"""What probes may cost: they take some seconds, on a processor of two cores half a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +101,21 @@ class Probes:
         flops_per_token: float = 0.0,
         unattended: bool = False,
         limit: int = 1,
-        budget: Budget = PROCESSOR,
+        costs: ProbeCosts = PROCESSOR,
         types: TokenTypes | None = None,
         written: Sequence[WrittenInputs] = (),
     ) -> "Probes":
         """Makes the probes of a model with so many `positions`.
 
         `special` are the tokenizer's special ids. `unattended` says whether the model gets texts with tails. `limit` is
-        the most tokens that a text may have. Lengths that the budget does not allow are left out; the limit is reduced
+        the most tokens that a text may have. Lengths that cost too much are left out; the limit is reduced
         to what it allows. `types` are the token types that the model is fed; texts around a bound then have the special
         tokens by which types are told apart. Of `written`, which the tokenizer made, texts with more tokens than
         positions, or with ids beyond the vocabulary, are left out.
         """
         generator = np.random.default_rng(0)
-        vocabulary, most_tokens = int(config.vocab_size), budget.flops / max(flops_per_token, 1.0)
-        longest = min(positions, int((budget.score_bytes / 4 / _heads(config)) ** 0.5))
+        vocabulary, most_tokens = int(config.vocab_size), costs.flops / max(flops_per_token, 1.0)
+        longest = min(positions, int((costs.score_bytes / 4 / _heads(config)) ** 0.5))
 
         def random(length: int) -> Ids:
             return generator.integers(0, vocabulary, length, dtype=np.int32)

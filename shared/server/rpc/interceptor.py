@@ -25,8 +25,8 @@ from shared.server.rpc.metadata import caller_in, request_id_of
 from shared.server.rpc.status import abort
 from shared.telemetry.figures import Rpcs
 
-OURS = ("/selvage.", "/tei.")
-"""Prefixes of the methods of all our gRPC APIs."""
+FOREIGN = "/grpc."
+"""Prefix of the methods of grpcio's own services, health and reflection. All other methods are those of our APIs."""
 TRIM_SECONDS = 0.02
 """Seconds after a large request until free memory is given back to the system."""
 LARGE_REPLY = 64 * 1024
@@ -68,7 +68,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith(OURS):
+        if handler is None or method.startswith(FOREIGN):
             return handler  # type: ignore[no-any-return]
         if handler.request_streaming and handler.response_streaming:
             both_ways = self._answered(self._both_ways(handler), method, "bidi_stream")

@@ -15,7 +15,7 @@ from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
-from shared.codec.results import Sending
+from shared.codec.results import UnsentOutcome
 from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job, JobResult, Priority
 from shared.load import Load
@@ -76,7 +76,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     await self.holds.wait()
                 for job in [] if self.hangs else request.jobs:
                     answer = pb.AttachResponse()
-                    Sending(job.id, self.fails or JobResult(scores=self.scores)).take(answer, 100)
+                    UnsentOutcome(job.id, self.fails or JobResult(scores=self.scores)).add_part(answer, 100)
                     async with writing:
                         await context.write(answer)
         finally:

@@ -66,7 +66,7 @@ class FakeWorker:
 
     def __init__(self, model_card: ModelCard) -> None:
         self.served = ServedModel(
-            card=model_card, tokenization=ModelTokenizer(tokenizer_json(), model_card), queued_tokens=1000
+            card=model_card, tokenizer=ModelTokenizer(tokenizer_json(), model_card), queued_tokens=1000
         )
         self.jobs: list[Job] = []
 

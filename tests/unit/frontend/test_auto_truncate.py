@@ -15,6 +15,8 @@ from frontend_service.api.tei_v1.codec import prediction as tei_prediction
 from frontend_service.api.tei_v1.codec import ranking as tei_ranking
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
+from frontend_service.domain.ranking_requests import ScoreRequest
+from frontend_service.domain.requests import Truncation
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
@@ -165,6 +167,16 @@ async def test_a_maxsim_of_texts_likewise() -> None:
         await ask(frontend_of(worker, Limits()), message)
     await ask(frontend_of(worker, AUTO), message)
     assert worker.jobs[0].tokens.lengths == (10,)
+
+
+async def test_one_limit_that_says_no_leaves_the_other_to_the_setting() -> None:
+    """A document is cut as the setting says where only the limit of sequences says no."""
+    request = ScoreRequest(queries=("a",), documents=(LONG,), sequence_cut=Truncation(truncate=False))
+    worker = FakeWorker(card(**EVERYTHING))
+    with pytest.raises(InputTooLong):
+        await frontend_of(worker, Limits()).ranking.score(request, RequestTerms.within(9))
+    await frontend_of(worker, AUTO).ranking.score(request, RequestTerms.within(9))
+    assert max(worker.jobs[0].tokens.lengths) == 10
 
 
 async def test_tokenize_shows_what_would_be_computed() -> None:

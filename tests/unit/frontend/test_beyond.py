@@ -5,7 +5,7 @@ from fakes import WORDS, card, tokenizer_json
 from tokenizers import Tokenizer
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import InvalidInput

@@ -16,7 +16,7 @@ from frontend_service.domain.requests import Truncation
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.ranking import RankingService
 from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import ranking_pb2 as pb
@@ -77,7 +77,7 @@ async def told(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
 
 def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, method: ScoringMethod) -> TokenizedBatch:
     """All of it as token ids."""
-    read = worker.served.tokenization
+    read = worker.served.tokenizer
     if method is ScoringMethod.CROSS_ENCODER:
         matrix, entry = layout is Layout.MATRIX, "documents[{}]"
         texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Truncation())

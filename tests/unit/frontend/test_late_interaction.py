@@ -14,7 +14,7 @@ from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.ranking import RankingService
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
@@ -48,7 +48,7 @@ def tokenization(**changes: Any) -> ModelTokenizer:
 def tokenize(made: ModelTokenizer, text: str, side: InputType, **cut: Any) -> tuple[list[int], int]:
     """Ids and tail of one text."""
     tokenized = run_to_end(made.texts([text], "", Truncation(**cut), "texts[{}]", side))
-    return np.frombuffer(tokenized.tokens.ids, "<i4").tolist(), tokenized.tails[0]
+    return np.frombuffer(tokenized.tokens.ids, "<i4").tolist(), tokenized.unattended_tails[0]
 
 
 def service(**card: Any) -> tuple[Pipeline, fakes.FakeWorker]:
@@ -101,9 +101,11 @@ def test_each_side_has_its_own_limit() -> None:
 def test_given_ids_of_a_query_are_known_by_their_tail(ids: list[int], tail: int) -> None:
     """Exactly what Tokenize gave comes back as it was; for documents it is no expansion."""
     made = tokenization()
-    assert run_to_end(made.token_ids([ids], Truncation(), QUERY)).tails == (tail,)
-    assert run_to_end(made.token_ids([ids], Truncation(), DOCUMENT)).tails == (0,)
-    assert run_to_end(tokenization(attend_to_expansion=True).token_ids([ids], Truncation(), QUERY)).tails == (0,)
+    assert run_to_end(made.token_ids([ids], Truncation(), QUERY)).unattended_tails == (tail,)
+    assert run_to_end(made.token_ids([ids], Truncation(), DOCUMENT)).unattended_tails == (0,)
+    assert run_to_end(
+        tokenization(attend_to_expansion=True).token_ids([ids], Truncation(), QUERY)
+    ).unattended_tails == (0,)
 
 
 def test_the_token_that_ends_a_text_may_expand_it() -> None:
@@ -111,8 +113,8 @@ def test_the_token_that_ends_a_text_may_expand_it() -> None:
     made = tokenization(expansion_id=2)
     ids, tail = tokenize(made, "a b", QUERY)
     assert (ids, tail) == ([1, 4, 5, 2, 2, 2, 2, 2], 4)
-    assert run_to_end(made.token_ids([ids], Truncation(), QUERY)).tails == (4,)
-    assert run_to_end(made.token_ids([[1, 4, 2]], Truncation(), QUERY)).tails == (0,)
+    assert run_to_end(made.token_ids([ids], Truncation(), QUERY)).unattended_tails == (4,)
+    assert run_to_end(made.token_ids([[1, 4, 2]], Truncation(), QUERY)).unattended_tails == (0,)
 
 
 async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:

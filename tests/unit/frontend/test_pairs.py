@@ -12,7 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.segments import longest_first
 from frontend_service.tokenizing.pairs.tokenizer import SLICE_TOKENS

@@ -15,7 +15,7 @@ from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing import prefix as reader
 from frontend_service.tokenizing import tokenizer as tokenization
 from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_threads import Slices, run_to_end
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices, run_to_end
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
@@ -57,7 +57,7 @@ def twins(kind: str, limit: int, template: bool = False) -> tuple[ModelTokenizer
     return ModelTokenizer(content, model), twin
 
 
-def outcome(slices: Slices[TokenizedBatch]) -> TokenizedBatch | tuple[type[Exception], str]:
+def outcome(slices: TimeSlices[TokenizedBatch]) -> TokenizedBatch | tuple[type[Exception], str]:
     """What they return, or the error and its field."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "TOKEN_LETTERS", 1)  # so that little is read of short texts too

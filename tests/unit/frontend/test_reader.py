@@ -74,7 +74,7 @@ def tokenizer_of(kind: str, markers: bool) -> Tokenizer:
 def kept(encoding: Encoding, need: Need, start: int = 0) -> tuple[list[int], list[tuple[int, int]]]:
     """The tokens that a cut leaves, and where they lie."""
     count = min(len(encoding), need.tokens)
-    part = slice(0, count) if need.cut is TruncationSide.RIGHT else slice(len(encoding) - count, None)
+    part = slice(0, count) if need.cut_side is TruncationSide.RIGHT else slice(len(encoding) - count, None)
     return encoding.ids[part], [(first + start, last + start) for first, last in encoding.offsets[part]]
 
 
@@ -90,7 +90,7 @@ def test_what_is_read_equals_all_of_it_cut(
     However little is read at first.
     """
     tokenizer = tokenizer_of(kind, markers)
-    need, whole = Need(tokens=tokens, cut=cut), tokenizer.encode(text)
+    need, whole = Need(tokens=tokens, cut_side=cut), tokenizer.encode(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "TOKEN_LETTERS", letters)
         found = PrefixReader(tokenizer).read(text, need, offsets=True)
@@ -130,7 +130,7 @@ def test_the_first_word_of_what_is_read_is_not_trusted(
     whole = tokenizer.encode(text)
     monkeypatch.setattr(reader, "TOKEN_LETTERS", letters)
     for tokens, cut in product(range(1, 40), TruncationSide):
-        need = Need(tokens=tokens, cut=cut)
+        need = Need(tokens=tokens, cut_side=cut)
         assert kept(PrefixReader(tokenizer).read(text, need).encoding, need)[0] == kept(whole, need)[0]
 
 
@@ -145,7 +145,7 @@ def test_no_more_is_read_than_about_what_is_needed(kind: str, cut: TruncationSid
             asked.extend(map(len, texts))
             return super()._encode(texts, offsets)
 
-    read = Counted(tokenizer_of(kind, True)).read("other the words " * 1000, Need(tokens=9, cut=cut))
+    read = Counted(tokenizer_of(kind, True)).read("other the words " * 1000, Need(tokens=9, cut_side=cut))
     assert not read.whole
     assert sum(asked) < 200
 
@@ -153,7 +153,7 @@ def test_no_more_is_read_than_about_what_is_needed(kind: str, cut: TruncationSid
 @pytest.mark.parametrize("cut", TruncationSide)
 def test_of_a_text_without_spaces_no_more_is_read_than_about_what_is_needed(cut: TruncationSide) -> None:
     """BERT's tokenizers split between ideographs, unless told not to, or where an added token holds one."""
-    text, need = "中文字漢" * 1000, Need(tokens=9, cut=cut)
+    text, need = "中文字漢" * 1000, Need(tokens=9, cut_side=cut)
     tokenizer = made("BERT", markers=False)
     found = PrefixReader(tokenizer).read(text, need)
     assert not found.whole
@@ -195,7 +195,7 @@ def test_what_is_not_known_is_read_whole(change: dict[str, object]) -> None:
     text = "a b " * 100
     assert SplitPoints(tokenizer).end_of_prefix(text, 40) is None
     assert SplitPoints(tokenizer).start_of_suffix(text, 40) is None
-    assert PrefixReader(tokenizer).read(text, Need(tokens=2, cut=TruncationSide.RIGHT)).whole
+    assert PrefixReader(tokenizer).read(text, Need(tokens=2, cut_side=TruncationSide.RIGHT)).whole
 
 
 def test_merges_that_go_on_after_a_space_keep_a_text_whole() -> None:

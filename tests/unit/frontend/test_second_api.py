@@ -29,6 +29,7 @@ from selvage.v1.ranking_pb2_grpc import RankingServiceStub
 from shared.errors import Overloaded
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.server.calls import Calls
+from shared.server.rpc.interceptor import Interceptor
 from shared.server.services import PUBLIC_SERVICES
 from shared.server.serving import Server
 
@@ -123,6 +124,22 @@ async def hasty_house() -> AsyncIterator[House]:
     """Calls without a deadline get next to no time."""
     async for each in opened(0.01):
         yield each
+
+
+async def test_a_contract_of_any_name_is_held_to_the_rules() -> None:
+    """A server that drains refuses its calls, although nothing but the registration names it."""
+    calls = Calls(timeout=9)
+    calls.refuse()
+    server = grpc.aio.server(interceptors=[Interceptor(calls, ThreadPoolExecutor(1))])
+    echo: Any = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("third.v1.Echo", {"Echo": echo}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await channel.unary_unary("/third.v1.Echo/Echo")(b"")
+    await server.stop(0)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_both_apis_embed_alike(house: House) -> None:

@@ -19,7 +19,7 @@ from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
 from frontend_service.services.ranking import RankingService
-from frontend_service.tokenizing.fair_threads import Slices
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.errors import Internal, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
@@ -168,7 +168,7 @@ async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread() -> None:
     made, _ = service(Limits(request_tokens=500))
     here, texts = threading.current_thread(), ["a"] * 200
 
-    def slices(tokens: int) -> Slices[bool]:
+    def slices(tokens: int) -> TimeSlices[bool]:
         yield tokens
         return threading.current_thread() is here
 
@@ -184,7 +184,7 @@ async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:
     made, worker = service()
     panics = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     content = json.dumps(json.loads(tokenizer_json()) | {"pre_tokenizer": panics}).encode()
-    worker.served = replace(worker.served, tokenization=ModelTokenizer(content, worker.served.card))
+    worker.served = replace(worker.served, tokenizer=ModelTokenizer(content, worker.served.card))
     for text in ("a" * 40 + "b", "a" * 4000 + "b"):
         with pytest.raises(Internal, match="the tokenizer failed on this request"):
             await ModelService(made).tokenize(TokenizeRequest(texts=(text,)))

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.workers.split_job import SplitWorker, cut_runs, job_part, join_results, shared_head, token_shares
+from frontend_service.workers.split_job import (
+    SplitWorker,
+    cut_runs,
+    job_part,
+    join_results,
+    shared_queries,
+    token_shares,
+)
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod
@@ -42,7 +49,7 @@ def test_parts_joined_are_the_whole(texts: list[list[int]], head: int, wanted: l
     work = score(head) if head else Classify()
     tails = tuple(number % 3 for number in range(len(texts)))
     job = Job(id=1, work=work, tokens=RaggedTokens.of(texts), unattended_tails=tails, key="k", remaining=3.0)
-    assert shared_head(job) == head
+    assert shared_queries(job) == head
     runs = [run for run in cut_runs(job.tokens.lengths[head:], wanted) if run]
     assert [each for run in runs for each in run] == list(range(len(texts) - head))
     parts = [job_part(job, head, run) for run in runs]
@@ -86,4 +93,4 @@ def test_what_belongs_together_is_not_split() -> None:
         score(2, Layout.PAIRS),
         Classify(tokens=True),
     ]
-    assert [shared_head(Job(id=1, work=work)) for work in works] == [None] * 3
+    assert [shared_queries(Job(id=1, work=work)) for work in works] == [None] * 3

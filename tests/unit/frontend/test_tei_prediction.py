@@ -7,6 +7,7 @@ import pytest
 from tei_answers import LEFT, answer
 
 from frontend_service.api.tei_v1.codec import prediction, ranking
+from frontend_service.domain.ranking_requests import ScoreNormalization
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.classification import Classified
 from shared.errors import InvalidInput
@@ -35,7 +36,8 @@ def test_raw_scores_are_logits(raw: bool) -> None:
     single = prediction.predict_request_from_pb([pb.PredictRequest(inputs="a", **options)])
     pair = prediction.predict_pair_request_from_pb([pb.PredictPairRequest(inputs=["a", "b"], **options)])
     ranked = ranking.rerank_request_from_pb([pb.RerankRequest(query="a", texts=["b"], **options)])
-    assert (single.normalize, pair.normalize, ranked.activated, ranked.normalize) == (not raw, not raw, not raw, None)
+    assert (single.normalize, pair.normalize) == (not raw, not raw)
+    assert ranked.normalization is (ScoreNormalization.LOGITS if raw else ScoreNormalization.ACTIVATED)
     assert single.cut == pair.cut == ranked.query_cut == ranked.document_cut == cut
     assert (pair.texts, pair.pairs) == (("a",), ("b",))
 

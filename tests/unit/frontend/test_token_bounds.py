@@ -5,7 +5,7 @@ import pytest
 from asgi import HttpApi, Worker
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import LimitExceeded
 from shared.vectors import ScoringMethod, Task, TruncationSide

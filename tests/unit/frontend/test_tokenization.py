@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from frontend_service.domain.limits import TEXT_LETTERS
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing import prefix as reader
-from frontend_service.tokenizing.fair_threads import run_to_end
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.token_limits import TokenLimits
 from frontend_service.tokenizing.tokenizer import SLICE_IDS, ModelTokenizer
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask

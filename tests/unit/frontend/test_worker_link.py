@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 import fakes
 import pytest
@@ -41,7 +42,19 @@ async def test_a_worker_that_loads_is_waited_for() -> None:
         await world.until(True)
         model = world.fleet.model("fake")
         assert (model.card, model.queued_tokens) == (worker.card, 1000)
-        assert model.tokenization.tokenizer.get_vocab_size() == len(fakes.WORDS)
+        assert model.tokenizer.tokenizer.get_vocab_size() == len(fakes.WORDS)
+
+
+async def test_readiness_is_reported_when_it_changes() -> None:
+    """Once at the start, and not again after attempts that change nothing."""
+    reports: asyncio.Queue[bool] = asyncio.Queue()
+    fleet = Fleet([], ThreadPoolExecutor(1), reports.put)
+    following = asyncio.create_task(fleet._follow_changes())
+    for _ in range(3):
+        fleet._changed.set()
+        await eventually(lambda: not fleet._changed.is_set())
+    following.cancel()
+    assert (await reports.get(), reports.empty()) == (False, True)
 
 
 def _why(fleet: Fleet) -> str:
@@ -60,7 +73,7 @@ async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: Worl
         await world.run()
     world.workers[0].load = Load()
     await world.until(True)
-    assert world.fleet.model("").tokenization is before.tokenization
+    assert world.fleet.model("").tokenizer is before.tokenizer
     assert world.workers[0].fetched == 1
 
 

@@ -1,6 +1,7 @@
 """Every accepted job is answered exactly once, whatever the engine does."""
 
 import asyncio
+import threading
 from concurrent.futures import Executor
 
 import pytest
@@ -16,7 +17,7 @@ from shared.errors import (
     WorkerUnavailable,
 )
 from shared.jobs import JobResult
-from support.threaded_engine import MARK, FakeEngine, FakeProgress, ask, async_loop, job, outcome
+from support.threaded_engine import MARK, FakeEngine, FakeFlight, FakeProgress, ask, async_loop, job, outcome
 
 
 async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
@@ -136,6 +137,29 @@ async def test_an_id_can_be_used_again_while_its_cancelled_job_ends(device: Exec
         second = ask(running, job(1, 7))
         engine.gate.set()
         assert await asyncio.wait_for(outcome(second), 10) == (7,)
+
+
+async def test_a_job_may_be_cancelled_while_its_step_is_collected(
+    device: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another thread: nobody gets its outcome; the job beside it, and a new one of the same id, get their own."""
+    collecting, go_on, collect = threading.Event(), threading.Event(), FakeFlight.collect
+
+    def slowly(self: FakeFlight) -> None:
+        collecting.set()
+        go_on.wait()
+        collect(self)
+
+    monkeypatch.setattr(FakeFlight, "collect", slowly)
+    async with async_loop(FakeEngine(device), step_tokens=10_000) as running:
+        cancelled, beside = ask(running, job(1, *[10] * 200)), ask(running, job(2, *[10] * 200))
+        await asyncio.to_thread(collecting.wait)
+        running.cancel([1])
+        again = ask(running, job(1, 7))
+        go_on.set()
+        assert await asyncio.wait_for(outcome(beside), 10) == (10,) * 200
+        assert await asyncio.wait_for(outcome(again), 10) == (7,)
+        assert not cancelled.done()
 
 
 async def test_closing_fails_what_is_still_held(device: Executor) -> None:

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_worker.link import unread
+from gpu_worker.link import unsent
 from gpu_worker.link.attachment import Attachment
-from gpu_worker.link.unread import Unread
+from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
+from shared.codec.results import UnsentOutcome
 from shared.errors import SelvageError
 from shared.jobs import Classify, Job, JobResult
 from shared.load import Load
@@ -18,6 +19,8 @@ from shared.ragged import RaggedTokens
 from support.clockwork import in_no_time
 
 MODEL = "a fingerprint"
+FRAME = UnsentOutcome(0, JobResult(scores=b"a number")).frame
+"""Bytes that a result counts for beside its scores."""
 Tell = Callable[[JobResult | SelvageError], None]
 
 
@@ -44,15 +47,15 @@ class FakeJobs:
         self.aside -= set(ids)
 
     def answer(self, identity: int, size: int) -> None:
-        """The result has so many bytes."""
+        """The result counts for so many bytes."""
         assert identity not in self.aside
-        self.held.pop(identity)(JobResult(scores=bytes(size)))
+        self.held.pop(identity)(JobResult(scores=bytes(size - FRAME)))
 
 
 class Frontend:
     """Attached, with a reader that reads when it is told to."""
 
-    def __init__(self, jobs: FakeJobs, everything: Unread, first_id: int) -> None:
+    def __init__(self, jobs: FakeJobs, everything: UnsentLimit, first_id: int) -> None:
         self.jobs, self._next = jobs, first_id
         self.attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), everything, log_jobs=False)
         self.received = 0
@@ -91,61 +94,61 @@ def jobs() -> FakeJobs:
 
 
 @pytest.fixture
-def everything() -> Unread:
-    return Unread(1000)
+def everything() -> UnsentLimit:
+    return UnsentLimit(10_000)
 
 
 @in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much all together may have."""
-    monkeypatch.setattr(unread, "UNSENT_BYTES", 100)
-    slow = Frontend(jobs, Unread(1000), 0)
-    first = await slow.leaves(100)
+    monkeypatch.setattr(unsent, "UNSENT_BYTES", 1000)
+    slow = Frontend(jobs, UnsentLimit(10_000), 0)
+    first = await slow.leaves(1000)
     assert jobs.aside == set()
-    second = await slow.leaves(1)
+    second = await slow.leaves(200)
     assert jobs.aside == {first, second}
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await slow.ask()  # nothing more is taken of it
     await slow.read()
     assert jobs.aside == set()
-    jobs.answer(first, 10)
+    jobs.answer(first, 200)
     assert await slow.ask()
 
 
-async def test_all_together_have_one_bound(jobs: FakeJobs, everything: Unread) -> None:
+async def test_all_together_have_one_bound(jobs: FakeJobs, everything: UnsentLimit) -> None:
     """Whoever has more than an even share waits, as soon as it would get more; who has less goes on."""
     slow, other, good = (Frontend(jobs, everything, 100 * number) for number in (1, 2, 3))
-    waiting = await slow.leaves(800)
+    waiting = await slow.leaves(8000)
     assert jobs.aside == set()  # nobody else has anything
-    await other.leaves(150)
-    assert (everything.total, jobs.aside) == (950, set())
-    more = await slow.leaves(100)
-    assert (everything.total, jobs.aside) == (1050, {waiting, more})
+    await other.leaves(1500)
+    assert (everything.total, jobs.aside) == (9500, set())
+    more = await slow.leaves(1000)
+    assert (everything.total, jobs.aside) == (10_500, {waiting, more})
     for _ in range(5):
-        await good.leaves(200)  # over the bound, each time
+        await good.leaves(2000)  # over the bound, each time
         assert jobs.aside == {waiting, more}
         await good.read()
-    await other.leaves(100)
+    await other.leaves(1000)
     assert jobs.aside == {waiting, more}
     await slow.read()
-    assert (everything.total, jobs.aside) == (250, set())
+    assert (everything.total, jobs.aside) == (2500, set())
 
 
-async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everything: Unread) -> None:
+async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everything: UnsentLimit) -> None:
     """What it has not read is gone with it."""
     slow, good = Frontend(jobs, everything, 100), Frontend(jobs, everything, 200)
-    await slow.leaves(2000)
+    await slow.leaves(20_000)
     slow.attachment.close()
     assert everything.total == 0
-    await good.leaves(900)
+    await good.leaves(9000)
     assert jobs.aside == set()
 
 
 async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -> None:
     """A message of many jobs is taken with breaths between, and answers may come meanwhile."""
     jobs = FakeJobs()
-    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), Unread(1 << 30), log_jobs=False)
+    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     taking = asyncio.create_task(attachment.receive(jobs_to_pb(many, MODEL)))
     while 0 not in jobs.held:  # noqa: ASYNC110
@@ -153,3 +156,15 @@ async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -
     jobs.answer(0, 100 * 1024 * 1024)
     await taking
     assert jobs.aside == set(range(1, 200))
+
+
+async def test_jobs_that_are_refused_count_too() -> None:
+    """A frontend that sends jobs which are refused, and reads none of the errors, has to read before it sends more."""
+    jobs = FakeJobs()
+    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(10_000), log_jobs=False)
+    many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
+    message = jobs_to_pb(many, "another fingerprint")
+    await asyncio.wait_for(attachment.receive(message), 5)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(attachment.receive(message), 0.05)
+    assert jobs.held == {}

@@ -4,6 +4,7 @@ import asyncio
 import selectors
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from math import inf
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_worker.device.inline import Inline
 from gpu_worker.loop.actions import Idle, Wait
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.interface import JobSlice, OutOfMemory, RunningJob
+from gpu_worker.loop.interface import JobSlice, OpenJob, OutOfMemory
 from gpu_worker.loop.loop import LEAD_SECONDS, Loop
 from gpu_worker.loop.steps import JobOutcome
 from shared.jobs import Job, JobResult
@@ -94,7 +95,7 @@ class TimedEngine:
 
 
 def described(job_slice: JobSlice) -> tuple[int, int, int]:
-    running: RunningJob | Any = job_slice.job
+    running: OpenJob | Any = job_slice.job
     return running.job.id, job_slice.start, job_slice.stop
 
 
@@ -190,7 +191,7 @@ JOBS = st.lists(st.integers(1, 60) | st.just(NO_ROOM), min_size=1, max_size=12)
 @given(
     callers=st.lists(st.lists(JOBS, min_size=1, max_size=4), min_size=1, max_size=12),
     step_tokens=st.integers(20, 300),
-    step_seconds=st.sampled_from([0.0, 0.1]),
+    step_seconds=st.sampled_from([inf, 0.1]),
     speed=st.sampled_from([97.3, 1013.7, 30011.9]),
     overhead=st.sampled_from([0.0, 0.0137, 0.113]),
 )

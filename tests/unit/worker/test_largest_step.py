@@ -17,10 +17,10 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.retries import silent
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.queue.step_size import LEAST_TOKENS, SPARE, Trial, find_step_size
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.memory_probe import largest_jobs, probe_step_size, run_largest_steps
+from gpu_worker.startup.memory_trials import largest_jobs, run_largest_steps, try_step_sizes
+from gpu_worker.startup.step_size import SMALLEST_STEP, SPARE_MEMORY, Trial, find_step_size
 from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
@@ -31,12 +31,12 @@ from support.tiny import CPU
 ROOM = 24 << 30
 
 
-def device(weights: int, token: int, room: int = ROOM) -> Callable[[int], Trial]:
+def device(weights: int, token: int, available: int = ROOM) -> Callable[[int], Trial]:
     """A step takes the weights and so many bytes a token, and runs out where that is more than there is."""
 
     def measure(tokens: int) -> Trial:
         taken = weights + tokens * token
-        return Trial(tokens=tokens, taken=taken if taken <= room else None, room=room)
+        return Trial(tokens=tokens, taken=taken if taken <= available else None, available=available)
 
     return measure
 
@@ -46,27 +46,29 @@ def test_a_step_that_fits_stays() -> None:
     assert [each.tokens for each in find_step_size(device(1 << 30, 100_000), 16384)] == [16384]
 
 
-@given(weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(LEAST_TOKENS, 1 << 17))
+@given(
+    weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(SMALLEST_STEP, 1 << 17)
+)
 def test_what_is_settled_fits(weights: int, token: int, default: int) -> None:
     """With a tenth to spare, unless it is the least; no halving went too far; else the model is refused."""
     measure = device(weights, token)
-    if measure(LEAST_TOKENS).taken is None:
-        with pytest.raises(ModelRefused, match=f"a step of {LEAST_TOKENS} tokens runs out of 24.0 GiB"):
+    if measure(SMALLEST_STEP).taken is None:
+        with pytest.raises(ModelRefused, match=f"a step of {SMALLEST_STEP} tokens runs out of 24.0 GiB"):
             find_step_size(measure, default)
         return
     trials = find_step_size(measure, default)
     *before, last = trials
     assert last.taken is not None
-    assert last.taken <= (1 - SPARE) * ROOM or last.tokens == LEAST_TOKENS
+    assert last.taken <= (1 - SPARE_MEMORY) * ROOM or last.tokens == SMALLEST_STEP
     assert not any(each.fits for each in before)
-    assert all(after.tokens == max(LEAST_TOKENS, each.tokens // 2) for each, after in pairwise(trials))
+    assert all(after.tokens == max(SMALLEST_STEP, each.tokens // 2) for each, after in pairwise(trials))
 
 
 def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
     """It ran, but with 95 of 100 parts taken."""
-    trials = find_step_size(device(0, 95, room=16384 * 100), 16384)
+    trials = find_step_size(device(0, 95, available=16384 * 100), 16384)
     assert [(each.tokens, each.fits) for each in trials] == [(16384, False), (8192, True)]
-    assert str(replace(trials[0], taken=23 << 30, room=ROOM)) == "a step of 16384 tokens takes 23.0 of 24.0 GiB"
+    assert str(replace(trials[0], taken=23 << 30, available=ROOM)) == "a step of 16384 tokens takes 23.0 of 24.0 GiB"
 
 
 def test_the_users_own_number_is_refused_where_it_does_not_fit() -> None:
@@ -103,8 +105,8 @@ class Counted:
 class FakeMemory:
     """1,000 bytes of weights, and one a token of a step."""
 
-    def __init__(self, room: int) -> None:
-        self.room, self.peak = room, 0
+    def __init__(self, available: int) -> None:
+        self.available, self.peak = available, 0
         self.batches: list[tuple[int, int]] = []
 
     def reset_peak(self) -> None:
@@ -113,7 +115,7 @@ class FakeMemory:
     def take(self, batch: RaggedBatch) -> None:
         self.batches.append((batch.total, batch.longest))
         self.peak = max(self.peak, 1000 + batch.total)
-        if self.peak > self.room:
+        if self.peak > self.available:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
 
@@ -135,8 +137,8 @@ HEADS = ["tiny-bert", "tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-
 @pytest.mark.parametrize("name", HEADS)
 def test_a_real_engine_is_given_what_its_device_holds(name: str) -> None:
     """Steps that run out are answered, not raised, and halved; no step has more tokens than were tried."""
-    memory = FakeMemory(room=1000 + 700)
-    trials = probe_step_size(engine(name, memory), memory, 0, silent)
+    memory = FakeMemory(available=1000 + 700)
+    trials = try_step_sizes(engine(name, memory), memory, 0, silent)
     assert [each.tokens for each in trials] == [2048, 1024, 512]
     assert [each.taken for each in trials] == [None, None, 1000 + max(total for total, _ in memory.batches[-2:])]
     assert max(total for total, _ in memory.batches) <= 2048
@@ -166,27 +168,27 @@ def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
 @pytest.mark.parametrize("tokens", [1, 2, 255])
 def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
     """Somebody may ask for it."""
-    memory = FakeMemory(room=10**6)
-    assert probe_step_size(engine("tiny-colbert", memory), memory, tokens, silent)[-1].tokens == tokens
+    memory = FakeMemory(available=10**6)
+    assert try_step_sizes(engine("tiny-colbert", memory), memory, tokens, silent)[-1].tokens == tokens
 
 
 def test_nothing_is_rehearsed_on_a_processor() -> None:
     """Whose step keeps its tokens."""
-    memory = FakeMemory(room=1)
-    assert probe_step_size(engine("tiny-bert", memory), CPU.device_memory, 10**9, silent) == []
+    memory = FakeMemory(available=1)
+    assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory, 10**9, silent) == []
     assert memory.batches == []
 
 
 def test_another_failure_is_no_lack_of_memory() -> None:
     """It is told, and logged by whoever is told of failed steps."""
-    memory, reports = FakeMemory(room=10**6), list[str]()
+    memory, reports = FakeMemory(available=10**6), list[str]()
 
     def fail(batch: RaggedBatch) -> None:
         raise RuntimeError("a bug")
 
     memory.take = fail  # type: ignore[method-assign]
     with pytest.raises(Internal):
-        probe_step_size(engine("tiny-bert", memory), memory, 0, lambda event, *_: reports.append(event))
+        try_step_sizes(engine("tiny-bert", memory), memory, 0, lambda event, *_: reports.append(event))
     assert reports == ["step failed"]
 
 
@@ -201,10 +203,10 @@ def held() -> int:
 
 
 @pytest.mark.parametrize("name", ["tiny-bge-m3", "tiny-cross-encoder"])
-@pytest.mark.parametrize("room", [10**6, 1000], ids=["room", "full"])
-def test_memory_after_many_steps_is_that_after_one(name: str, room: int) -> None:
+@pytest.mark.parametrize("available", [10**6, 1000], ids=["room", "full"])
+def test_memory_after_many_steps_is_that_after_one(name: str, available: int) -> None:
     """Steps that ran leave nothing even to the garbage collector; those that ran out leave it their token ids."""
-    memory = FakeMemory(room=room)
+    memory = FakeMemory(available=available)
     made = engine(name, memory)
     run_largest_steps(made, memory, silent, 300)
     gc.collect()
@@ -213,7 +215,7 @@ def test_memory_after_many_steps_is_that_after_one(name: str, room: int) -> None
     try:
         for _ in range(10):
             run_largest_steps(made, memory, silent, 300)
-        if room == 1000:
+        if available == 1000:
             gc.collect()
         assert held() == after_one
     finally:
@@ -222,7 +224,7 @@ def test_memory_after_many_steps_is_that_after_one(name: str, room: int) -> None
 
 def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trial, and the tokens of a step that came of them; or one line where the user's own number does not fit."""
-    memory = FakeMemory(room=1000 + 700)
+    memory = FakeMemory(available=1000 + 700)
     made = engine("tiny-bert", memory).model
     monkeypatch.setattr(OnDevice, "device_memory", memory)
     assert check_model("tiny", lambda: made) == 0
@@ -239,7 +241,7 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
 
 async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its own accord it halves; a number that the user set is refused."""
-    memory = FakeMemory(room=1000 + 700)
+    memory = FakeMemory(available=1000 + 700)
     made = engine("tiny-bert", memory)
 
     async def tokens(*arguments: str) -> int:

@@ -90,7 +90,8 @@ def test_a_step_is_launched_early_once_it_is_whole(waits: int, worth: bool) -> N
     loop.submit(job(1, 60))
     assert loop.next_action() == Launch()
     assert loop.advance() == []
-    loop.steps_under_way[0].handle.arrived = Future()  # it has not arrived
+    assert loop.older_step is not None
+    loop.older_step.handle.arrived = Future()  # it has not arrived
     if waits:
         loop.submit(job(2, *[1] * waits))
     assert loop.next_action() == (Launch() if worth else Wait(inf))

@@ -14,6 +14,7 @@ from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import engine as engine_module
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.encode import EncodeSlice
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.sequences import Step
 from gpu_worker.loop.loop import Loop
@@ -116,7 +117,18 @@ def waiting(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StepDownload, "wait", waited)
 
 
-PLACES = [packing, uploading, computing, downloading, waiting]
+def filling(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
+    """The host's memory, where a job's table is made and filled."""
+    on_host = EncodeSlice.on_host
+
+    def filled(self: EncodeSlice) -> None:
+        crowded.heed(self._packed.tokens)
+        on_host(self)
+
+    patch.setattr(EncodeSlice, "on_host", filled)
+
+
+PLACES = [packing, uploading, computing, downloading, waiting, filling]
 Place = Callable[[Crowded, pytest.MonkeyPatch], None]
 
 

@@ -1,6 +1,6 @@
 """How fast steps are, by their size."""
 
-from gpu_worker.queue.pace import FRESH, Pace
+from gpu_worker.queue.pace import FRESH_STEPS, Pace
 
 
 def test_small_steps_do_not_make_full_ones_look_slow() -> None:
@@ -8,7 +8,7 @@ def test_small_steps_do_not_make_full_ones_look_slow() -> None:
     pace = Pace()
     assert pace.speed(1000) == 0
     pace.learn(1000, 0.1)
-    for _ in range(10 * FRESH):
+    for _ in range(10 * FRESH_STEPS):
         pace.learn(10, 0.05)
     assert (pace.speed(1000), pace.speed(10)) == (10_000, 200)
 
@@ -17,7 +17,7 @@ def test_what_was_slow_once_is_tried_again() -> None:
     """By what smaller steps show, once it is long ago."""
     pace = Pace()
     pace.learn(1000, 100.0)
-    for _ in range(FRESH - 1):
+    for _ in range(FRESH_STEPS - 1):
         pace.learn(500, 0.05)
     assert pace.speed(1000) == 10
     pace.learn(500, 0.05)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import BertConfig
 
-from gpu_worker.model.verify.probes import ACCELERATOR, PROCESSOR, Budget, Probes
+from gpu_worker.model.verify.probes import ACCELERATOR, PROCESSOR, ProbeCosts, Probes
 from gpu_worker.random_models import miniature
 
 WIDTH = 64
@@ -38,9 +38,9 @@ def test_the_longest_text_is_among_them() -> None:
     whole = Probes.of(config, 512, limit=300)
     assert (whole.longest, whole.notice(300)) == (300, "")
     assert whole.notice(301) == "compared at load with texts of up to 300 tokens, not longer"
-    small = Probes.of(config, 512, limit=300, budget=Budget(score_bytes=4 * 4 * 200**2, flops=1e12))
+    small = Probes.of(config, 512, limit=300, costs=ProbeCosts(score_bytes=4 * 4 * 200**2, flops=1e12))
     assert small.longest == 200
-    short = Probes.of(config, 512, limit=300, flops_per_token=1.0, budget=Budget(score_bytes=1 << 30, flops=400.0))
+    short = Probes.of(config, 512, limit=300, flops_per_token=1.0, costs=ProbeCosts(score_bytes=1 << 30, flops=400.0))
     assert 40 < short.longest < 300
 
 
@@ -53,5 +53,5 @@ def test_a_step_has_more_tokens_than_a_text_has_positions() -> None:
 def test_an_accelerator_that_the_model_fills_leaves_little_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor has its own budget."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (800, 10_000))
-    assert Budget.of(torch.device("cuda")) == Budget(score_bytes=100, flops=ACCELERATOR.flops)
-    assert Budget.of(torch.device("cpu")) == PROCESSOR
+    assert ProbeCosts.of(torch.device("cuda")) == ProbeCosts(score_bytes=100, flops=ACCELERATOR.flops)
+    assert ProbeCosts.of(torch.device("cpu")) == PROCESSOR

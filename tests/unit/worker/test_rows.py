@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.row_outputs import RowForm, RowGroup
+from gpu_worker.engine.step.row_outputs import RowFormat, RowGroup
 from gpu_worker.kernels.rows import packing
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import DataType, MultiVectors
@@ -27,10 +27,10 @@ def hidden_of(lengths: list[int], width: int = 6) -> tuple[torch.Tensor, RaggedB
 def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, bool]]) -> None:
     """Each row is cut and normalised as its own job wants."""
     rows, download = torch.randn(len(wishes), 6, generator=torch.Generator().manual_seed(1)), StepDownload()
-    groups: dict[RowForm, RowGroup] = {}
+    groups: dict[RowFormat, RowGroup] = {}
     outputs = []
     for number, (width, unit) in enumerate(wishes):
-        form = RowForm(dimensions=width, unit=unit, data_type=DataType.FLOAT32)
+        form = RowFormat(dimensions=width, unit=unit, data_type=DataType.FLOAT32)
         outputs.append(groups.setdefault(form, RowGroup(form)).add_rows(np.array([number])))
     for group in groups.values():
         group.finish(rows[torch.from_numpy(group.index)], download)

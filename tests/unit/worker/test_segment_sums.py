@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import RowKernels, Segments
+from gpu_worker.kernels.rows.interface import RowKernels, WeightedRanges
 from gpu_worker.kernels.rows.plain import PlainRows
 from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
@@ -27,7 +27,7 @@ MODES = [mode for mode in POOLINGS if "mean" in mode]
 
 
 @st.composite
-def some_segments(draw: st.DrawFn) -> Segments:
+def some_segments(draw: st.DrawFn) -> WeightedRanges:
     """In any order, with gaps, overlapping, empty, of one row, longer than a chunk."""
     lengths = draw(st.lists(st.integers(0, 50), min_size=0, max_size=4))
     starts = [draw(st.integers(0, ROWS - length)) for length in lengths]
@@ -37,14 +37,14 @@ def some_segments(draw: st.DrawFn) -> Segments:
 @settings(max_examples=20)
 @given(some_segments(), st.sampled_from(DTYPES), st.sampled_from([1, 8, 50, 136]), st.sampled_from([1, 7, 32, 40, 128]))
 def test_sums_equal_the_twins(
-    kernel: ModuleType, segments: Segments, dtype: torch.dtype, width: int, chunk: int
+    kernel: ModuleType, ranges: WeightedRanges, dtype: torch.dtype, width: int, chunk: int
 ) -> None:
     """Weights that are equal and that grow, number formats, widths, chunks."""
     rows = some_rows(ROWS, width, dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "CHUNK_ROWS", chunk)
-        ours = total(kernel.TritonRows(), segments, rows)
-    theirs = total(PLAIN, segments, rows)
+        ours = total(kernel.TritonRows(), ranges, rows)
+    theirs = total(PLAIN, ranges, rows)
     assert ours.dtype == torch.float32
     assert ours.shape == theirs.shape
     assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)

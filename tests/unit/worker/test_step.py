@@ -23,7 +23,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
 from selvage.worker.v1 import worker_pb2
 from shared.codec.leading_piece import led_by
-from shared.codec.results import Sending
+from shared.codec.results import UnsentOutcome
 from shared.jobs import Classify, Encode, Job
 from shared.vectors import DataType
 from support.tiny import CPU, DENSE, MULTI, encode, run, tokens
@@ -114,7 +114,7 @@ def test_a_row_is_copied_once_from_the_download_to_its_message() -> None:
         size = len(result.tokens.data)
         assert size > 1_000_000
         assert tracemalloc.get_traced_memory()[1] < size / 4
-        message = led_by(Sending(1, result).piece(size), b"")
+        message = led_by(UnsentOutcome(1, result).take_piece(size), b"")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

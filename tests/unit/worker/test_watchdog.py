@@ -34,7 +34,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
     """The job that met it gets Internal; then the loop ends, so that the process can be started again."""
     engine = Broken(device)
     with ThreadPoolExecutor(1) as host:
-        made = AsyncLoop(engine, host, step_tokens=100, queued_tokens=10_000, probe=job(99, 1))
+        made = AsyncLoop(engine, host, step_tokens=100, queued_tokens=10_000, device_check=job(99, 1))
         running = asyncio.create_task(made.run())
         assert await outcome(ask(made, job(1, 5))) == (5,)
         engine.broken = True
@@ -46,7 +46,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
 async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
     """The probe that follows it succeeds."""
     engine = FakeEngine(device)
-    async with async_loop(engine, probe=job(99, 1)) as running:
+    async with async_loop(engine, device_check=job(99, 1)) as running:
         assert await outcome(ask(running, job(1, 13))) is Internal
         assert await outcome(ask(running, job(2, 5))) == (5,)
         assert any(identity == 99 for step in engine.steps for identity, _ in step)

@@ -72,7 +72,7 @@ class WorkerServiceServicer(object):
 
     def Attach(self, request_iterator, context):
         """The link of a frontend: one stream that stays open while both live. Up: a hello, then messages of many jobs and
-        cancels. Down: a welcome, then messages of many answers, and the load. A stream that ends drops its jobs.
+        cancels. Down: a welcome, then messages of many outcomes, and the load. A stream that ends drops its jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

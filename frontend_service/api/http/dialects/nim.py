@@ -9,12 +9,13 @@ import msgspec
 
 from frontend_service.api.http.body import FILLED, Body
 from frontend_service.api.http.dialects.openai import usage
+from frontend_service.api.http.dialects.pooling_request import NO_IMAGES
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.reply import HttpReply, to_json
 from frontend_service.api.http.route import ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
@@ -30,11 +31,10 @@ TRUNCATE = {None: None, "NONE": False, "END": True}
 
 
 class Passage(msgspec.Struct):
-    """Within the body of POST /v1/ranking:
-    A text; where models of images are served, it may have an image."""
+    """The query or a passage in the body of POST /v1/ranking: a text."""
 
     text: str
-    image: Any = None
+    image: Annotated[Any, msgspec.Meta(description=f"Refused: {NO_IMAGES}.")] = None
 
 
 class RankingBody(msgspec.Struct, kw_only=True):
@@ -53,7 +53,7 @@ def ranking_request(body: RankingBody) -> RerankRequest:
         *((f"passages[{place}]", passage) for place, passage in enumerate(body.passages)),
     ):
         if passage.image is not None:
-            raise InvalidInput(f"{name}.image is there, and there is no model of images", field=f"{name}.image")
+            raise InvalidInput(f"{name}.image is there, and {NO_IMAGES}", field=f"{name}.image")
     truncation = Truncation(
         truncate=TRUNCATE[body.truncate], side=TruncationSide.RIGHT if body.truncate == "END" else None
     )
@@ -63,7 +63,7 @@ def ranking_request(body: RankingBody) -> RerankRequest:
         documents=tuple(passage.text for passage in body.passages),
         query_cut=truncation,
         document_cut=truncation,
-        activated=False,
+        normalization=ScoreNormalization.LOGITS,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from frontend_service.api.http.body import Body, inputs_of
 from frontend_service.api.http.dialects.encoding import OCTETS, bytes_reply
 from frontend_service.api.http.dialects.hosted_request import HostedRequest
-from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest, input_type_of
+from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, each_to_json, now, rows_of, split, to_json
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest, Route
@@ -18,8 +18,6 @@ from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest
 from shared.vectors import OutputKind
-
-__all__ = ["EmbeddingsBody", "MultiVectorBody", "embed_request", "input_type_of", "list_reply", "routes", "usage"]
 
 
 class EmbeddingsBody(HostedRequest, kw_only=True):

@@ -26,8 +26,10 @@ PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
 
 
 class PoolingBody(VectorRequest, kw_only=True):
-    """The body of
-    POST /pooling. Without a `task` the model's own: token vectors before one vector, and labels of a classifier."""
+    """The body of POST /pooling.
+
+    Without a `task` the model's own: token vectors before one vector, and labels of a classifier.
+    """
 
     ACTIVATIONS: ClassVar[tuple[str, ...]] = (*VectorRequest.ACTIVATIONS, "softmax", "activation")
 

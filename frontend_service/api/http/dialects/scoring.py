@@ -17,7 +17,7 @@ from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRe
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import ScoreRequest
+from frontend_service.domain.ranking_requests import ScoreNormalization, ScoreRequest
 from frontend_service.domain.requests import Truncation
 from shared.errors import InvalidInput
 from shared.vectors import Layout
@@ -39,6 +39,12 @@ class ScoringRequest(PoolingRequest, kw_only=True):
     chat_template_kwargs: Annotated[Any, refusing("instruction is what a template takes here", {})] = None
     softmax: Activated = None
     activation: Activated = None
+
+    @property
+    def normalization(self) -> ScoreNormalization:
+        """Activated scores, unless a field says that logits and token rows stay as the model gives them."""
+        raw = self.activated is False
+        return ScoreNormalization.LOGITS_AND_RAW_ROWS if raw else ScoreNormalization.ACTIVATED
 
     @property
     def query_cut(self) -> Truncation:
@@ -98,7 +104,6 @@ class ScoreBody(ScoringRequest, kw_only=True):
 def score_request(body: ScoreBody) -> ScoreRequest:
     """The request for scores of one text with many, or of pairs. Raises InvalidInput."""
     first, second = (texts_of(getattr(body, name)) for name in body.pair)
-    activated = body.activated
     return ScoreRequest(
         model=body.model,
         queries=first,
@@ -108,14 +113,13 @@ def score_request(body: ScoreBody) -> ScoreRequest:
         query_cut=body.query_cut,
         document_cut=body.document_cut,
         sequence_cut=body.cut,
-        activated=activated is not False,
-        raw_rows=activated is False,
+        normalization=body.normalization,
     )
 
 
 def score_reply(parsed: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
-    score_endpoint = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
-    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(score_endpoint)]
+    scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
+    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
     return list_reply(parsed, "score", answer, data)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.codec.fields import enum_from_pb, optional_field, positive_field, usage_to_pb
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
+from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreNormalization, ScoreRequest
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.ranking import Reranked
 from selvage.v1 import ranking_pb2
@@ -28,7 +28,7 @@ def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest
     return {
         "model": message.model,
         "method": method,
-        "normalize": optional_field(message, "normalize"),
+        "normalization": ScoreNormalization.of(optional_field(message, "normalize")),
         "instruction": optional_field(message, "instruction"),
         "weights": _weights_from_pb(message, method),
         **cuts,

@@ -28,14 +28,14 @@ FIELDS = {
 
 
 def tei_error(method: str, error: SelvageError) -> SelvageError:
-    """Translates an error of a call to tei.v1, whose full name is `method`. The new error has no traceback."""
+    """Adapts an error of a call to tei.v1, whose full name is `method`. The new error has no traceback."""
     names = FIELDS.get(method.rpartition("/")[2].removesuffix("Stream"), _INPUT)
     field, message = renamed(error.field, names), renamed(error.message, names)
     prefix = next((prefix for kind, prefix in PREFIXES.items() if isinstance(error, kind)), "")
     wrong_model = isinstance(error, UnknownModel) or (isinstance(error, UnsupportedTask) and field in MODEL_FIELDS)
     if wrong_model:
         prefix = field = ""
-    translated = type(error)(prefix + message, field=field, retry_after=error.retry_after)
+    adapted = type(error)(prefix + message, field=field, retry_after=error.retry_after)
     if wrong_model:
-        translated.status = "FAILED_PRECONDITION"
-    return translated
+        adapted.status = "FAILED_PRECONDITION"
+    return adapted

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from frontend_service.api.tei_v1.codec.fields import compute_metadata, optional_truncate, truncation_from_pb
-from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
 from tei.v1 import tei_pb2 as pb
@@ -23,7 +23,7 @@ def rerank_request_from_pb(messages: Sequence[pb.RerankRequest]) -> RerankReques
         documents=tuple(message.texts),
         query_cut=truncation,
         document_cut=truncation,
-        activated=not message.raw_scores,
+        normalization=ScoreNormalization.LOGITS if message.raw_scores else ScoreNormalization.ACTIVATED,
         return_documents=message.return_text,
     )
 

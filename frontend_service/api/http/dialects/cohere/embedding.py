@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Body, Bound, Count
-from frontend_service.api.http.dialects.openai import input_type_of
-from frontend_service.api.http.dialects.pooling_request import NO_IMAGES
+from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, input_type_of
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, to_json
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest

@@ -31,8 +31,9 @@ NOT_TEXT = {"image": NO_IMAGES, "image_url": NO_IMAGES, "content": "nothing read
 
 
 class CohereRerankBody(ScoringRequest, kw_only=True):
-    """The body of
-    POST /v1/rerank and /v2/rerank, and /rerank where it has `documents`. Longer texts are cut, as Cohere does.
+    """The body of POST /v1/rerank and /v2/rerank, and of /rerank where it has `documents`.
+
+    Longer texts are cut, as Cohere does.
 
     `max_doc_length` is Jina's word for `max_tokens_per_doc`. `max_chunks_per_doc` holds: a document is one chunk.
     """
@@ -64,7 +65,7 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
 
 def rerank_request(body: CohereRerankBody) -> RerankRequest:
     """The request for a ranking of the documents. Raises InvalidInput."""
-    truncate, activated = body.truncation is not False, body.activated
+    truncate = body.truncation is not False
     return RerankRequest(
         model=body.model,
         queries=(body.query,),
@@ -75,8 +76,7 @@ def rerank_request(body: CohereRerankBody) -> RerankRequest:
         query_cut=replace(body.query_cut, truncate=truncate),
         document_cut=replace(body.document_cut, truncate=truncate),
         sequence_cut=replace(body.cut, truncate=truncate),
-        activated=activated is not False,
-        raw_rows=activated is False,
+        normalization=body.normalization,
     )
 
 

@@ -72,7 +72,7 @@ def for_any_name(
 ) -> Callable[[R, RequestTerms], Awaitable[A]]:
     """Wraps `call_service` so that a request may name any model where only one is served."""
 
-    async def ask_resolved(request: R, terms: RequestTerms) -> A:
+    async def call_with_resolved_name(request: R, terms: RequestTerms) -> A:
         return await call_service(replace(request, model=resolved_name(frontend, request.model)), terms)
 
-    return ask_resolved
+    return call_with_resolved_name

@@ -23,8 +23,10 @@ class LabelParameters(msgspec.Struct):
 
 
 class PredictBody(CuttableRequest, kw_only=True):
-    """The body of
-    POST /predict. With `parameters`, as huggingface_hub sends them, the reply is always a list of lists."""
+    """The body of POST /predict.
+
+    With `parameters`, as huggingface_hub sends them, the reply is always a list of lists.
+    """
 
     inputs: Annotated[
         str | Annotated[list[str | Annotated[list[str], FILLED]], FILLED],

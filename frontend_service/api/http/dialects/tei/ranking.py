@@ -7,7 +7,7 @@ from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableReque
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import ParsedRequest
 from frontend_service.api.renaming import Names
-from frontend_service.domain.ranking_requests import RerankRequest
+from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
 
@@ -38,7 +38,7 @@ def rerank_request(body: RerankBody) -> RerankRequest:
         documents=tuple(body.texts),
         query_cut=body.cut,
         document_cut=body.cut,
-        activated=not body.raw_scores,
+        normalization=ScoreNormalization.LOGITS if body.raw_scores else ScoreNormalization.ACTIVATED,
         return_documents=body.return_text,
     )
 

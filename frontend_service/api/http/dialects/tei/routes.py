@@ -143,7 +143,7 @@ def info_endpoint(frontend: Frontend) -> Endpoint:
 
     async def endpoint(_: HttpCall) -> HttpReply:
         requests = frontend.calls.admission.bounds.requests
-        return HttpReply(body=to_json(info.info_reply(frontend.models.get(""), requests, frontend.threads)))
+        return HttpReply(body=to_json(info.info_reply(frontend.models.get(""), requests, frontend.thread_count)))
 
     return endpoint
 

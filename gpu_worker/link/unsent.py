@@ -1,4 +1,4 @@
-"""Bounds the answers that frontends have not read. Whoever exceeds its bound has to read before more is computed."""
+"""Limits the outcomes that wait to be sent: above a limit, nothing more is computed for frontends that do not read."""
 
 from gpu_worker.link.outbox import Outbox
 
@@ -6,10 +6,10 @@ UNSENT_BYTES = 64 * 1024 * 1024
 """Most unsent bytes of one frontend, however few the others have."""
 
 
-class Unread:
-    """One bound for all frontends together. Where it is exceeded, only frontends with more than an even share wait.
+class UnsentLimit:
+    """A limit for the unsent bytes of all frontends together.
 
-    So a frontend that reads goes on whatever others do.
+    Above it only frontends with more than an even share have too much, so one that reads goes on whatever others do.
     """
 
     def __init__(self, limit: int) -> None:
@@ -30,13 +30,13 @@ class Unread:
         """Removes the outbox of a frontend that has gone."""
         self._outboxes.discard(outbox)
 
-    def has_too_much(self, outbox: Outbox) -> bool:
+    def is_exceeded(self, outbox: Outbox) -> bool:
         """Whether nothing more may be computed for a frontend until it reads."""
         unsent = outbox.unsent
         # This is called for every answer, so the sum is taken only where it matters.
         return unsent > UNSENT_BYTES or (unsent > self._even_share and self.total > self._limit)
 
-    def has_little(self, outbox: Outbox) -> bool:
+    def may_resume(self, outbox: Outbox) -> bool:
         """Whether a frontend that had too much may go on: at half its bound, so that it does not stop at once again."""
         return outbox.unsent <= min(UNSENT_BYTES, self._even_share) / 2
 

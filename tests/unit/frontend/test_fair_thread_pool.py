@@ -8,7 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from frontend_service.tokenizing.fair_threads import PATIENCE, TURN, FairThreads, Slices, run_to_end, single_slice
+from frontend_service.tokenizing.fair_thread_pool import (
+    PATIENCE,
+    TURN,
+    FairThreadPool,
+    TimeSlices,
+    run_to_end,
+    single_slice,
+)
 from shared.errors import WorkerUnavailable
 
 
@@ -18,7 +25,7 @@ class Order:
     def __init__(self) -> None:
         self.ran: list[str] = []
 
-    def slices(self, name: str, count: int) -> Slices[str]:
+    def slices(self, name: str, count: int) -> TimeSlices[str]:
         for number in range(count):
             self.ran.append(name)
             yield number
@@ -34,12 +41,12 @@ class Gate:
     def __init__(self) -> None:
         self.begun, self.open = threading.Event(), threading.Event()
 
-    def slices(self) -> Slices[None]:
+    def slices(self) -> TimeSlices[None]:
         self.begun.set()
         self.open.wait()
         yield 0
 
-    async def shut(self, turns: FairThreads) -> "asyncio.Task[None]":
+    async def shut(self, turns: FairThreadPool) -> "asyncio.Task[None]":
         """Holds one thread of these turns from now on."""
         task = asyncio.create_task(turns.run(self.slices()))
         await asyncio.to_thread(self.begun.wait)
@@ -52,7 +59,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
-async def queued(turns: FairThreads, *requests: Slices[str]) -> list["asyncio.Task[str]"]:
+async def queued(turns: FairThreadPool, *requests: TimeSlices[str]) -> list["asyncio.Task[str]"]:
     tasks = [asyncio.create_task(turns.run(request)) for request in requests]
     await asyncio.sleep(0)
     return tasks
@@ -61,9 +68,9 @@ async def queued(turns: FairThreads, *requests: Slices[str]) -> list["asyncio.Ta
 async def test_a_small_request_comes_before_giants_that_had_their_turn(threads: ThreadPoolExecutor) -> None:
     """It came last, and ends while the others still have most of their slices to do."""
     order, half, gate = Order(), asyncio.Event(), Gate()
-    turns, loop = FairThreads(threads, order.clock), asyncio.get_running_loop()
+    turns, loop = FairThreadPool(threads, order.clock), asyncio.get_running_loop()
 
-    def telling() -> Slices[str]:
+    def telling() -> TimeSlices[str]:
         yield from order.slices("c", 10)
         loop.call_soon_threadsafe(half.set)
         yield from order.slices("c", 400)
@@ -84,7 +91,7 @@ async def test_a_small_request_comes_before_giants_that_had_their_turn(threads: 
 async def test_equal_requests_are_served_in_turns(threads: ThreadPoolExecutor) -> None:
     """None is ever more than a few slices ahead of another."""
     order, gate = Order(), Gate()
-    turns = FairThreads(threads, order.clock)
+    turns = FairThreadPool(threads, order.clock)
     before = await gate.shut(turns)
     tasks = await queued(turns, *(order.slices(name, 30) for name in "abc"))
     gate.open.set()
@@ -98,10 +105,10 @@ async def test_equal_requests_are_served_in_turns(threads: ThreadPoolExecutor) -
 async def test_a_stream_of_small_requests_does_not_starve_a_giant(threads: ThreadPoolExecutor) -> None:
     """Every so many turns are those of the one that waited longest."""
     order, gate, loop = Order(), Gate(), asyncio.get_running_loop()
-    turns = FairThreads(threads, order.clock)
+    turns = FairThreadPool(threads, order.clock)
     before = await gate.shut(turns)
 
-    def small(left: int) -> Slices[str]:
+    def small(left: int) -> TimeSlices[str]:
         """While it runs, the next one comes."""
         come = threading.Event()
         loop.call_soon_threadsafe(arrive, left, come)
@@ -129,11 +136,11 @@ async def test_an_error_ends_its_own_request_only(threads: ThreadPoolExecutor) -
     class Panic(BaseException):
         pass
 
-    def failing() -> Slices[str]:
+    def failing() -> TimeSlices[str]:
         yield 0
         raise Panic
 
-    turns, order = FairThreads(threads), Order()
+    turns, order = FairThreadPool(threads), Order()
     found = await asyncio.gather(turns.run(failing()), turns.run(order.slices("a", 9)), return_exceptions=True)
     assert isinstance(found[0], Panic)
     assert found[1] == "a"
@@ -141,9 +148,9 @@ async def test_an_error_ends_its_own_request_only(threads: ThreadPoolExecutor) -
 
 async def test_a_cancelled_request_stops_after_its_running_slice(threads: ThreadPoolExecutor) -> None:
     """What waits does not run at all, and what it holds is let go."""
-    turns, order, gate, closed = FairThreads(threads), Order(), Gate(), []
+    turns, order, gate, closed = FairThreadPool(threads), Order(), Gate(), []
 
-    def held() -> Slices[str]:
+    def held() -> TimeSlices[str]:
         try:
             yield from order.slices("held", 5)
         finally:
@@ -164,9 +171,9 @@ async def test_a_cancelled_request_stops_after_its_running_slice(threads: Thread
 
 async def test_closing_ends_all(threads: ThreadPoolExecutor) -> None:
     """Those that wait at once, the running one after its turn, new ones from the start."""
-    turns, order, gate = FairThreads(threads), Order(), Gate()
+    turns, order, gate = FairThreadPool(threads), Order(), Gate()
 
-    def endless() -> Slices[None]:
+    def endless() -> TimeSlices[None]:
         yield from gate.slices()
         yield from itertools.repeat(0)
 
@@ -184,7 +191,7 @@ async def test_closing_ends_all(threads: ThreadPoolExecutor) -> None:
 async def test_every_request_ends_once_with_its_own_result() -> None:
     """Hundreds over several threads, every third cancelled at some time."""
     with ThreadPoolExecutor(4) as threads:
-        turns, order = FairThreads(threads), Order()
+        turns, order = FairThreadPool(threads), Order()
         tasks = await queued(turns, *(order.slices(str(number), number % 7) for number in range(300)))
         for task in tasks[::3]:
             task.cancel()

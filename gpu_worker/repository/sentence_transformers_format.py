@@ -1,7 +1,7 @@
 """Reads repositories that sentence-transformers and PyLate write: modules.json and a folder for each module.
 
-It reads all forms of versions 2 to 6: SentenceTransformer, SparseEncoder, CrossEncoder, MultiVectorEncoder and PyLate's
-ColBERT. It reads JSON only.
+It reads the formats of versions 2 to 6: SentenceTransformer, SparseEncoder, CrossEncoder, MultiVectorEncoder and
+PyLate's ColBERT. It reads JSON only.
 """
 
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, transformers_form
+from gpu_worker.repository import late_interaction, transformers_format
 from gpu_worker.repository.files import check_inside, read_object
-from gpu_worker.repository.late_interaction import LateInteractionForm
+from gpu_worker.repository.late_interaction import LateInteractionFormat
 from gpu_worker.repository.module_reading import READERS, SCORES, SENTENCE, TOKENS, ModuleReading
 from gpu_worker.repository.numbers import whole
 from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe, MultiVectorRecipe, Recipe
@@ -103,10 +103,10 @@ def _heads(reading: ModuleReading) -> dict[str, Any]:
         raise ModelRefused(f"{reading.texts.named}: {key} is for models of late interaction, which this is not")
     _check_ends(reading)
     if reading.yes_no is not None:
-        recipe = transformers_form.yes_no(config, reading.texts, reading.yes_no)
+        recipe = transformers_format.yes_no(config, reading.texts, reading.yes_no)
         return {"classifier": replace(recipe, activation=_activation(reading, recipe.activation))}
     if reading.weights_of == "sequence-classification":
-        recipe = transformers_form.classifier(path, config, "sequence", reading.texts)
+        recipe = transformers_format.classifier(path, config, "sequence", reading.texts)
         return {"classifier": replace(recipe, activation=_activation(reading, recipe.activation))}
     if reading.layers[SCORES]:
         return {"classifier": _pooled_classifier(reading)}
@@ -116,7 +116,7 @@ def _heads(reading: ModuleReading) -> dict[str, Any]:
         raise ModelRefused(f"{reading.modules}: no module makes vectors or scores of the model's logits")
     if reading.pooling is None:
         raise ModelRefused(f"{reading.modules}: there is no Pooling, and vectors of texts are wanted")
-    dense = replace(reading.pooling, allowed_dimensions=transformers_form.matryoshka(path, config))
+    dense = replace(reading.pooling, allowed_dimensions=transformers_format.matryoshka(path, config))
     layers = [*reading.layers[SENTENCE], *_cut(reading)]
     return {"dense": _with_layers(dense, layers), "multi_vector": MultiVectorRecipe()}
 
@@ -146,14 +146,14 @@ def _cut(reading: ModuleReading) -> list[LayerRecipe]:
     return [LayerRecipe(kind="cut", outputs=whole(said, f"{reading.path / DESCRIBED}: truncate_dim"))]
 
 
-def _late(reading: ModuleReading, form: LateInteractionForm) -> dict[str, Any]:
+def _late(reading: ModuleReading, file_format: LateInteractionFormat) -> dict[str, Any]:
     """Makes the heads of late interaction. A last Normalize becomes `normalize`; PyLate's models have it implicitly."""
     modules, layers = reading.modules, list(reading.layers[TOKENS])
     if any(layer.kind != "unit" for layer in reading.layers[SENTENCE]):
         raise ModelRefused(f"{modules}: layers over sentence_embedding make no token vectors")
-    if form is LateInteractionForm.OLD_PYLATE and not layers:
+    if file_format is LateInteractionFormat.OLD_PYLATE and not layers:
         raise ModelRefused(f"{modules}: there is no Dense, and a projection of token vectors is wanted")
-    normalize = form is not LateInteractionForm.NATIVE
+    normalize = file_format is not LateInteractionFormat.NATIVE
     if layers and layers[-1].kind == "unit":
         normalize = True
         layers.pop()
@@ -161,7 +161,9 @@ def _late(reading: ModuleReading, form: LateInteractionForm) -> dict[str, Any]:
     file = reading.path / DESCRIBED
     return {
         "multi_vector": MultiVectorRecipe(layers=tuple(layers), mean=mean, normalize=normalize),
-        "late_interaction": late_interaction.of_modules(form, file, reading.described, reading.texts, reading.masks),
+        "late_interaction": late_interaction.of_modules(
+            file_format, file, reading.described, reading.texts, reading.masks
+        ),
     }
 
 
@@ -189,5 +191,5 @@ def _activation(reading: ModuleReading, fallback: Activation) -> Activation:
     """The activation that a CrossEncoder's files name, else `fallback`."""
     named = reading.described.get("activation_fn")
     if named:
-        return transformers_form.activation_of(reading.path / DESCRIBED, str(named))
+        return transformers_format.activation_of(reading.path / DESCRIBED, str(named))
     return fallback

@@ -23,7 +23,7 @@ TURN = 0.002
 """Seconds after which a turn ends with its slice: a request of brief slices needs one turn, not many."""
 
 T = TypeVar("T")
-Slices = Generator[int, None, T]
+TimeSlices = Generator[int, None, T]
 """Work in slices: yields the number of tokens so far after each, and returns its result at the end."""
 
 
@@ -70,14 +70,14 @@ class _Request(Generic[T]):
             set_outcome()
 
 
-class FairThreads:
-    """A thread pool that requests share: the next turn goes to the request that had the least time so far.
+class FairThreadPool:
+    """The fair thread pool: the next turn of its threads goes to the request that had the least time so far.
 
     So a new request waits only for the turns that are running, and now and then for one more.
     """
 
-    def __init__(self, threads: Executor, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._threads = threads
+    def __init__(self, executor: Executor, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._executor = executor
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: dict[int, _Request[Any]] = {}  # in the order in which they began to wait
@@ -95,7 +95,7 @@ class FairThreads:
         with self._lock:
             if self._closed:
                 raise _closed()
-            self._threads.submit(self._serve_turns)  # one such call for each request that has not ended
+            self._executor.submit(self._serve_turns)  # one such call for each request that has not ended
             self._enqueue(request)
         return await asyncio.wrap_future(request.result)
 
@@ -145,7 +145,7 @@ def _closed() -> WorkerUnavailable:
     return WorkerUnavailable("the service is draining", retry_after=1.0)
 
 
-def single_slice(work: Callable[[], T]) -> Slices[T]:
+def single_slice(work: Callable[[], T]) -> TimeSlices[T]:
     """Work as a single slice."""
     return work()
     yield

@@ -8,21 +8,19 @@ from itertools import accumulate
 
 from gpu_worker.device.memory import Memory
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import JobSlice, RunningJob, StepHandle
+from gpu_worker.loop.interface import JobSlice, OpenJob, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries
+from gpu_worker.loop.under_way import MOST_UNDER_WAY
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.loading import Model
-from gpu_worker.queue.step_size import Trial, find_step_size
+from gpu_worker.startup.step_size import Trial, find_step_size
 from shared.errors import InputTooLarge
 from shared.jobs import Classify, Encode, Job, Score, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod, Task
 
-UNDER_WAY = 2
-"""Steps under way, as in serving: while one is computed, the outputs of the one before still lie on the device."""
 
-
-def probe_step_size(engine: ModelEngine, memory: Memory | None, chosen: int, report: Report) -> list[Trial]:
+def try_step_sizes(engine: ModelEngine, memory: Memory | None, chosen: int, report: Report) -> list[Trial]:
     """Finds the tokens of the largest step that fits. Returns all trials, of which the last one is to be served with.
 
     `memory`: None on a device whose memory is not measured; then there are no trials. `chosen`: the user's own number,
@@ -40,7 +38,7 @@ def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, token
     """Runs the largest steps of so many tokens, and measures their memory."""
     memory.reset_peak()
     ran = _run(engine, StepRetries(engine, report), tokens)
-    return Trial(tokens=tokens, taken=memory.peak if ran else None, room=memory.room)
+    return Trial(tokens=tokens, taken=memory.peak if ran else None, available=memory.available)
 
 
 def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
@@ -70,18 +68,21 @@ def _largest_work(abilities: Abilities) -> Iterator[Work]:
 
 
 def _run(engine: ModelEngine, retries: StepRetries, tokens: int) -> bool:
-    """Runs the largest steps, two at a time. Returns whether the memory sufficed."""
+    """Runs the largest steps, as many at a time as in serving. Returns whether the memory sufficed.
+
+    While one step is computed, the outputs of the one before it still lie on the device.
+    """
     under_way, fits = deque[StepHandle](), True
     for job in largest_jobs(engine.model, tokens):
         under_way.append(retries.launch_alone(_first_slice(engine.open(job), tokens)))
-        if len(under_way) == UNDER_WAY:
+        if len(under_way) == MOST_UNDER_WAY:
             fits = _collect_step(retries, under_way.popleft())
         if not fits:
             break
     return all([fits, *(_collect_step(retries, handle) for handle in under_way)])
 
 
-def _first_slice(job: RunningJob, tokens: int) -> JobSlice:
+def _first_slice(job: OpenJob, tokens: int) -> JobSlice:
     """The first units of a job, as many as the queue would put into a step."""
     ends = list(accumulate(job.costs))
     return JobSlice(job=job, start=0, stop=max(1, bisect_right(ends, tokens)))
