@@ -16,7 +16,7 @@ class EngineOptions(TypedDict, total=False):
     served_name: str | Sequence[str]
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
-    linear: Literal["auto", "fp8"]
+    linear: Literal["auto", "fp8", "int8"]
     max_tokens: int
     step_tokens: int
     compile: bool

@@ -44,8 +44,9 @@ class WorkerSettings(ServiceSettings):
     )
     linear: Linear = Field(
         "auto",
-        description="Linear layers; auto: in the number format. fp8: rounded to eight bits with a scale a row, on CUDA "
-        "devices that have such products; refused where the cosine to the model's own vectors falls under 0.99.",
+        description="Linear layers; auto: in the number format. int8, fp8: rounded to eight bits with a scale a row, "
+        "int8 on processors with VNNI, fp8 on CUDA devices that have such products; refused where the cosine to the "
+        "model's own vectors falls under 0.99.",
     )
     max_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."

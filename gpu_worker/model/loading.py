@@ -17,10 +17,9 @@ from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
-from gpu_worker.model.tune import fp8
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
-from gpu_worker.model.tune.fp8 import FP8
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear
+from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
@@ -94,8 +93,8 @@ def load(
     Raises ModelRefused.
     """
     placement.enter()
-    if linear == "fp8":
-        fp8.check_device(placement)
+    if linear in ROUNDED:
+        ROUNDED[linear].check_device(placement)
         placement = replace(placement, automatic=False)
     with quiet():
         attention.register()
@@ -214,7 +213,7 @@ def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linea
         source.placement.dtype_name,
     ]
     facts += [packages.installed(), packages.code_of(source.model)]
-    facts += [linear] if linear == FP8 else []
+    facts += [linear] if linear in {rounded.NAME for rounded in ROUNDED.values()} else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from gpu_worker.kernels.attention import relative
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in_fastest_form
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import fp8
-from gpu_worker.model.tune.fp8 import FP8
+from gpu_worker.model.tune import native_layers
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
+from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
@@ -56,8 +58,9 @@ class Preparation:
         model = source.model
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
         self._form_finder = form_finder
+        self._kernels = library.load() if source.placement.device.type == "cpu" else KernelLibrary()
         # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
-        self._exact = linear == "auto"
+        self._linear, self._exact = linear, linear == "auto"
         longformer.install(model, self._base)
         # The encoder comes before the heads: its long text finds out models that short texts change for good.
         self._reference = Reference(self._base, probes, feeding)
@@ -72,23 +75,42 @@ class Preparation:
         if self._exact:
             mode, linear = self._exact_mode()
         else:
-            mode, linear = self._rounded_mode(), FP8
+            mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
         return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice)
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
         """The fastest mode and form with exact linear layers, and how those run."""
         if self._placement.device.type == "cpu":
-            mode, plan = self._mode_on_processor()
+            mode, linear = self._mode_on_processor()
         else:
-            mode, plan = self._mode(STOCK), STOCK
+            mode, linear = self._mode(STOCK), str(STOCK)
         mode = in_fastest_form(mode, self._reference, self._form_finder)
         self._check_heads(mode.encoder)
-        return mode, str(plan)
+        return mode, linear
 
-    def _mode_on_processor(self) -> tuple[ExecutionMode, LinearPlan]:
-        """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""
+    def _mode_on_processor(self) -> tuple[ExecutionMode, str]:
+        """A mode with the fastest layers, and how linear layers run: whole layers by the processor's kernels where the
+        gate lets them, and all other linear layers by the fastest kernel."""
         layers = nn.ModuleList([self._base, *self._heads.modules()])
         undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
+        count = native_layers.install_layers(self._base, self._kernels)
+        if count:
+            name = f"native ({self._kernels.instructions})"
+            try:
+                mode, plan = self._mode_with_linear_plan(layers)
+                finding = f"{count} layers run whole by the processor's kernels"
+                return replace(mode, findings=(*mode.findings, finding)), f"{name}, others {plan}"
+            except ModelRefused as refused:
+                undo()
+                finding = f"no {name} layers: {refused}"
+            mode, plan = self._mode_with_linear_plan(layers)
+            return replace(mode, findings=(*mode.findings, finding)), str(plan)
+        mode, plan = self._mode_with_linear_plan(layers)
+        return mode, str(plan)
+
+    def _mode_with_linear_plan(self, layers: nn.ModuleList) -> tuple[ExecutionMode, LinearPlan]:
+        """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""
+        undo = undoing(layers)
         plan, finding = install_fastest(layers)
         try:
             mode = self._mode(plan)
@@ -104,10 +126,10 @@ class Preparation:
         return (replace(mode, findings=(*mode.findings, finding)) if finding else mode), plan
 
     def _rounded_mode(self) -> ExecutionMode:
-        """The fastest mode and form with fp8 layers: compared exactly before rounding, by cosines afterwards."""
+        """The fastest mode and form with rounded layers: compared exactly before rounding, by cosines afterwards."""
         mode = self._mode(STOCK)
         self._check_heads(mode.encoder)
-        layers = fp8.install(self._base, self._heads.modules())
+        layers = ROUNDED[self._linear].install(self._base, self._heads.modules())
         gate = CosineGate(self._reference, mode.encoder)
         mode = replace(mode, findings=(*mode.findings, f"{layers}: {gate.cosines}"))
         mode = in_fastest_form(mode, gate, self._form_finder)

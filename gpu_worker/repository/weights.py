@@ -60,7 +60,7 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
         named = method.get("quant_method") if isinstance(method, dict) else type(method).__name__
         raise ModelRefused(
             f"{file}: quantization_config ({named}): weights that a package of their own unpacks are not served; "
-            "--linear fp8 rounds whole ones"
+            "--linear int8 or fp8 rounds whole ones"
         )
     assert isinstance(config, PretrainedConfig)
     return config

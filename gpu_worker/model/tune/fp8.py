@@ -17,7 +17,7 @@ from gpu_worker.model.tune.linear import plain_layers
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
-FP8 = "fp8 by row"
+NAME = "fp8 by row"
 """Name of these linear layers in the card."""
 TYPE = torch.float8_e4m3fn
 """Number format of the rounded rows."""

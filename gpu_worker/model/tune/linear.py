@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Linear = Literal["auto", "fp8"]
-"""Values of `--linear`: exact layers by the fastest kernel of the device, or layers rounded to fp8; see `fp8`."""
+Linear = Literal["auto", "fp8", "int8"]
+"""Values of `--linear`: exact layers by the fastest kernel of the device, or layers in eight bits; see `rounding`."""
 ACTIVATED = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
 """Names of a linear layer and of the activation called right after it: in models like BERT, and in DistilBERT."""
 

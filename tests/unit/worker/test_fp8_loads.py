@@ -30,6 +30,7 @@ from shared.jobs import Job
 from support import varlen_twin
 from support.flaws import Flawed
 from support.fp8_products import needs_products
+from support.native import no_kernels
 from support.tiny import DENSE, encode, run, tokens
 
 CPU = Placement(device=torch.device("cpu"), dtype=torch.bfloat16)
@@ -69,7 +70,8 @@ def test_a_processor_refuses_the_setting() -> None:
 def by_the_twin() -> Iterator[None]:
     """A load rounds on this processor, by the twin, and needs no time to choose a way of attention."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading.fp8, "install", partial(install, product=written_out))
+        no_kernels(patch)
+        patch.setattr(fp8, "install", partial(install, product=written_out))
         patch.setattr(execution.attention_choice, "choose", lambda *_, **__: OneByOne())
         yield
 
@@ -122,7 +124,7 @@ def test_rounded_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
     """One graph for all batches, with the operator that CUDA runs; the same numbers."""
     varlen_twin.install()
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
-    monkeypatch.setattr(loading.fp8, "install", partial(install, product=scaled))
+    monkeypatch.setattr(fp8, "install", partial(install, product=scaled))
     encoder = loaded.__wrapped__("tiny-roberta", "fp8").encoder
     counter = CompileCounter()
     compiled = CompiledEncoder(encoder, counter)

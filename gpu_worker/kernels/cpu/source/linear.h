@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "products.h"
+#include "quantize.h"
+#include "scratch.h"
 #include "vectors.h"
 
 namespace selvage {
@@ -42,34 +44,95 @@ inline Vector activated(Vector x, Activation activation) {
   }
 }
 
-// y = x W^T + b. `weight` holds W [outputs, inputs] as [outputs / block, inputs / t, block, t] for t numbers together.
-template <typename Number>
-struct Linear {
-  const Number* weight;
-  const float* bias;
+// A layer's sizes and where its weights W [outputs, inputs] lie: as [outputs / block, inputs / t, block, t], for t
+// numbers together.
+struct LayerShape {
   int64_t inputs, outputs, block;
 
-  Linear(const at::Tensor& weight, const at::Tensor& bias)
-      : weight(weight.const_data_ptr<Number>()),
-        bias(bias.const_data_ptr<float>()),
-        inputs(weight.size(1) * TOGETHER<Number>),
-        outputs(weight.size(0) * weight.size(2)),
-        block(weight.size(2)) {
-    TORCH_CHECK(weight.is_contiguous() && weight.dim() == 4 && weight.size(3) == TOGETHER<Number>, "weights are not packed");
-    TORCH_CHECK(block % 16 == 0 && inputs % DEPTH_STEP<Number> == 0, "a layer's sizes must be multiples of 32");
-    TORCH_CHECK(bias.is_contiguous() && bias.numel() == outputs, "bias must have a number for each output");
+  LayerShape(const at::Tensor& weight, const at::Tensor& numbers, int64_t together, int64_t count) {
+    TORCH_CHECK(weight.dim() == 4 && weight.size(3) == together && weight.is_contiguous(), "weights are not packed");
+    inputs = weight.size(1) * together, outputs = weight.size(0) * weight.size(2), block = weight.size(2);
+    TORCH_CHECK(block % 16 == 0 && inputs % 32 == 0, "a layer's sizes must be multiples of 32");
+    TORCH_CHECK(numbers.is_contiguous() && numbers.numel() == count * outputs, "bias must have ", count, " x outputs numbers");
   }
+};
+
+// y = x W^T + b in float32 or bfloat16, with sums in float32.
+template <typename Number>
+struct Linear : LayerShape {
+  const Number* weight;
+  const float* bias;
+
+  struct Input {
+    const Number* rows;
+    int64_t stride;
+  };
+
+  Linear(const at::Tensor& weight, const at::Tensor& bias)
+      : LayerShape(weight, bias, TOGETHER<Number>, 1),
+        weight(weight.const_data_ptr<Number>()),
+        bias(bias.const_data_ptr<float>()) {}
+
+  Input prepare(const Number* x, int64_t stride, int64_t, Scratch&) const { return {x, stride}; }
 
   // Calls `use(row, column, y)` with all of y, WIDTH numbers at a time, for the outputs of blocks `first` to `last` - 1.
-  // `products` has room for rows x block numbers.
   template <typename Use>
-  void run(const Number* x, int64_t stride, int64_t rows, int64_t first, int64_t last, float* products, const Use& use) const {
+  void run(const Input& x, int64_t rows, int64_t first, int64_t last, Scratch& scratch, const Use& use) const {
+    float* products = scratch.take<float>(rows * block);
     for (int64_t part = first; part < last; part++) {
-      multiply(rows, block, inputs, x, stride, weight + part * block * inputs, block, products, block, false);
+      multiply(rows, block, inputs, x.rows, x.stride, weight + part * block * inputs, block, products, block, false);
       for (int64_t row = 0; row < rows; row++) {
         for (int64_t i = 0; i < block; i += WIDTH) {
           const int64_t column = part * block + i;
           use(row, column, load(products + row * block + i) + load(bias + column));
+        }
+      }
+    }
+  }
+};
+
+// y = x W^T + b with weights of 8 bits by output, W = scale * w, and rows of 8 bits by row, x = step * q + least for q
+// from 0 to 255. So y = step * scale * sum(q w) + least * scale * sum(w) + b; sums of q w are exact.
+// `numbers` [3, outputs]: bias, scale, and scale * sum(w).
+template <typename Number>
+struct QuantizedLinear : LayerShape {
+  const int8_t* weight;
+  const float *bias, *scale, *sums;
+
+  struct Input {
+    const uint8_t* rows;
+    const float *steps, *least;
+  };
+
+  QuantizedLinear(const at::Tensor& weight, const at::Tensor& numbers)
+      : LayerShape(weight, numbers, 4, 3),
+        weight(weight.const_data_ptr<int8_t>()),
+        bias(numbers.const_data_ptr<float>()),
+        scale(bias + outputs),
+        sums(scale + outputs) {}
+
+  Input prepare(const Number* x, int64_t stride, int64_t rows, Scratch& scratch) const {
+    auto* steps = scratch.take<float>(2 * rows + (rows * inputs + 3) / 4);
+    float* least = steps + rows;
+    auto* quantized = reinterpret_cast<uint8_t*>(least + rows);
+    for (int64_t row = 0; row < rows; row++) {
+      quantize(x + row * stride, inputs, quantized + row * inputs, steps[row], least[row]);
+    }
+    return {quantized, steps, least};
+  }
+
+  template <typename Use>
+  void run(const Input& x, int64_t rows, int64_t first, int64_t last, Scratch& scratch, const Use& use) const {
+    auto* products = scratch.take<int32_t>(rows * block);
+    for (int64_t part = first; part < last; part++) {
+      multiply(rows, block, inputs, x.rows, inputs, weight + part * block * inputs, block, products, block);
+      for (int64_t row = 0; row < rows; row++) {
+        const Vector step(x.steps[row]), least(x.least[row]);
+        for (int64_t i = 0; i < block; i += WIDTH) {
+          const int64_t column = part * block + i;
+          const Vector sum = at::vec::convert_to_fp_of_same_size<float>(Integers::loadu(products + row * block + i));
+          const Vector offset = at::vec::fmadd(least, load(sums + column), load(bias + column));
+          use(row, column, at::vec::fmadd(sum * step, load(scale + column), offset));
         }
       }
     }

@@ -1,0 +1,33 @@
+// Rows of numbers as integers of 8 bits.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "vectors.h"
+
+namespace selvage {
+
+constexpr float STEPS = 255.0f;
+constexpr float SMALLEST_STEP = 1e-30f;  // of a row whose numbers are all equal
+
+// x [count] -> q [count] from 0 to 255, where x = step * q + least up to half a step. 0 is among the numbers that a row
+// spans, as it is among those that ReLU and GELU give most.
+template <typename Number>
+inline void quantize(const Number* x, int64_t count, uint8_t* q, float& step, float& least) {
+  Vector low(0.0f), high(0.0f);
+  for (int64_t i = 0; i < count; i += WIDTH) {
+    low = at::vec::minimum(low, load(x + i));
+    high = at::vec::maximum(high, load(x + i));
+  }
+  least = -largest(Vector(0.0f) - low);
+  step = std::max((largest(high) - least) / STEPS, SMALLEST_STEP);
+  const Vector factor(1.0f / step), offset(-least / step);
+  int32_t whole[WIDTH];
+  for (int64_t i = 0; i < count; i += WIDTH) {
+    const Vector steps = at::vec::clamp(at::vec::fmadd(load(x + i), factor, offset), Vector(0.0f), Vector(STEPS));
+    at::vec::convert_to_int_of_same_size<float>(steps.round()).store(whole);
+    for (int64_t j = 0; j < WIDTH; j++) q[i + j] = static_cast<uint8_t>(whole[j]);
+  }
+}
+
+}  // namespace selvage

@@ -1,0 +1,94 @@
+"""Linear layers in int8 on processors: weights of eight bits with a scale for each output, activations for each token.
+
+A row of weights is rounded once, at load, to -127 to 127. A row of activations, which belongs to one token, is rounded
+in every call to 0 to 255 between its smallest and its largest number, so it does not depend on other tokens of the
+batch. Sums are exact integers. `closeness` measures how rounding changes a model, as for fp8.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.kernels.cpu import library
+from gpu_worker.model.tune.fp8 import ROUTERS
+from gpu_worker.model.tune.linear import plain_layers
+from gpu_worker.model.tune.native_layers import DEPTH, BlockedLinear, bias_of, block_of, blocked, install_layers
+from shared.errors import ModelRefused
+
+NAME = "int8 by token"
+"""Name of these linear layers in the card."""
+LARGEST = 127
+"""Largest rounded weight."""
+LEAST = 1e-12
+"""Least size of a row that is divided by, so that a row of zeros is not divided by zero."""
+
+
+class QuantizedLinear(BlockedLinear):
+    """Linear layers on the same input, one after the other, in eight bits.
+
+    `weight` [outputs / block, inputs / 4, block, 4] int8. `bias` [3, outputs] float32: the bias, the scale of each
+    output, and the scale times the sum of the output's rounded weights.
+    """
+
+    def __init__(self, *linears: nn.Linear) -> None:
+        weight, scales = rounded(torch.cat([linear.weight.detach() for linear in linears]))
+        sums = weight.sum(dim=1, dtype=torch.float32) * scales
+        bias = torch.cat([bias_of(linear) for linear in linears])
+        super().__init__(blocked(weight), torch.stack([bias, scales, sums]))
+
+
+class Int8Linear(nn.Module):
+    """x [..., in] -> [..., out] in the format of x: an nn.Linear whose weights and inputs are rounded to eight bits."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._linear = QuantizedLinear(linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self._linear(x.flatten(0, -2))
+        return y.view(*x.shape[:-1], self.out_features)
+
+
+def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounds rows [N, K] to int8 [N, K]; multiplied by the scales [N] float32, they are about the rows again."""
+    scales = rows.float().abs().amax(dim=1).clamp(min=LEAST) / LARGEST
+    return (rows.float() / scales[:, None]).round().to(torch.int8), scales
+
+
+def check_device(placement: Placement) -> None:
+    """Raises ModelRefused where the device has no int8 products, or not in the model's number format."""
+    if placement.device.type != "cpu":
+        raise ModelRefused(f"--linear = 'int8': {placement.device} has fp8 products; int8 is for processors")
+    kernels = library.load()
+    if not kernels.int8:
+        reason = kernels.missing or "it has no VNNI instructions"
+        raise ModelRefused(f"--linear = 'int8': this processor has no int8 products: {reason}")
+    if placement.dtype not in kernels.formats:
+        raise ModelRefused(f"--linear = 'int8': this processor's kernels have no {placement.dtype_name}")
+
+
+def install(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
+    """Replaces the layers of an encoder in place: whole layers of a known form, and all other linear layers.
+
+    Layers that `heads` share, that choose experts, or whose sizes the kernels do not take stay as they are. Returns a
+    line for the log. Raises ModelRefused where no layer can be replaced.
+    """
+    shared = {id(module) for head in heads for module in head.modules()}
+    whole = install_layers(base, library.load(), QuantizedLinear)
+    layers = [(parent, name, layer) for parent, name, layer in plain_layers(base) if id(layer) not in shared]
+    fitting = [(parent, name, layer) for parent, name, layer in layers if name not in ROUTERS and _fits(layer)]
+    if not fitting and not whole:
+        raise ModelRefused(f"--linear = 'int8': {type(base).__name__} has no linear layer that fits")
+    replacements: dict[int, Int8Linear] = {}  # a layer that several modules share is rounded once
+    for parent, name, layer in fitting:
+        setattr(parent, name, replacements.setdefault(id(layer), Int8Linear(layer)))
+    left = len(layers) - len(fitting)
+    return f"{whole} whole layers and {len(fitting)} linear layers in int8 by token, {left} left as they are"
+
+
+def _fits(layer: nn.Linear) -> bool:
+    """Whether the kernels can run a layer in int8."""
+    return layer.in_features % DEPTH == 0 and block_of(layer.out_features) > 0

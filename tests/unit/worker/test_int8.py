@@ -1,0 +1,151 @@
+"""int8 layers on processors: they equal their twin in float64, a token depends on no other, models stay near to
+themselves or are refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.cpu import library
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import Linear, Model, load
+from gpu_worker.model.tune import int8
+from gpu_worker.model.tune.int8 import Int8Linear, QuantizedLinear, rounded
+from gpu_worker.model.tune.native_layers import NativeLayer
+from gpu_worker.settings import WorkerSettings
+from shared.errors import ModelRefused
+from shared.jobs import Job
+from support.tiny import DENSE, encode, run, tokens
+
+LIBRARY = library.load()
+needs_int8 = pytest.mark.skipif(not LIBRARY.int8, reason="this processor has no int8 products")
+FORMATS = sorted(LIBRARY.formats, key=str)
+CPU = Placement.choose("cpu", "float32")
+
+
+def quantised(x: torch.Tensor) -> torch.Tensor:
+    """Rows as 256 steps between their least and their largest number, 0 among them: the twin of `source/quantize.h`."""
+    least, largest = x.amin(dim=1, keepdim=True).clamp(max=0), x.amax(dim=1, keepdim=True).clamp(min=0)
+    step = ((largest - least) / 255).clamp(min=1e-30)
+    return ((x - least) / step).round().clamp(0, 255) * step + least
+
+
+@needs_int8
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 150), st.sampled_from([32, 96, 384]), st.sampled_from([32, 64, 384]), st.sampled_from(FORMATS))
+def test_layers_equal_their_twin(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    """Written out with the same rounded numbers; alone a token gives the same bits."""
+    torch.manual_seed(rows)
+    linear = nn.Linear(inputs, outputs).to(dtype)
+    x = (torch.randn(rows, inputs) * 3).to(dtype)
+    weight, scales = rounded(linear.weight.detach())
+    with torch.inference_mode():
+        ours = Int8Linear(linear)(x)
+        alone = Int8Linear(linear)(x[rows // 2 :][:1])
+        expected = quantised(x.double()) @ (weight.double() * scales.double()[:, None]).t() + linear.bias.double()
+    # A number that lies between two steps may be rounded to either.
+    bound = 2 * float(x.abs().max()) / 255 * float(weight.abs().max() * scales.max()) + 1e-5
+    assert (ours.double() - expected).abs().max() < bound * (1 if dtype == torch.float32 else 8)
+    assert torch.equal(alone[0], ours[rows // 2])
+
+
+@needs_int8
+def test_rows_at_the_edge() -> None:
+    """Zeros, equal numbers, one large number, numbers of one sign: all finite, off by a step at most."""
+    linear = nn.Linear(64, 32)
+    rows = [torch.zeros(64), torch.full((64,), 7.0), torch.full((64,), -1e-20), torch.arange(64.0), -torch.rand(64)]
+    x = torch.stack([*rows, torch.eye(64)[3] * 1e4])
+    with torch.inference_mode():
+        ours, exact = Int8Linear(linear)(x), linear(x)
+    assert torch.isfinite(ours).all()
+    assert ((ours - exact).abs().amax(dim=1) <= 0.3 + x.abs().amax(dim=1) / 50).all()
+
+
+@needs_int8
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 6), st.integers(1, 300))
+def test_weights_are_off_by_half_a_step(outputs: int, inputs: int) -> None:
+    """Each output has its own scale; a row of zeros stays zeros."""
+    weight = torch.randn(outputs, inputs) * torch.logspace(-3, 3, outputs)[:, None]
+    weight[0] = 0
+    numbers, scales = rounded(weight)
+    assert (numbers * scales[:, None] - weight).abs().le(scales[:, None] * 0.5001).all()
+    assert not numbers[0].any()
+
+
+def loaded(name: str, linear: Linear, dtype: str = "float32") -> Model:
+    return load(f"random:{name}", Placement.choose("cpu", dtype), linear=linear, max_tokens=64)  # type: ignore[arg-type]
+
+
+def vectors(model: Model) -> np.ndarray:
+    result = run(ModelEngine(model), [Job(id=1, work=encode(DENSE), tokens=tokens(5, 40, 1, 17))])[0]
+    assert result.dense is not None
+    return np.frombuffer(result.dense.data, dtype="<f4").reshape(4, -1)
+
+
+@needs_int8
+@pytest.mark.parametrize("dtype", [str(dtype).removeprefix("torch.") for dtype in FORMATS])
+def test_a_load_in_int8(dtype: str) -> None:
+    """Other numbers, near the ones before, another fingerprint; the card and the log say so; a smaller model."""
+    usual, eight = loaded("tiny-roberta", "auto", dtype), loaded("tiny-roberta", "int8", dtype)
+    cosines = (vectors(usual) * vectors(eight)).sum(axis=1)
+    assert cosines.min() > 0.98
+    assert cosines.max() < 0.99999
+    assert usual.fingerprint != eight.fingerprint
+    assert card_of(eight).linear == "int8 by token"
+    assert card_of(eight).dtype == dtype
+    line = eight.findings[-1]
+    assert "whole layers" in line
+    assert "in int8 by token, 0 left as they are: cosine 0.99" in line
+    layers = [module for module in eight.encoder.model.modules() if isinstance(module, NativeLayer)]
+    assert layers
+    assert sum(isinstance(module, QuantizedLinear) for module in layers[0].modules()) == 4
+    assert eight.weight_bytes < usual.weight_bytes
+
+
+@needs_int8
+def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
+    """But for those that choose experts, that a head shares, or whose sizes the kernels do not take."""
+    shared = nn.Linear(32, 32)
+    model = nn.ModuleDict(
+        {"up": nn.Linear(32, 64), "odd": nn.Linear(64, 30), "gate": nn.Linear(32, 32), "head": shared}
+    )
+    assert int8.install(model, [nn.Sequential(shared)]) == (
+        "0 whole layers and 1 linear layers in int8 by token, 2 left as they are"
+    )
+    assert isinstance(model["up"], Int8Linear)
+    assert model["up"](torch.randn(2, 3, 32)).shape == (2, 3, 64)
+    with pytest.raises(ModelRefused, match="has no linear layer that fits"):
+        int8.install(nn.Sequential(nn.Linear(32, 30)))
+
+
+@needs_int8
+def test_minilm_stays_near_to_itself() -> None:
+    """Real weights: a mean cosine of 0.995 over texts, 0.99 at least, by the gate's hard texts."""
+    model = load("minilm", CPU, linear="int8")
+    line = next(line for line in model.findings if "int8 by token" in line)
+    texts, lowest = (float(line.partition(f" {words}")[0].split()[-1]) for words in ("over texts", "at the lowest"))
+    assert texts >= 0.995
+    assert lowest >= 0.99
+    assert not math.isnan(lowest)
+
+
+def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before they read a model; the reason names what is missing."""
+    setting = WorkerSettings.read(["--linear=int8"]).linear
+    for kernels, reason in (
+        (library.KernelLibrary(missing="none are built"), "no int8 products: none are built"),
+        (library.KernelLibrary(formats=frozenset({torch.float32})), "it has no VNNI instructions"),
+        (library.KernelLibrary(formats=frozenset({torch.float32}), int8=True), "have no bfloat16"),
+    ):
+        monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)
+        with pytest.raises(ModelRefused, match=f"--linear = 'int8'.*{reason}"):
+            load("no such model", Placement.choose("cpu", "bfloat16"), linear=setting)
+    with pytest.raises(ModelRefused, match="int8 is for processors"):
+        int8.check_device(Placement(device=torch.device("cuda:0"), dtype=torch.bfloat16))
