@@ -8,7 +8,8 @@ import grpc
 from selvage.calls.rpcs import RPCS
 from selvage.connection import Settings
 from selvage.errors import from_call, from_ended_stream
-from selvage.model_card import ModelCard, card_from_pb
+from selvage.messages.card import card_from_pb
+from selvage.model_card import ModelCard
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 from selvage.v1.model_pb2 import GetModelRequest
 

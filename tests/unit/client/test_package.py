@@ -10,7 +10,8 @@ import pytest
 
 import selvage
 from selvage import connection, errors
-from selvage.model_card import ENUMS, LISTS, LateInteraction, ModelCard, card_from_pb
+from selvage.messages.card import ENUMS, LISTS, card_from_pb
+from selvage.model_card import LateInteraction, ModelCard
 from selvage.v1 import model_pb2
 from shared.server.rpc.options import channel_options
 
