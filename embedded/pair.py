@@ -53,10 +53,11 @@ class Handlers(dict[str, Any]):
 
 
 class Pair:
-    """`handlers`: of all methods; `calls`: what holds for each call; `messages`: threads that make large messages.
+    """Both services, running in a thread of this process.
 
-    No watchdog looks after the device: a step that takes long is waited for, as whoever calls PyTorch would. A device
-    that fails for good is told with every later call.
+    `handlers`: the rpc handlers of all methods, by path. `calls`: what the services do around each call. `messages`:
+    threads that make large messages. There is no watchdog: callers wait for a step however long it takes, as they would
+    wait for PyTorch. After a device has failed for good, every call fails with that error.
     """
 
     calls: Calls

@@ -1,1 +1,1 @@
-"""The pair as real processes: the one way that tests, demo and benchmarks start it."""
+"""Starts the pair as real processes, for tests, demo and benchmarks."""

@@ -18,7 +18,7 @@ from selvage.calls.retries import RetryPolicy
 from selvage.calls.rpcs import RPCS
 from selvage.calls.signatures import as_method
 from selvage.calls.split_call import Attempt, Operation, SplitCall
-from selvage.calls.streamed_call import StreamedCall
+from selvage.calls.streamed_call import END_SECONDS, StreamedCall
 from selvage.connection import TLS, Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
@@ -29,8 +29,6 @@ WRITE_ERRORS = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 """What writing to a stream that has ended raises; reading it tells why it ended."""
 ACCEPT_SECONDS = 5.0
 """Longest wait for the headers that accept a stream. The service sends them at once; a proxy may hold them back."""
-END_SECONDS = 5.0
-"""Longest wait for the end of a stream once every request has its reply."""
 
 
 def awaited(

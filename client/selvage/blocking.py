@@ -4,6 +4,7 @@
 """
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from selvage.calls.retries import RetryPolicy
 from selvage.calls.rpcs import RPCS
 from selvage.calls.signatures import as_method
 from selvage.calls.split_call import Attempt, Operation, SplitCall
-from selvage.calls.streamed_call import StreamedCall
+from selvage.calls.streamed_call import END_SECONDS, StreamedCall
 from selvage.connection import Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
@@ -169,14 +170,19 @@ class Blocking:
 
 
 class _BlockingStream:
-    """One EmbedStream, read by a thread, so that replies are received while the caller does something else."""
+    """One EmbedStream, read by a thread, so that replies are received while the caller does something else.
+
+    `close` deletes the call, which takes a lock to be deleted. At the interpreter's end that might wait for ever,
+    because the end stops gRPC's threads, even one that holds this lock.
+    """
 
     def __init__(self, method: Any, settings: Settings) -> None:
         self._requests: queue.SimpleQueue[EmbedStreamRequest | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._request_id, metadata = settings.headers()
-        self._call = method(iter(self._requests.get, None), metadata=metadata)
-        threading.Thread(target=self._read, daemon=True, name="selvage-stream").start()
+        self._call: Any = method(iter(self._requests.get, None), metadata=metadata)
+        self._reader = threading.Thread(target=self._read, args=(self._call,), daemon=True, name="selvage-stream")
+        self._reader.start()
 
     def send(self, request: EmbedStreamRequest) -> None:
         self._requests.put(request)
@@ -199,17 +205,24 @@ class _BlockingStream:
             return False
 
     def close(self, *, cancel: bool = True) -> None:
-        """Ends the requests. `cancel`: ends the replies too."""
+        """Ends the requests, waits for the end of the call and deletes it. `cancel`: ends the replies too."""
+        call, self._call = self._call, None
+        if call is None or sys.is_finalizing():  # the interpreter's end has stopped all threads: do not wait for them
+            return
         self._requests.put(None)
         if cancel:
-            self._call.cancel()
+            call.cancel()
+        if threading.current_thread() is not self._reader:  # the garbage collector closes generators in any thread
+            self._reader.join(END_SECONDS)
+            call.cancel()
 
-    def _read(self) -> None:
+    def _read(self, call: Any) -> None:
         try:
-            for reply in self._call:
+            for reply in call:
                 self._events.put(reply)
-        except grpc.RpcError:
-            self._events.put(from_ended_stream(self._call, self._request_id))
+        except grpc.RpcError as error:
+            error.__traceback__ = None  # refers to this call, and the call is the error: a cycle
+            self._events.put(from_ended_stream(call, self._request_id))
         except Exception as error:  # otherwise the caller would wait for ever
             self._events.put(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
         else:

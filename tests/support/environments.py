@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from harness.environment import ROOT
 
 SOURCES = ("client", "embedded", "frontend_service", "gpu_worker", "harness", "shared", "pyproject.toml", "README.md")
-CLIENT_SOURCES = ("pyproject.toml", "selvage", "tei")
+CLIENT_SOURCES = ("pyproject.toml", "fresh_build.py", "selvage", "tei")
 OURS = "selvage-serving"
 
 

@@ -149,6 +149,10 @@ RULES = {
         files("client/selvage/**/*.py"),
         {"embedded", "shared", "frontend_service", "gpu_worker", "harness", "torch"},
     ),
+    "what the client's calls return and raise knows no messages": (
+        files(*(f"client/selvage/{name}.py" for name in ("results", "model_card", "errors"))),
+        {"selvage.messages", "selvage.calls", "selvage.v1"},
+    ),
     "the services know no client, only its generated code": (
         files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py"),
         {f"selvage.{path.stem}" for path in files("client/selvage/*.py")}

@@ -7,8 +7,9 @@ import grpc
 
 from selvage.calls.rpcs import RPCS
 from selvage.connection import Settings
-from selvage.errors import from_call, from_ended_stream
-from selvage.model_card import ModelCard, card_from_pb
+from selvage.errors import SelvageError, from_call, from_ended_stream
+from selvage.messages.card import card_from_pb
+from selvage.model_card import ModelCard
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 from selvage.v1.model_pb2 import GetModelRequest
 
@@ -52,12 +53,17 @@ class ChannelService:
     def replies(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
         request_id, metadata = self._settings.headers()
         call = self._embed_stream(requests, metadata=metadata)
+        failure: SelvageError | None = None
         try:
             yield from call
-        except grpc.RpcError:
-            raise from_ended_stream(call, request_id) from None
+        except grpc.RpcError as error:
+            error.__traceback__ = None  # refers to this call, and the call is the error: a cycle
+            failure = from_ended_stream(call, request_id)
         finally:  # a caller that stops reading leaves no call behind
             call.cancel()
+            del call
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         self._channel.close()

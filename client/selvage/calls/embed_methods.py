@@ -79,15 +79,16 @@ def embed(
     """Computes vectors of texts.
 
     `texts`: strings, or lists of token ids, which include special tokens where these are wanted. As many as you like:
-    they are sent in requests of at most 512 texts, several at a time. For a single string, or the ids of a single text,
-    the result has no axis of texts, unless `output` is a list.
+    they are sent in requests of at most 512 texts and 262,144 letters, several at a time; a token id counts as four
+    letters. For a single string, or the ids of a single text, the result has no axis of texts, unless `output` is a
+    list. `model`: the model's name, by default the client's, else the only one.
 
     `output` chooses what is returned:
 
     - "dense": ndarray [texts, dimensions] of `data_type`.
     - "multi_vector": a list with an ndarray [rows, dimensions] for each text.
-    - "sparse": a list with a dict {token id: weight} for each text; with `sparse_format="csr"`, which needs scipy, a
-      `scipy.sparse.csr_array` [texts, vocabulary] of float32.
+    - "sparse": a list with a dict {token id: weight} for each text; with `sparse_format="csr"`, which needs scipy (else
+      ImportError), a `scipy.sparse.csr_array` [texts, vocabulary] of float32.
     - a list of these names: `Embeddings` with all of them from one forward pass, token counts, and the scales of int8.
 
     Options of the texts:
@@ -112,9 +113,10 @@ def embed(
     `progress`: show how far the call is, with tqdm where that is installed. `timeout`: seconds for the whole call, by
     default the client's.
 
-    One bad text refuses the whole call; the error's `field` names it by its place in `texts`. Raises InvalidInput and
-    its subclasses, UnknownModel, Overloaded, Unavailable, DeadlineExceeded, InputTooLarge, Internal; see
-    `selvage.errors`.
+    One bad text refuses the whole call.
+
+    Raises InvalidInput or a subclass of it for an argument, which its `field` names (a text by its place in `texts`),
+    and the other errors of `selvage.errors`.
     """
     alone = isinstance(output, str)
     outputs = [output] if isinstance(output, str) else list(output)
@@ -167,14 +169,19 @@ def embed_stream(
 
     `texts`: strings, or lists of token ids. They are read while results are taken, 32 batches ahead at most. An
     AsyncClient takes asynchronous iterators too. `output`: "dense" yields an ndarray [dimensions] for each text,
-    "multi_vector" an ndarray [rows, dimensions], "sparse" a dict {token id: weight}.
+    "multi_vector" an ndarray [rows, dimensions], "sparse" a dict {token id: weight}. `model`: the model's name, by
+    default the client's, else the only one.
 
-    `batch_size`: how many texts are sent together. Choose fewer where texts come slowly: a batch waits until it is
-    full, and results that have come are yielded when the next text has been read. The other options are those of
-    `embed`.
+    `batch_size`: how many texts are sent together; fewer where they have more than 32,768 letters. Choose a smaller one
+    where texts come slowly: a batch waits until it is full, and results that have come are yielded when the next text
+    has been read. The other options mean what they mean in `embed`; the scales of int8 are not returned.
 
     There is no deadline. Where a stream ends, because its time is over or because a frontend or a connection fails,
-    texts without a result are sent again through another stream. Raises as `embed` does, as soon as the error comes.
+    texts without a result are sent again through another stream. A generator that is closed before its end cancels
+    what was sent.
+
+    Raises InvalidInput or a subclass of it for an option or a text, which its `field` names, and the other errors of
+    `selvage.errors`, as soon as one comes.
     """
     if batch_size < 1:
         raise InvalidInput(f"batch_size is {batch_size}, must be at least 1", field="batch_size")

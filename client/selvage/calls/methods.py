@@ -55,15 +55,31 @@ def rerank(
     progress: bool = False,
     timeout: float | None = None,
 ) -> Operation[list[RankedDocument]]:
-    """Ranks documents for one query: a list of `RankedDocument`, best first, `top_n` of them at most.
+    """Ranks documents for one query: a list of `RankedDocument`, best first.
 
-    `method`: "cross_encoder", "late_interaction", "dense", "sparse" or "hybrid", by default the model's own. `weights`:
-    for "hybrid" only, such as {"dense": 1, "sparse": 0.3}. `return_documents`: put their text into the results.
-    `normalize`, `instruction`, `max_tokens_per_query`, `max_tokens_per_document`, `truncate` and `explain` mean what
-    ranking.proto says. `progress` and `timeout` are those of `embed`.
+    - `documents`: strings, at least one. `top_n`: return this many, by default all.
+    - `model`: the model's name, by default the client's, else the only one.
+    - `method`: "cross_encoder", "late_interaction", "dense", "sparse" or "hybrid", by default the model's own.
+    - `weights`: for "hybrid" only, such as {"dense": 1, "sparse": 0.3, "multi_vector": 1}; they are divided by their
+      sum. An output that is not named weighs nothing; by default all weigh the same.
+    - `normalize`: True compares rows of unit length, takes the mean over the query's tokens and applies a
+      cross-encoder's activation; False compares rows as the model makes them, takes the sum and returns the logit. By
+      default "late_interaction" and "cross_encoder" do as the model's files say, "dense" and "hybrid" as for True.
+    - `instruction`: put before the query instead of the model's own prompt or marker; in the template of a yes/no
+      reranker, what it calls the instruction.
+    - `max_tokens_per_query`, `max_tokens_per_document`: lower limits than the model's, in tokens. They count special
+      tokens, except for "cross_encoder", and never query expansion.
+    - `truncate`: True cuts texts that are over a limit; False refuses them. By default they are refused, unless the
+      frontend runs with `--auto-truncate`.
+    - `explain`: for "late_interaction" only: return a `TokenMatch` for each query token that has a vector.
+    - `return_documents`: put each document's text into its result.
+    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
-    More than 1,024 documents are scored in several requests. This changes scores by rounding only (1e-6), so documents
-    of equal text may be ordered by their rounding instead of their place. Raises as `embed` does.
+    More than 1,024 documents, or 1,048,576 letters of documents, are scored in several requests. This changes scores by
+    rounding only (1e-6), so documents of equal text may be ordered by their rounding instead of their place.
+
+    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
+    `selvage.errors`.
     """
     template = ranking_pb2.RerankRequest(
         model=model or self.settings.model,
@@ -98,10 +114,19 @@ def score(
     progress: bool = False,
     timeout: float | None = None,
 ) -> Operation[Array]:
-    """Scores every query with every document: ndarray [queries, documents] float32.
+    """Scores every query with every document: ndarray [queries, documents] float32, larger is better.
 
-    `pairs`: score query i with document i only, ndarray [pairs] float32. The other options are those of `rerank`. Large
-    matrices are scored in blocks of 2,048 x 2,048. Raises as `embed` does.
+    - `queries`, `documents`: strings, at least one of each.
+    - `pairs`: score query i with document i only, ndarray [pairs] float32; both sides then have one length.
+    - `model`: the model's name, by default the client's, else the only one.
+    - `method`, `weights`, `normalize`, `instruction`, `max_tokens_per_query`, `max_tokens_per_document`, `truncate`: as
+      in `rerank`.
+    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
+
+    Larger inputs are scored in blocks of at most 2,048 texts and 8,388,608 letters a side; pairs in runs of 2,048.
+
+    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
+    `selvage.errors`.
     """
     template = ranking_pb2.ScoreRequest(
         model=model or self.settings.model,
@@ -134,12 +159,21 @@ def max_sim(
 ) -> Operation[Array]:
     """Computes MaxSim of multi-vectors that you have: ndarray [queries, documents] float32.
 
-    `documents`: arrays [rows, dimensions], float16 or float32; other floats are sent as float32. `queries`: arrays of
-    as many dimensions, or strings, which the model encodes as queries; `model`, `instruction`, `max_tokens_per_query`
-    and `truncate` are for strings only. `pairs`: compare query i with document i only, ndarray [pairs] float32.
-    `normalize`: scale rows to unit length and take the mean over query rows; else rows stay and the score is the sum.
+    - `documents`: arrays [rows, dimensions], float16 or float32; other floats are sent as float32. A document without
+      rows scores -1e9.
+    - `queries`: arrays of as many dimensions, or strings, which the model encodes as queries. With strings, documents
+      may have fewer dimensions than the model's token rows, which are then cut to these.
+    - `pairs`: compare query i with document i only, ndarray [pairs] float32; both sides then have one length.
+    - `normalize`: True scales the rows of both sides to unit length and takes the mean over query rows; False leaves
+      all rows as they are and takes the sum. By default as False where queries are arrays; where they are strings, the
+      model's files say whether query rows get unit length, and whether the score is the sum or the mean.
+    - `model`, `instruction`, `max_tokens_per_query`, `truncate`: for strings only, as in `rerank`.
+    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
-    Large inputs are compared in blocks. Raises as `embed` does, and DimensionMismatch where dimensions differ.
+    Larger inputs are compared in blocks of at most 1,024 arrays a side, of 8 MiB of queries and 16 MiB of documents.
+
+    Raises DimensionMismatch where dimensions differ, InvalidInput or another subclass of it for an argument, which its
+    `field` names, and the other errors of `selvage.errors`.
     """
     texts = [query for query in queries if isinstance(query, str)]
     if isinstance(queries, str) or (texts and len(texts) != len(queries)):
@@ -177,9 +211,20 @@ def classify(
 ) -> Operation[Classes]:
     """Scores every label for each text: `Classes` with scores [texts, labels] float32, [labels] for a single string.
 
-    `text_pairs`: the second text of each pair, as many as `texts`. `normalize`: True applies the model's activation,
-    or sigmoid or softmax where it has none; False returns raw logits; by default as the model's files say. The other
-    options are those of `embed`. Raises as `embed` does.
+    - `text_pairs`: the second text of each pair, as many as `texts`. A yes/no reranker needs them.
+    - `model`: the model's name, by default the client's, else the only one.
+    - `prompt`: put before each text; an empty one means no prompt. In the template of a yes/no reranker, what it calls
+      the instruction. `prompt_name`: uses a prompt of the model's files.
+    - `normalize`: True applies the model's activation, or sigmoid (one label) or softmax where it has none; False
+      returns logits. By default as the model's files say.
+    - `truncate`: True cuts texts that are over the limit; False refuses them. By default they are refused, unless the
+      frontend runs with `--auto-truncate`. `max_tokens`: a lower limit than the model's.
+    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
+
+    Texts are sent in requests of at most 512 texts and 262,144 letters.
+
+    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
+    `selvage.errors`.
     """
     template = classification_pb2.ClassifyRequest(
         model=model or self.settings.model,
@@ -207,8 +252,21 @@ def classify_tokens(
 ) -> Operation[Any]:
     """Scores every label for each token: a list of `TokenClasses`, or one for a single string.
 
-    `token_id`: score only tokens of this id, such as the mark behind each step in texts for a reward model. `normalize`
-    is that of `classify`, the other options are those of `embed`. Raises as `embed` does.
+    - `token_id`: score only tokens of this id, such as the mark behind each step in texts for a reward model. By
+      default all tokens, special ones included.
+    - `model`: the model's name, by default the client's, else the only one.
+    - `prompt`: put before each text; an empty one means no prompt. `prompt_name`: uses a prompt of the model's files.
+    - `normalize`: True applies the model's activation, or sigmoid (one label) or softmax where it has none; False
+      returns logits. By default as the model's files say.
+    - `truncate`: True cuts texts that are over the limit, at the side `truncation_side` ("left" or "right", by default
+      the model's); False refuses them. By default they are refused, unless the frontend runs with `--auto-truncate`.
+    - `max_tokens`: a lower limit than the model's.
+    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
+
+    Texts are sent in requests of at most 512 texts and 262,144 letters.
+
+    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
+    `selvage.errors`.
     """
     side = enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
     template = classification_pb2.ClassifyTokensRequest(
@@ -236,7 +294,14 @@ def tokenize(
 ) -> Operation[Any]:
     """Returns the tokens that `embed` would feed the model: a list of `TextTokens`, or one for a single string.
 
-    The options are those of `embed`. Raises as `embed` does.
+    - `model`: the model's name, by default the client's, else the only one.
+    - `input_type`, `prompt`, `prompt_name`, `truncate`, `truncation_side`, `max_tokens`: as in `embed`.
+    - `timeout`: seconds for the whole call, by default the client's.
+
+    Texts are sent in requests of at most 512 texts and 262,144 letters.
+
+    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
+    `selvage.errors`.
     """
     side = enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
     template = model_pb2.TokenizeRequest(
@@ -257,7 +322,15 @@ def detokenize(
     skip_special_tokens: bool = False,
     timeout: float | None = None,
 ) -> Operation[Any]:
-    """Turns token ids into text: a list of strings, or one for the ids of a single text. Raises as `embed` does."""
+    """Turns token ids into text: a list of strings, or one for the ids of a single text.
+
+    - `model`: the model's name, by default the client's, else the only one.
+    - `skip_special_tokens`: leave special tokens out.
+    - `timeout`: seconds for the whole call, by default the client's.
+
+    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
+    `selvage.errors`.
+    """
     inputs = Inputs.of(ids, "tokenized")
     if not inputs.tokenized:
         raise InvalidInput("wanted are token ids", field="tokenized")
@@ -266,12 +339,18 @@ def detokenize(
 
 
 def model(self: HasSettings, name: str = "", *, timeout: float | None = None) -> Operation[ModelCard]:
-    """Returns the card of a model, by default the client's own or the only one. Raises UnknownModel, Unavailable."""
+    """Returns the card of a model, by default the client's own or the only one; `timeout` in seconds.
+
+    Raises UnknownModel, Unavailable where no worker is ready, and the other errors of `selvage.errors`.
+    """
     return Cards(model_pb2.GetModelRequest(model=name or self.settings.model), timeout)
 
 
 def models(self: HasSettings, *, timeout: float | None = None) -> Operation[list[ModelCard]]:
-    """Returns the cards of all models. Raises Unavailable where none is ready."""
+    """Returns the cards of all models; `timeout` in seconds.
+
+    Raises Unavailable where none is ready, and the other errors of `selvage.errors`.
+    """
     return Cards(model_pb2.ListModelsRequest(), timeout)
 
 

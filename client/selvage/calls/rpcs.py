@@ -11,7 +11,7 @@ from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """`path`: the method's name as gRPC sends it. `reply`: parses a reply's bytes."""
+    """An rpc of the contract. `path`: its name as gRPC sends it. `reply`: the function that parses a reply's bytes."""
 
     path: str
     reply: Callable[[bytes], Any]

@@ -20,6 +20,8 @@ BATCH_LETTERS = 32 * 1024
 """Most letters of a batch. The batches that a service answers at the same time then fill a few steps of a worker."""
 BATCHES_AHEAD = 32
 """Most batches that were begun and whose results were not yielded; until then no further text is read."""
+END_SECONDS = 5.0
+"""Longest wait for the end of a stream that is closed."""
 
 
 @dataclass(slots=True)

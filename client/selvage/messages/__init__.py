@@ -7,4 +7,5 @@ parts           where a large input is cut
 embedding       embed            classification   classify, classify_tokens
 ranking         rerank, score, max_sim
 model           tokenize, detokenize, model, models
+card            the card of a model
 """

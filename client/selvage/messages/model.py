@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from selvage.messages.card import card_from_pb
 from selvage.messages.embedding import LETTERS, TEXTS
 from selvage.messages.inputs import Inputs
 from selvage.messages.parts import InputPart
-from selvage.model_card import card_from_pb
 from selvage.results import TextTokens
 from selvage.v1 import model_pb2
 

@@ -1,10 +1,10 @@
 """Linear layers in fp8: numbers of eight bits (float8_e4m3fn), with a float32 scale for each row.
 
-A row of weights, which belongs to one output, is rounded once, at load. A row of activations, which belongs to one
-token, is rounded in every call, scaled by its own largest number, so that it does not depend on other tokens of the
-batch. Products are summed in float32. Weights take half the memory of bfloat16; products take half the time at best.
+Each row of weights (one output) is rounded once, at load. Each row of activations (one token) is rounded in every call,
+by its own largest number, so that it does not depend on other tokens of the batch. Products are summed in float32.
+Compared with bfloat16, weights take half the memory, and products at best half the time.
 
-This module knows layers only; `closeness` measures how rounding changes a model.
+This module knows layers only; `closeness` measures how much rounding changes a model.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,25 +24,25 @@ TYPE = torch.float8_e4m3fn
 LARGEST = torch.finfo(TYPE).max
 """Largest number of the format."""
 LEAST = 1e-12
-"""Least size of a row that is divided by, so that a row of zeros is not divided by zero."""
+"""Least number that counts as the largest of a row, so that a row of zeros is not divided by zero."""
 MULTIPLE = 16
 """Divisor that the kernels require of a layer's number of inputs and of outputs."""
 CAPABLE = (8, 9)
-"""Least compute capability with fp8 products: Ada; Hopper and later devices have them too."""
+"""Lowest compute capability of CUDA devices with fp8 products: that of Ada."""
 ROUTERS = {"gate", "router"}
 """Names of layers that choose experts. They are small, and a rounded number could send a token to another expert."""
 TOLERANCE = 2e-2
 """Largest error of a product, relative to its largest output. Rounding to bfloat16 errs by less than half of it."""
 
 Product = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""Multiplies x [T, in] and w [out, in] in fp8 with scales [T, 1] and [1, out] float32, and adds bias [out].
+"""A function of x [T, in] and w [out, in] in fp8, their scales [T, 1] and [1, out] float32, and the bias [out].
 
-Gives [T, out] bfloat16.
+It returns the product, scaled and with the bias added: [T, out] bfloat16.
 """
 
 
 def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounds rows [N, K] to fp8 [N, K]; multiplied by the scales [N, 1] float32, they are about the rows again.
+    """Rounds rows [N, K] to fp8. Returns them and scales [N, 1] float32; their product is about the rows again.
 
     The largest number of a row becomes the largest number of fp8. A number that is not finite affects only its own row.
     """
@@ -51,20 +51,23 @@ def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """See `Product`. Fast accumulation is off: on Hopper its sums have fewer bits than float32."""
+    """A `Product` by PyTorch's kernel. Fast accumulation is off: on Hopper its sums have fewer bits than float32."""
     return torch._scaled_mm(
         x, w.t(), scale_a=x_scales, scale_b=w_scales, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=False
     )
 
 
 def written_out(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """See `Product`. Computes with the same rounded numbers in float32: the simple version of `scaled`."""
+    """A `Product` of the same rounded numbers in float32: the slow twin of `scaled`."""
     products = (x.float() @ w.float().t()) * x_scales * w_scales
     return (products if bias is None else products + bias.float()).bfloat16()
 
 
 class Fp8Linear(nn.Module):
-    """x [..., in] -> [..., out] in bfloat16: an nn.Linear whose weights and inputs are rounded to fp8."""
+    """An nn.Linear whose weights and inputs are rounded to fp8: x [..., in] -> [..., out] in bfloat16.
+
+    `rounded` [out, in] in fp8 and `scales` [1, out] float32 are the weights.
+    """
 
     rounded: Tensor
     scales: Tensor

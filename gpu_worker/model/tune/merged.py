@@ -1,8 +1,8 @@
-"""Linear layers that read the same states, merged into one matrix product: query, key and value; gate and up.
+"""Linear layers that read the same hidden states, merged into one matrix product: query, key and value; gate and up.
 
-The weights of a group are laid end to end, and each layer has its part of them as a view. The first layer that is
-called computes the product of the whole group. The others, called with the same states in any order, take their columns
-of it.
+Such layers are a group. Their weights are copied into one tensor, of which each layer keeps a view. The first layer of
+the group that is called computes the product for all; the others are called with the same states, in any order, and
+return their columns of that product. A group is merged only where the load measures that this is faster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ TOKENS = 2048
 
 @dataclass(slots=True)
 class MergedWeights:
-    """Weights [sum of outputs, in] and biases of all layers of a group; `sharers` is the number of layers."""
+    """The weights of a group [sum of outputs, in] and its biases [sum of outputs]; `sharers`: its number of layers."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -38,10 +38,10 @@ class MergedWeights:
 
 @dataclass(slots=True)
 class LastProduct:
-    """The last merged product that a model computed: `columns`, of `product` with `states`.
+    """The merged product that a model computed last, kept until all layers of its group have their columns.
 
-    It is dropped when all layers of its group have taken their columns, of whom `left` have not, or when the next
-    product is computed.
+    `columns` [.., sum of outputs] is what the weights `product` make of `states` [.., in]. `left` layers of the group
+    still have to take theirs. The groups of a model share this object: the next group's product replaces the last one.
     """
 
     product: MergedWeights | None = None
@@ -50,7 +50,7 @@ class LastProduct:
     left: int = 0
 
     def columns_of(self, product: MergedWeights, states: Tensor) -> Tensor:
-        """All columns [.., sum of outputs] for a layer of the group; computed unless the last product is the same."""
+        """Returns all columns [.., sum of outputs]; computes them where another product or other states were last."""
         if self.product is not product or self.states is not states or self.columns is None:
             self.columns = None  # frees its memory first
             self.product, self.states, self.left = product, states, product.sharers
@@ -63,7 +63,7 @@ class LastProduct:
 
 
 class MergedLinear(nn.Linear):
-    """A layer of a merged group; it computes what the nn.Linear that it was made from computes."""
+    """A layer of a merged group. It returns what the nn.Linear that it replaces would return."""
 
     def __init__(self, linear: nn.Linear, product: MergedWeights, columns: slice, last: LastProduct) -> None:
         nn.Module.__init__(self)
@@ -74,7 +74,7 @@ class MergedLinear(nn.Linear):
         self.product, self._columns, self._last = product, columns, last
 
     def forward(self, states: Tensor) -> Tensor:
-        """states [.., in] -> [.., out], a view of the columns of a wider product."""
+        """states [.., in] -> [.., out], a view of the layer's columns of the group's product."""
         return self._last.columns_of(self.product, states)[..., self._columns]
 
 

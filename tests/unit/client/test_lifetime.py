@@ -1,13 +1,18 @@
 """How calls of both clients end before they are done: cancelled, closed, given up."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import grpc
 import pytest
 
 from selvage import AsyncClient, Client, errors
+from selvage.bulk.service import ChannelService
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from shared import errors as served
 from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, texts
 
@@ -119,6 +124,54 @@ async def test_a_stream_that_is_given_up_ends(fake: FakeFrontend, kind: str) -> 
             await stream.aclose()
         await eventually(ended.is_set)
         await eventually(lambda: not any(each.name == "selvage-stream" for each in threading.enumerate()))
+
+
+@contextmanager
+def no_call_is_left() -> Iterator[None]:
+    """Checks that a block deletes the streams that it opens, without help of the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        assert not [alive for alive in gc.get_objects() if issubclass(type(alive), grpc.Call)]
+    finally:
+        gc.enable()
+
+
+def ending_early(requests: Iterator[Any], _: int) -> Iterator[Any]:
+    """Answers one batch, then refuses the stream."""
+    yield answer_batch(next(requests))
+    raise served.Internal("a bug")
+
+
+def test_a_blocking_stream_leaves_no_call_behind(fake: FakeFrontend) -> None:
+    """Given up, read to its end, or refused: a call that the interpreter's end must delete may never let it end."""
+    with Client(fake.address) as client:
+        with no_call_is_left():
+            for _ in client.embed_stream(MANY, batch_size=1):
+                break
+        with no_call_is_left():
+            assert len(list(client.embed_stream(MANY))) == len(MANY)
+        fake.stream = ending_early
+        with no_call_is_left(), pytest.raises(errors.Internal) as refused:
+            list(client.embed_stream(MANY, batch_size=1))
+        assert refused.value.message == "a bug"
+
+
+def test_a_stream_of_the_bulk_command_leaves_no_call_behind(fake: FakeFrontend) -> None:
+    """Ray's and Daft's processes, too, end while others of their threads run."""
+    settings = Client(fake.address).settings
+    requests = [EmbedStreamRequest(id=0, request=EmbedRequest(texts=["a"], outputs=[1]))]
+    channel = settings.channel(grpc)
+    service = ChannelService(settings, channel)
+    with no_call_is_left():
+        for _ in service.replies(iter(requests)):
+            break
+    fake.stream = ending_early
+    with no_call_is_left(), pytest.raises(errors.Internal) as refused:
+        list(service.replies(iter(requests)))
+    assert refused.value.message == "a bug"
+    service.close()
 
 
 async def test_threads_share_a_client(fake: FakeFrontend) -> None:

@@ -1,6 +1,7 @@
 """What the package shows, and what importing it costs."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -10,7 +11,8 @@ import pytest
 
 import selvage
 from selvage import connection, errors
-from selvage.model_card import ENUMS, LISTS, LateInteraction, ModelCard, card_from_pb
+from selvage.messages.card import ENUMS, LISTS, card_from_pb
+from selvage.model_card import LateInteraction, ModelCard
 from selvage.v1 import model_pb2
 from shared.server.rpc.options import channel_options
 
@@ -55,6 +57,19 @@ def test_it_imports_no_more_than_it_needs(imported: str, absent: list[str]) -> N
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     ended = subprocess.run([sys.executable, "-c", program], env=path, capture_output=True, text=True, check=False)
     assert ended.stderr.strip() == ""
+
+
+def test_a_build_holds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    """`pip install ./client` builds in the checkout, where modules of an older one may lie in build/."""
+    client = tmp_path / "client"
+    shutil.copytree(PACKAGE.parent, client, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    built = client / "build" / "lib" / "selvage"
+    built.mkdir(parents=True)
+    (built / "removed.py").touch()
+    command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "--quiet", "build_py"]
+    subprocess.run(command, cwd=client, check=True, capture_output=True)
+    assert (built / "errors.py").exists()
+    assert not (built / "removed.py").exists()
 
 
 def test_its_channels_are_like_those_of_the_services() -> None:
