@@ -33,7 +33,7 @@ TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters bench gpu gpu-wheels
+.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters bench gpu gpu-wheels kernels
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,17 @@ $(VENV)/dev: pyproject.toml constraints.txt $(VENV)/torch
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/demo
 
+# The worker's kernels for processors; without a compiler it runs without them, slower. Tests want those for lesser
+# processors too.
+KERNELS = $(wildcard gpu_worker/kernels/cpu/*.py gpu_worker/kernels/cpu/source/*)
+BUILD_KERNELS = $(BIN)/python -m gpu_worker.kernels.cpu.build
+
+$(VENV)/kernels: $(KERNELS) | $(VENV)/demo
+	@$(BUILD_KERNELS) && touch $@ || echo "The worker runs without these kernels, slower."
+
+$(VENV)/all-kernels: $(KERNELS) | $(VENV)/dev
+	@$(BUILD_KERNELS) --all && touch $@ $(VENV)/kernels || echo "The tests of these kernels are skipped."
+
 # The generator lives apart: it drags an older protobuf with it, and older generated code loads everywhere.
 $(VENV)-protos/ready: constraints-protos.txt
 	$(PYTHON) -m venv $(VENV)-protos
@@ -67,23 +78,26 @@ $(LOCKS)/bin/uv:
 
 setup: $(VENV)/dev ## install everything that the other targets need
 
-demo: $(VENV)/demo ## start a worker and two frontends, embed and rerank, print the tables, stop
+kernels: $(VENV)/demo ## build the worker's kernels for this processor, with g++ or what CXX names
+	$(BUILD_KERNELS)
+
+demo: $(VENV)/kernels ## start a worker and two frontends, embed and rerank, print the tables, stop
 	$(BIN)/python -m demo
 
-serve: $(VENV)/demo ## leave a worker and a frontend running (MODEL, WORKER, FRONTEND, HTTP; DEVICES=cuda:0,cuda:1: a worker each)
+serve: $(VENV)/kernels ## leave a worker and a frontend running (MODEL, WORKER, FRONTEND, HTTP; DEVICES=cuda:0,cuda:1: a worker each)
 	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND) --http $(HTTP) --devices=$(DEVICES)
 
-test: $(VENV)/dev ## run all tests that need no GPU
+test: $(VENV)/dev $(VENV)/all-kernels ## run all tests that need no GPU
 	-@$(MAKE) --silent clients
 	$(TOGETHER)
 
-test-slow: $(VENV)/dev ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
+test-slow: $(VENV)/dev $(VENV)/all-kernels ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
 	$(TOGETHER) -m slow
 
-compose-test: $(VENV)/dev ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
+compose-test: $(VENV)/dev $(VENV)/all-kernels ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
 	$(BIN)/python tests/compose/prove.py
 
-models: $(VENV)/dev ## make docs/models.md: how each text architecture of the installed transformers is served
+models: $(VENV)/dev $(VENV)/kernels ## make docs/models.md: how each text architecture of the installed transformers is served
 	$(BIN)/python -m gpu_worker.startup.supported_models --out docs/models.md
 
 check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, import rules, language
@@ -156,7 +170,7 @@ $(CLUSTERS)/%/ready: tests/clusters/%.txt | $(VENV)/dev
 clusters: $(CLUSTERS)/ray/ready $(CLUSTERS)/daft/ready ## set up Ray and Daft, each in a venv of its own, and test with them; six minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/e2e/test_clusters.py
 
-bench: $(VENV)/dev peers ## measure against the peers in nine minutes or so, render the tables of README, docs/measured.md and benchmarks/results
+bench: $(VENV)/dev $(VENV)/kernels peers ## measure against the peers in nine minutes or so, render the tables of README, docs/measured.md and benchmarks/results
 	$(BIN)/python -m benchmarks offline
 	$(BIN)/python -m benchmarks maxsim
 	$(BIN)/python -m benchmarks services --against infinity

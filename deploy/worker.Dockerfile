@@ -23,6 +23,11 @@ RUN if [ -z "$TORCH_INDEX" ]; then \
 COPY . .
 RUN pip install --no-index --no-deps --no-build-isolation .
 
+# The kernels for processors, for every kind of them, since nothing is built while serving. The compiler leaves again.
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ \
+  && (cd / && python -m gpu_worker.kernels.cpu.build --all) \
+  && apt-get purge --yes --auto-remove g++ && rm -rf /var/lib/apt/lists/*
+
 # Models of the hub. A new volume takes over the owner of the folder that it is mounted on.
 RUN install --directory --owner 10001 --group 10001 /models
 ENV HF_HOME=/models

@@ -32,7 +32,8 @@ def whole_repository(encoder: Path, folder: Path) -> Path:
 
 
 def save_dense(folder: Path, outputs: int, inputs: int = 64) -> None:
-    tensors = {"linear.weight": torch.ones(outputs, inputs), "linear.bias": torch.zeros(outputs)}
+    weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0))
+    tensors = {"linear.weight": weight, "linear.bias": torch.zeros(outputs)}
     save_file(tensors, folder / "2_Dense" / "model.safetensors")
 
 

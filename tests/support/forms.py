@@ -34,6 +34,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models.shapes import ALL_SHAPES
 from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from support import hopper_twin, varlen_twin
+from support.native import no_kernels
 from support.tiny import CPU
 
 OWN = ("mpnet", "deberta-v2", "t5", "mt5", "umt5", "gemma2")
@@ -104,6 +105,7 @@ class Playing:
 def loaded(name: str, forms: Forms | None = None, kernel: type[SpanAttention] = Varlen, **device: Any) -> Model:
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
+        no_kernels(patch)
         patch.setattr(execution.attention_choice, "choose", lambda *_, **__: kernel())
         patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
         return load(f"random:{name}", CPU, forms=forms)

@@ -53,7 +53,7 @@ def choose(
 def missing_kernels(device: torch.device) -> str:
     """What a user should know where this processor could run faster kernels than it does; "" where it does not."""
     missing = library.load().missing if device.type == "cpu" else ""
-    return f"attention may take up to 3 times as long as by the processor's kernels: {missing}" if missing else ""
+    return f"steps take up to twice as long as with the processor's kernels: {missing}" if missing else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

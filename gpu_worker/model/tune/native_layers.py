@@ -139,6 +139,7 @@ class BlockedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
+        self.in_features, self.out_features = weight.shape[1] * weight.shape[3], weight.shape[0] * weight.shape[2]
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
 
@@ -177,7 +178,7 @@ class NativeLayer(nn.Module):
         """Copies the layer's weights into the layout of the class `linear`."""
         super().__init__()
         self._inputs = linear(*layer.inputs)
-        self._linears = nn.ModuleList([linear(part) for part in (layer.output, layer.up, layer.down)])
+        self._output, self._up, self._down = (linear(part) for part in (layer.output, layer.up, layer.down))
         numbers = [
             parameter for norm in (layer.first_norm, layer.second_norm) for parameter in (norm.weight, norm.bias)
         ]
@@ -193,8 +194,14 @@ class NativeLayer(nn.Module):
         x = hidden_states[0]
         heads = self._inputs(x).view(len(x), 3, self._heads, -1).permute(1, 2, 0, 3)
         attended = ragged.attention(heads[0], heads[1], heads[2], ragged.batch, self._terms)
-        weights, biases = [linear.weight for linear in self._linears], [linear.bias for linear in self._linears]
+        output, up, down = self._output, self._up, self._down
         rows: Tensor = torch.ops.selvage.feed_forward(
-            x, attended.flatten(1), weights, biases, list(self.norms), self._epsilon, self._activation
+            x,
+            attended.flatten(1),
+            [output.weight, up.weight, down.weight],
+            [output.bias, up.bias, down.bias],
+            list(self.norms),
+            self._epsilon,
+            self._activation,
         )
         return rows[None]

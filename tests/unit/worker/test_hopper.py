@@ -21,6 +21,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from support import hopper_twin, launched_cases, varlen_twin
 from support.forms import found_out
 from support.hopper_twin import package
+from support.native import no_kernels
 from support.tiny import CPU
 
 CUDA = torch.device("cuda:0")
@@ -163,6 +164,7 @@ def twins() -> Iterator[None]:
 
 def loaded(monkeypatch: pytest.MonkeyPatch, refusal: str | None = "", faster: bool = True) -> Model:
     """As on a Hopper."""
+    no_kernels(monkeypatch)
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
     monkeypatch.setattr(execution.attention_choice, "hopper_refusal", lambda *_: refusal)
     monkeypatch.setattr(execution.attention_choice, "hopper_is_faster", lambda *_: faster)

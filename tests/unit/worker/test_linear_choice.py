@@ -23,6 +23,7 @@ from gpu_worker.model.tune.linear_choice import (
 )
 from gpu_worker.model.verify.gate import Reference
 from shared.errors import ModelRefused
+from support.native import no_kernels
 from support.onednn import needs_packed_layers
 from tests.unit.worker.test_linear import Block
 
@@ -225,6 +226,7 @@ WAYS: dict[str, Times] = {
 def test_every_way_serves_a_model_under_one_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the gate; card and log tell which it is."""
     fingerprints = set()
+    no_kernels(monkeypatch)
     for name, times in WAYS.items():
         linear_choice._plans.clear()
         given(monkeypatch, times)
@@ -239,6 +241,7 @@ def test_every_way_serves_a_model_under_one_fingerprint(monkeypatch: pytest.Monk
 def test_few_rows_pass_the_gate_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that only packed layers let drift is served with its own: the gate's many rows would not have told."""
     given(monkeypatch, SWITCHED)
+    no_kernels(monkeypatch)
     check, refused = Reference.check, []
 
     def strict(own: Reference, encoder: Encoder, *rest: object) -> None:
