@@ -2,7 +2,7 @@
 
 Every side is a process of its own and waits while others have their turn. Outputs are compared before anything is
 timed; batch sizes of tuned sides are chosen for each mix of lengths. ONNX Runtime has a graph with fused attention. A
-side in bfloat16 is there only where the processor makes such products: emulated ones take ten times as long.
+side in bfloat16 or int8 is there only where the processor makes such products: emulated ones take ten times as long.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.benchmark import Options
 from benchmarks.engine import peer_of, products
+from benchmarks.ours import has_int8
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer, python_of
 from benchmarks.rounds import ALONE, Figures, Turn
@@ -41,6 +42,7 @@ OUR_SIDE, EXACT = "selvage float32", "sentence-transformers default"
 SIDES = {
     OUR_SIDE: Side(peer="float32"),
     "selvage bfloat16": Side(peer="bfloat16", differs=2e-2),
+    "selvage int8": Side(peer="int8", differs=5e-2),
     EXACT: Side(peer="sentence-transformers", batches="default"),
     "sentence-transformers, best batch": Side(peer="sentence-transformers", batches="tuned"),
     "ONNX Runtime float32, best batch": Side(peer="onnxruntime", batches="tuned"),
@@ -49,8 +51,8 @@ SIDES = {
 
 def sides() -> dict[str, Side]:
     """Selects the sides that this processor can run."""
-    able = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return {name: side for name, side in SIDES.items() if able or side.peer != "bfloat16"}
+    able = {"bfloat16": torch.ops.mkldnn._is_mkldnn_bf16_supported(), "int8": has_int8()}
+    return {name: side for name, side in SIDES.items() if able.get(side.peer, True)}
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def turn(peer: Peer, tokens: int, arguments: Mapping[str, Any], cosine: float) -
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """Starts all sides; yields their turns on all mixes, and products alone in each number format."""
     all_sides = sides()
-    dtypes = [dtype for dtype in ("float32", "bfloat16") if dtype in {side.peer for side in all_sides.values()}]
+    dtypes = [dtype for dtype in ("float32", "bfloat16", "int8") if dtype in {side.peer for side in all_sides.values()}]
     with peers(options, dtypes) as running:
         alone = {ALONE if dtype == "float32" else f"{ALONE}, {dtype}": products(running[dtype]) for dtype in dtypes}
         cases: dict[str, dict[str, Turn]] = {}

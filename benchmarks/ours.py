@@ -26,12 +26,14 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step.sequences import Step
 from gpu_worker.kernels.attention.choice import choose as choose_attention
 from gpu_worker.kernels.attention.interface import AttentionTerms
+from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim.choice import choose
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.loop.loop import Loop
 from gpu_worker.model import loading
 from gpu_worker.model.tune import linear, linear_choice, native_layers
 from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.model.tune.int8 import Int8Linear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
@@ -59,12 +61,20 @@ class Answer:
 class Ours:
     """A loaded engine, and the worker's own loop around it."""
 
-    def __init__(self, name: str, *, dtype: Dtype = "float32", device: str = "cpu", max_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        dtype: Dtype = "float32",
+        device: str = "cpu",
+        linear: linear.Linear = "auto",
+        max_tokens: int = 0,
+    ) -> None:
         """Loads a model. Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
         place = Placement.choose(device, dtype)
         forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
-        self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms)
+        self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms, linear=linear)
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
         self.encoders = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
@@ -198,6 +208,16 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
     query, key, value = (tensor.transpose(0, 1) for tensor in drawn)
     attend = choose_attention(place.device, place.dtype, head, causal=False, softcap=False, bias=False)
     return lambda: attend(query, key, value, batch, AttentionTerms(scale=head**-0.5))
+
+
+def has_int8() -> bool:
+    """Whether this processor runs linear layers in int8."""
+    return library.load().int8
+
+
+def int8_linear(layer: nn.Linear) -> nn.Module:
+    """Converts a linear layer to int8, as `--linear int8` does."""
+    return Int8Linear(layer)
 
 
 def fast_linear(layer: nn.Linear) -> nn.Module:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.ours import fast_linear
+from benchmarks.ours import fast_linear, int8_linear
 
 PRODUCT = (4096, 1536, 1536)
 """Rows, width in and out of the product that stands for a processor."""
@@ -21,10 +21,14 @@ SQUARE, COPIED = {"cuda": 8192, "cpu": 128}, {"cuda": 1 << 30, "cpu": 1 << 24}
 """Rows and columns of the product by device, and bytes of what is copied: beyond any cache."""
 
 
-def product(dtype: torch.dtype) -> Callable[[], float]:
-    """Makes the large product, to be timed; it gives its operations. Random numbers, since zeros would run faster."""
+def product(dtype: torch.dtype, *, int8: bool = False) -> Callable[[], float]:
+    """Makes the large product, to be timed; it gives its operations. Random numbers, since zeros would run faster.
+
+    `int8`: by weights and activations of eight bits, rounding of the activations included.
+    """
     rows, inputs, outputs = PRODUCT
-    layer = fast_linear(nn.Linear(inputs, outputs).to(dtype))
+    linear = nn.Linear(inputs, outputs).to(dtype)
+    layer = int8_linear(linear) if int8 else fast_linear(linear)
     states = torch.randn(rows, inputs).to(dtype)
 
     @torch.inference_mode()

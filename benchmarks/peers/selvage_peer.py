@@ -1,6 +1,7 @@
 """Our own engine as a peer. It is that of the checkout in which this file lies, so two checkouts can be compared.
 
-Arguments: a model, a number format, and tokens of the longest text (0: as the model's files say).
+Arguments: a model, a number format or int8 (linear layers in int8, the rest in the fastest format), and tokens of the
+longest text (0: as the model's files say).
 """
 
 import sys
@@ -20,8 +21,12 @@ Work = Callable[[], npt.ArrayLike]
 
 def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Work]]:
     """Loads the engine and gives the work by name. The `jobs` of `embed` is the number of jobs that share the texts."""
-    engine = ours.Ours(name, dtype=dtype, max_tokens=max_tokens)
-    product = products.product(engine.model.placement.dtype)
+    if dtype == "int8":
+        fastest: Any = "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"
+        engine = ours.Ours(name, dtype=fastest, linear="int8", max_tokens=max_tokens)
+    else:
+        engine = ours.Ours(name, dtype=dtype, max_tokens=max_tokens)
+    product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
 
     def embed(file: str, jobs: int = 1) -> Work:
         all_texts = texts(file)

@@ -16,7 +16,7 @@ from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import native_layers
+from gpu_worker.model.tune import format_speeds, native_layers
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
 from gpu_worker.model.tune.rounding import ROUNDED
@@ -76,6 +76,10 @@ class Preparation:
             mode, linear = self._exact_mode()
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
+        chosen = "int8" if self._linear == "int8" else self._placement.dtype_name
+        advice = format_speeds.advice(format_speeds.product_seconds(self._kernels), chosen)
+        if advice:
+            mode = replace(mode, findings=(*mode.findings, advice))
         return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice)
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
