@@ -208,8 +208,9 @@ def test_lesser_instructions_give_the_same(instructions: str) -> None:
         build.build(held, build.compiler())
     limits = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
     environment = os.environ | limits.get(instructions, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"})
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(Path(__file__))]
-    names = "equals_one_by_one or neighbours or past or overflow or none"
+    files = [str(Path(__file__).with_name(name)) for name in ("test_native_attention.py", "test_native_layers.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    names = "equals_one_by_one or neighbours or past or overflow or none or equal_pytorchs or equals_pytorch"
     result = subprocess.run(
         [*command, "-k", f"({names}) and not lesser"], env=environment, capture_output=True, text=True, timeout=240
     )

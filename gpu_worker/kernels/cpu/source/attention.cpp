@@ -147,7 +147,7 @@ class Attention {
   void attend(const Task& task, Workspace& workspace) const {
     const Sequence& sequence = sequences[task.sequence];
     const int64_t group = heads / key_heads, rows = group * task.rows;
-    float* means = workspace.means.take<float>(round_up(rows, ROW_STEP) * width + ROW_STEP * width);
+    float* means = workspace.means.take<float>(rows * width);
     std::fill(means, means + rows * width, 0.0f);
     auto* running = workspace.running.take<Running>(rows);
     std::fill(running, running + rows, Running{-INFINITE, 0.0f});
