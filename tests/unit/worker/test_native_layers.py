@@ -119,6 +119,13 @@ def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
 
 
+class Pairs(nn.Module):
+    """An activation that returns its scale as well, as I-BERT's do."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        return nn.functional.gelu(x), None
+
+
 def layer(**changes: Any) -> nn.ModuleList:
     """One post-normalised layer as BERT's modules name its parts, with changed parts."""
     width, inner = 64, 128
@@ -147,6 +154,7 @@ def layer(**changes: Any) -> nn.ModuleList:
         {"output__LayerNorm": nn.LayerNorm(64, eps=1e-3)},
         {"output__LayerNorm": nn.LayerNorm(64, bias=False)},
         {"intermediate__intermediate_act_fn": nn.Mish()},
+        {"intermediate__intermediate_act_fn": Pairs()},
         {"attention__self__key": nn.Linear(64, 32)},
         {"intermediate__dense": nn.Linear(64, 100), "output__dense": nn.Linear(100, 64)},
     ],
