@@ -60,10 +60,10 @@ $(VENV)/dev: pyproject.toml constraints.txt $(VENV)/torch
 KERNELS = $(wildcard gpu_worker/kernels/cpu/*.py gpu_worker/kernels/cpu/source/*)
 BUILD_KERNELS = $(BIN)/python -m gpu_worker.kernels.cpu.build
 
-$(VENV)/kernels: $(KERNELS) | $(VENV)/demo
+$(VENV)/kernels: $(KERNELS) $(VENV)/torch | $(VENV)/demo
 	@$(BUILD_KERNELS) && touch $@ || echo "The worker runs without these kernels, slower."
 
-$(VENV)/all-kernels: $(KERNELS) | $(VENV)/dev
+$(VENV)/all-kernels: $(KERNELS) $(VENV)/torch | $(VENV)/dev
 	@$(BUILD_KERNELS) --all && touch $@ $(VENV)/kernels || echo "The tests of these kernels are skipped."
 
 # The generator lives apart: it drags an older protobuf with it, and older generated code loads everywhere.

@@ -210,11 +210,16 @@ def _shape(base: Any) -> AttentionShape:
     )
 
 
+def takes_attention(base: Any) -> bool:
+    """Whether transformers' class takes another attention than its own, so that its layers may run packed."""
+    return bool(getattr(base, "_supports_attention_backend", False))
+
+
 def make_packed(base: Any) -> None:
     """Changes a model in place so that it attends as its keyword `ragged` says. Raises ModelRefused if it cannot."""
     if relative.serves(base.config):
         relative.install(base)
-    elif getattr(base, "_supports_attention_backend", False):
+    elif takes_attention(base):
         fused = reference_attention.default_of(base) == reference_attention.FUSED
         base.set_attn_implementation(attention.UNCAPPED if fused and _capped(base.config) else attention.NAME)
         llama4.install(base)

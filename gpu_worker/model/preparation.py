@@ -12,11 +12,12 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in_fastest_form
+from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in_fastest_form, takes_attention
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
 from gpu_worker.model.tune import format_speeds, native_layers
+from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
 from gpu_worker.model.tune.rounding import ROUNDED
@@ -97,7 +98,7 @@ class Preparation:
         gate lets them, and all other linear layers by the fastest kernel."""
         layers = nn.ModuleList([self._base, *self._heads.modules()])
         undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
-        count = native_layers.install_layers(self._base, self._kernels)
+        count = native_layers.install_layers(self._base, self._kernels) if takes_attention(self._base) else 0
         if count:
             name = f"native ({self._kernels.instructions})"
             try:
@@ -133,6 +134,8 @@ class Preparation:
         """The fastest mode and form with rounded layers: compared exactly before rounding, by cosines afterwards."""
         mode = self._mode(STOCK)
         self._check_heads(mode.encoder)
+        if self._linear == "int8" and not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
+            native_layers.install_layers(self._base, self._kernels, QuantizedLinear)
         layers = ROUNDED[self._linear].install(self._base, self._heads.modules())
         gate = CosineGate(self._reference, mode.encoder)
         mode = replace(mode, findings=(*mode.findings, f"{layers}: {gate.cosines}"))
@@ -141,6 +144,19 @@ class Preparation:
             return mode
         cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE)
         return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
+
+    def _native_layers_pass(self, encoder: Encoder) -> bool:
+        """Whether the encoder's layers compute what the kernels' layers compute, before anything is rounded."""
+        undo = undoing(self._base)
+        try:
+            if not native_layers.install_layers(self._base, self._kernels):
+                return False
+            self._reference.check(encoder)
+        except ModelRefused:
+            return False
+        finally:
+            undo()
+        return True
 
     def _mode(self, plan: LinearPlan) -> ExecutionMode:
         choice = ModeChoice(

@@ -16,6 +16,7 @@ from gpu_worker.kernels.attention.native import NativeAttention, serves
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.kernels.attention.written_out import onednn_products
 from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.instructions import supported
 from gpu_worker.ragged.batch import RaggedBatch
 
 BOUNDS = (16, 32, 64, 128, 256)
@@ -52,7 +53,7 @@ def choose(
 
 def missing_kernels(device: torch.device) -> str:
     """What a user should know where this processor could run faster kernels than it does; "" where it does not."""
-    missing = library.load().missing if device.type == "cpu" else ""
+    missing = library.load().missing if device.type == "cpu" and supported() else ""
     return f"steps take up to twice as long as with the processor's kernels: {missing}" if missing else ""
 
 

@@ -5,6 +5,7 @@ Exits with 0 when they are built, 1 where that failed. The services run without 
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from gpu_worker.kernels.cpu.library import BUILT, path_of, source_files
 
 FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-Wall", "-Wno-maybe-uninitialized")
 """The compiler's own headers of AVX-512 read what they have not set, on purpose."""
+
+
+X86 = ("x86_64", "AMD64")
+"""Names of the architecture that the sets of instructions are of."""
 
 
 class BuildError(Exception):
@@ -49,6 +54,9 @@ def build(instructions: InstructionSet, compiler: str, more_flags: Sequence[str]
         if result.returncode:
             raise BuildError(f"{compiler} failed:\n{result.stderr.strip()}")
         draft.replace(path)
+        for other in BUILT.glob(f"{instructions.name}-*-torch{torch.__version__}.so"):  # of earlier sources
+            if other != path:
+                other.unlink(missing_ok=True)
     except OSError as error:
         raise BuildError(f"{error.filename or BUILT}: {error.strerror}") from error
     finally:
@@ -75,7 +83,9 @@ def main(arguments: Sequence[str]) -> int:
     every = "for every kind of processor, as an image wants; default: for this one"
     parser.add_argument("--all", action="store_true", help=every)
     options = parser.parse_args(arguments)
-    sets = INSTRUCTION_SETS if options.all else supported()[:1]
+    sets = INSTRUCTION_SETS if options.all and platform.machine() in X86 else supported()[:1]
+    if not sets and options.all:
+        return 0  # an image for such a processor is built without kernels
     if not sets:
         print(f"there are no kernels for this processor ({torch.backends.cpu.get_cpu_capability()})", file=sys.stderr)
         return 1

@@ -14,7 +14,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.tune.fp8 import ROUTERS
 from gpu_worker.model.tune.linear import plain_layers
-from gpu_worker.model.tune.native_layers import DEPTH, BlockedLinear, bias_of, block_of, blocked, install_layers
+from gpu_worker.model.tune.native_layers import DEPTH, BlockedLinear, NativeLayer, bias_of, block_of, blocked
 from shared.errors import ModelRefused
 
 NAME = "int8 by token"
@@ -61,7 +61,7 @@ def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
 def check_device(placement: Placement) -> None:
     """Raises ModelRefused where the device has no int8 products, or not in the model's number format."""
     if placement.device.type != "cpu":
-        raise ModelRefused(f"--linear = 'int8': {placement.device} has fp8 products; int8 is for processors")
+        raise ModelRefused(f"--linear = 'int8': it is for processors, fp8 for CUDA; this is {placement.device}")
     kernels = library.load()
     if not kernels.int8:
         reason = kernels.missing or "it has no VNNI instructions"
@@ -71,13 +71,13 @@ def check_device(placement: Placement) -> None:
 
 
 def install(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
-    """Replaces the layers of an encoder in place: whole layers of a known form, and all other linear layers.
+    """Replaces the linear layers of an encoder in place; whole layers in int8 that it already has stay.
 
     Layers that `heads` share, that choose experts, or whose sizes the kernels do not take stay as they are. Returns a
     line for the log. Raises ModelRefused where no layer can be replaced.
     """
     shared = {id(module) for head in heads for module in head.modules()}
-    whole = install_layers(base, library.load(), QuantizedLinear)
+    whole = sum(isinstance(module, NativeLayer) for module in base.modules())
     layers = [(parent, name, layer) for parent, name, layer in plain_layers(base) if id(layer) not in shared]
     fitting = [(parent, name, layer) for parent, name, layer in layers if name not in ROUTERS and _fits(layer)]
     if not fitting and not whole:

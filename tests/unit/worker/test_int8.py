@@ -2,6 +2,7 @@
 themselves or are refused."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers.models.bert.modeling_bert import BertLayer
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
@@ -18,6 +20,7 @@ from gpu_worker.model.loading import Linear, Model, load
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tune.int8 import Int8Linear, QuantizedLinear, rounded
 from gpu_worker.model.tune.native_layers import NativeLayer
+from gpu_worker.random_models import miniature
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
 from shared.jobs import Job
@@ -126,6 +129,28 @@ def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
 
 
 @needs_int8
+def test_layers_that_compute_something_else_are_rounded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class whose forward does more than its parts tell: cosines alone would not notice."""
+    honest = BertLayer.forward
+    monkeypatch.setattr(BertLayer, "forward", lambda *arguments, **options: honest(*arguments, **options) * 1.02)
+    model = loaded("tiny-bert", "int8")
+    kinds = {type(module) for module in model.encoder.model.modules()}
+    assert Int8Linear in kinds
+    assert NativeLayer not in kinds
+
+
+@needs_int8
+@pytest.mark.parametrize("family", ["splinter", "layoutlm"])
+def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_path: Path) -> None:
+    """Whole layers run in packed batches alone; linear layers run anywhere. Nor does an exact load try whole layers."""
+    miniature.write(tmp_path, family)
+    eight, exact = load(str(tmp_path), CPU, linear="int8"), load(str(tmp_path), CPU)
+    assert eight.unpacked_reason == exact.unpacked_reason == "transformers' class takes no attention but its own"
+    assert any(isinstance(module, Int8Linear) for module in eight.encoder.model.modules())
+    assert not any("native" in line for line in exact.findings)
+
+
+@needs_int8
 def test_minilm_stays_near_to_itself() -> None:
     """Real weights: a mean cosine of 0.995 over texts, 0.99 at least, by the gate's hard texts."""
     model = load("minilm", CPU, linear="int8")
@@ -147,5 +172,5 @@ def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)
         with pytest.raises(ModelRefused, match=f"--linear = 'int8'.*{reason}"):
             load("no such model", Placement.choose("cpu", "bfloat16"), linear=setting)
-    with pytest.raises(ModelRefused, match="int8 is for processors"):
+    with pytest.raises(ModelRefused, match="it is for processors, fp8 for CUDA; this is cuda:0"):
         int8.check_device(Placement(device=torch.device("cuda:0"), dtype=torch.bfloat16))

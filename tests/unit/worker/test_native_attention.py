@@ -2,6 +2,7 @@
 set; a worker without it says so and serves."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,7 +28,7 @@ from support.native import no_kernels
 
 CPU = torch.device("cpu")
 LIBRARY = library.load()
-pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+needs_kernels = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 """Largest error, where numbers are about 1."""
 
@@ -71,6 +72,7 @@ def states_of(batch: RaggedBatch, dtype: torch.dtype, heads: tuple[int, int], he
     )
 
 
+@needs_kernels
 @settings(deadline=None, max_examples=150)
 @given(
     SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
@@ -94,6 +96,7 @@ def test_it_equals_one_by_one(
     assert not ours[~defined].any()
 
 
+@needs_kernels
 @settings(deadline=None, max_examples=40)
 @given(
     SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
@@ -113,6 +116,7 @@ def test_bits_do_not_depend_on_neighbours(
         assert torch.equal(alone, together[rows])
 
 
+@needs_kernels
 @settings(deadline=None, max_examples=40)
 @given(
     st.integers(1, 900),
@@ -136,6 +140,7 @@ def test_queries_with_a_past_get_the_bits_of_the_whole(
         first += count
 
 
+@needs_kernels
 def test_large_scores_overflow_nothing() -> None:
     """Scores of some thousands, one of them far ahead: softmax takes the first alone."""
     batch = batch_of([(300, 0)])
@@ -147,6 +152,50 @@ def test_large_scores_overflow_nothing() -> None:
     assert torch.allclose(ours[0], value[:, 7], rtol=1e-6)
 
 
+@needs_kernels
+def test_a_bias_may_hide_whole_blocks() -> None:
+    """Of a row whose first 256 keys are hidden, and one that sees nothing at all."""
+    batch = batch_of([(300, 0)])
+    query, key, value = states_of(batch, torch.float32, (2, 2), 16)
+    hidden = torch.zeros(300, 300)
+    hidden[5, :290] = float("-inf")
+    hidden[6] = float("-inf")
+    terms = AttentionTerms(scale=0.25, bias=lambda query, _: hidden)
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, terms)
+    expected = OneByOne()(query, key, value, batch, terms)
+    defined = torch.isfinite(expected).all(dim=2)
+    assert torch.allclose(ours[defined], expected[defined], atol=5e-6)
+    assert not ours[6].any()
+
+
+@needs_kernels
+@pytest.mark.parametrize("scale", [0.0, 1e8])
+def test_scores_of_any_size_give_numbers(scale: float) -> None:
+    """All equal, and so large that a score's own rounding is above 1."""
+    batch = batch_of([(300, 2)])
+    states = states_of(batch, torch.float32, (2, 2), 16)
+    for window in (None, 7):
+        terms = AttentionTerms(scale=scale, causal=True, window=window)
+        ours = NativeAttention(LIBRARY)(*states, batch, terms)
+        assert torch.isfinite(ours).all()
+        if not scale:
+            expected = torch.nan_to_num(OneByOne()(*states, batch, terms))
+            assert torch.allclose(ours, expected, atol=5e-6)
+
+
+@needs_kernels
+def test_states_that_the_kernel_cannot_read_are_refused() -> None:
+    """Pairs of bfloat16 must begin at even places; a bias must have all queries and keys."""
+    layout = torch.tensor([[0, 4, 0, 4, 0]])
+    states = torch.zeros(1, 4, 32)
+    with pytest.raises(RuntimeError, match="bias must have all queries and keys"):
+        attention(states, states, states, layout, AttentionTerms(scale=1.0), torch.zeros(1, 1, 4, 3))
+    odd = torch.zeros(1, 4, 33, dtype=torch.bfloat16)[:, :, :32]
+    with pytest.raises(RuntimeError, match="strides must be even"):
+        attention(odd, odd, odd, layout, AttentionTerms(scale=1.0), None)
+
+
+@needs_kernels
 def test_numbers_that_are_none_stay_in_their_sequence() -> None:
     """A NaN in one text reaches no other text."""
     batch = batch_of([(40, 0), (40, 0)])
@@ -158,6 +207,7 @@ def test_numbers_that_are_none_stay_in_their_sequence() -> None:
     assert torch.isfinite(ours[40:]).all()
 
 
+@needs_kernels
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
@@ -173,6 +223,7 @@ def test_a_layout_outside_of_its_tensors_is_refused(layout: list[list[int]], rea
         attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0), None)
 
 
+@needs_kernels
 def test_it_serves_where_it_can() -> None:
     """Heads of 16 numbers and their multiples, in the formats of this processor."""
     for head, kind in ((32, NativeAttention), (24, EqualRuns)):
@@ -182,6 +233,7 @@ def test_it_serves_where_it_can() -> None:
     assert isinstance(halves, EqualRuns)
 
 
+@needs_kernels
 def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate compares; then PyTorch's own attention serves, and the log says so."""
     honest = native.attention
@@ -191,6 +243,7 @@ def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     assert any("native" in line and "does not run by it as by its own" in line for line in model.findings)
 
 
+@needs_kernels
 def test_a_worker_without_kernels_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding names the reason, and what builds them."""
     placement = Placement.choose("cpu", "float32")
@@ -200,21 +253,42 @@ def test_a_worker_without_kernels_says_so_and_serves(monkeypatch: pytest.MonkeyP
     assert any(library.COMMAND in line for line in findings)
 
 
+HELD = """
+import sys
+import pytest
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS
+name, *arguments = sys.argv[1:]
+library.supported = lambda: tuple(instructions for instructions in INSTRUCTION_SETS if instructions.name == name)
+assert library.load().instructions == name, library.load()
+raise SystemExit(pytest.main(arguments))
+"""
+"""Runs tests with the library of one set of instructions."""
+
+
+@needs_kernels
 @pytest.mark.parametrize("instructions", [each.name for each in INSTRUCTION_SETS if each in supported()[1:]])
 def test_lesser_instructions_give_the_same(instructions: str) -> None:
     """This processor held to fewer instructions, in a process of its own: the tests that compare with the twin."""
     (held,) = (each for each in INSTRUCTION_SETS if each.name == instructions)
-    if not library.path_of(held).exists():
-        build.build(held, build.compiler())
+    build.build(held, build.compiler())
     limits = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
     environment = os.environ | limits.get(instructions, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"})
-    files = [str(Path(__file__).with_name(name)) for name in ("test_native_attention.py", "test_native_layers.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
-    names = "equals_one_by_one or neighbours or past or overflow or none or equal_pytorchs or equals_pytorch"
+    names = ("test_native_attention.py", "test_native_layers.py", "test_int8.py")
+    files = [str(Path(__file__).with_name(name)) for name in names]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    tests = "equals_one_by_one or neighbours or past or overflow or none or equal_pytorchs or equals_pytorch or twin"
     result = subprocess.run(
-        [*command, "-k", f"({names}) and not lesser"], env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", HELD, instructions, *options, "-k", f"({tests}) and not lesser"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
-    assert result.returncode == 0, result.stdout[-2000:]
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", result.stdout)
+    assert passed
+    assert int(passed[1]) >= 7
 
 
 def test_a_library_of_other_sources_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -91,10 +91,15 @@ float weigh(float* scores, Number* weights, int64_t width, Keys seen, float fact
   Vector most = load(scores);
   for (int64_t column = WIDTH; column < width; column += WIDTH) most = at::vec::maximum(most, load(scores + column));
   const float top = std::max(largest(most) * factor, row.largest);
-  const Vector factors(factor), tops(top);
+  if (top == -INFINITE) {  // a bias hides all keys so far
+    for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
+    return 1.0f;
+  }
+  const Vector factors(factor), tops(top), zero(0.0f);
   Vector sums(0.0f);
   for (int64_t column = 0; column < width; column += WIDTH) {
-    const Vector power = power_of_two<DEGREE>(at::vec::fmsub(load(scores + column), factors, tops));
+    // The difference is rounded once, `top` twice: of huge scores it may be above 0.
+    const Vector power = power_of_two<DEGREE>(at::vec::minimum(at::vec::fmsub(load(scores + column), factors, tops), zero));
     sums = sums + power;
     store(weights + column, power);
   }
@@ -204,7 +209,7 @@ class Attention {
     std::fill(queries + rows * depth, queries + filled_rows * depth, Number(0.0f));
     multiply(filled_rows, columns, depth, queries, depth, keys + begin * TOGETHER<Number>, KEY_BLOCK, scores, KEY_BLOCK,
              false);
-    const bool plain = bias.first == nullptr && terms.softcap == 0 && terms.scale >= 0;
+    const bool plain = bias.first == nullptr && terms.softcap == 0 && terms.scale > 0;
     for (int64_t row = 0; row < rows; row++) {
       float* row_scores = scores + row * KEY_BLOCK;
       const int64_t position = sequence.past + first + row, from = block + begin;
@@ -234,9 +239,12 @@ void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
   TORCH_CHECK(query.dim() == 3 && key.dim() == 3 && value.dim() == 3, "query, key and value must be [heads, tokens, numbers]");
   TORCH_CHECK(query.scalar_type() == key.scalar_type() && key.scalar_type() == value.scalar_type(), "number formats differ");
   TORCH_CHECK(query.size(2) == key.size(2) && key.size(0) == value.size(0) && key.size(1) == value.size(1), "shapes differ");
-  TORCH_CHECK(query.size(0) % key.size(0) == 0, "heads of queries must be a multiple of heads of keys");
+  TORCH_CHECK(key.size(0) > 0 && query.size(0) % key.size(0) == 0, "heads of queries must be a multiple of heads of keys");
   TORCH_CHECK(query.size(2) % 16 == 0 && value.size(2) % 16 == 0, "a head must have a multiple of 16 numbers");
-  for (const at::Tensor& states : {query, key, value}) TORCH_CHECK(states.stride(2) == 1, "a head's numbers must lie together");
+  for (const at::Tensor& states : {query, key, value}) {
+    TORCH_CHECK(states.stride(2) == 1, "a head's numbers must lie together");
+    TORCH_CHECK(states.element_size() == 4 || (states.stride(0) % 2 == 0 && states.stride(1) % 2 == 0), "strides must be even");
+  }
   TORCH_CHECK(sequences.dim() == 2 && sequences.size(1) == 5 && sequences.scalar_type() == at::kLong && sequences.is_contiguous(),
               "sequences must be [n, 5] int64");
 }
@@ -256,6 +264,12 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
                               terms,
                               {},
                               {}};
+  if (bias) {
+    const auto* numbers = sequences.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < sequences.size(0); i++) {
+      TORCH_CHECK(bias->size(2) >= numbers[5 * i + 1] && bias->size(3) >= numbers[5 * i + 3], "bias must have all queries and keys");
+    }
+  }
   if (bias) attention.bias = {bias->const_data_ptr<float>(), bias->size(0) == 1 ? 0 : bias->stride(0), bias->stride(1), bias->stride(2)};
   const auto* numbers = sequences.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < sequences.size(0); i++, numbers += 5) {

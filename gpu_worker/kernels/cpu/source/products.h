@@ -11,11 +11,11 @@ inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multi
 // Numbers of a product's right side that lie together: brgemm wants bfloat16 in pairs along the depth.
 template <typename Number>
 constexpr int64_t TOGETHER = 4 / sizeof(Number);
-// Products are computed with a depth that is a multiple of this; the rest is filled with zeros.
+// Keys are filled with zeros to a multiple of this, as matrix units want the depth of a product.
 template <typename Number>
 constexpr int64_t DEPTH_STEP = sizeof(Number) == 2 ? 32 : 16;
 
-// Products of attention have a multiple of so many rows, so that there are few kinds of them to compile.
+// Scores have a multiple of so many rows, so that there are few kinds of them to compile.
 constexpr int64_t ROW_STEP = 4;
 
 // A [rows, depth] x B [depth, columns] -> C [rows, columns] float32; strides in numbers.
