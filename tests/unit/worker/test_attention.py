@@ -24,6 +24,7 @@ from gpu_worker.model.verify.gate import compare
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import synthetic
 from shared.errors import ModelRefused
+from support.biases import louder, nearer
 from support.flaws import Flawed, counted_on
 from support.tiny import referee
 
@@ -44,17 +45,6 @@ def batch_of(lengths: list[int], vocabulary: int = 900, tails: Sequence[int] = (
     generator = np.random.default_rng(len(lengths))
     texts = [generator.integers(5, vocabulary, each, dtype=np.int32) for each in lengths]
     return RaggedBatch.pack(texts, CPU, tails=tails)
-
-
-def nearer(query: Tensor, key: Tensor) -> Tensor:
-    """A bias by distance, [L, L]."""
-    places = torch.arange(query.shape[-2])
-    return torch.cos((places[:, None] - places) / 3)
-
-
-def louder(query: Tensor, key: Tensor) -> Tensor:
-    """A bias by distance and content, [..., H, L, L]."""
-    return query.mean(-1, keepdim=True) * nearer(query, key)
 
 
 TERMS = st.builds(

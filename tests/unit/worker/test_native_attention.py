@@ -24,6 +24,7 @@ from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, supported
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
+from support.biases import louder, nearer
 from support.native import no_kernels
 
 CPU = torch.device("cpu")
@@ -31,17 +32,6 @@ LIBRARY = library.load()
 needs_kernels = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 """Largest error, where numbers are about 1."""
-
-
-def nearer(query: Tensor, key: Tensor) -> Tensor:
-    """A bias by distance, [L, L]."""
-    places = torch.arange(query.shape[-2])
-    return torch.cos((places[:, None] - places) / 3)
-
-
-def louder(query: Tensor, key: Tensor) -> Tensor:
-    """A bias by distance and content, [..., H, L, L]."""
-    return query.mean(-1, keepdim=True) * nearer(query, key)
 
 
 TERMS = st.builds(
