@@ -31,7 +31,8 @@ from gpu_worker.kernels.maxsim.choice import choose
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.loop.loop import Loop
 from gpu_worker.model import loading
-from gpu_worker.model.tune import linear, linear_choice, native_layers
+from gpu_worker.model.tune import linear, linear_choice
+from gpu_worker.model.tune.blocked_linear import BlockedLinear
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.int8 import Int8Linear
 from gpu_worker.queue.fair_queue import FairQueue
@@ -160,7 +161,7 @@ class Ours:
     @property
     def linears(self) -> list[nn.Module]:
         """The linear layers that a token goes through, each with `in_features` and `out_features`."""
-        kinds = nn.Linear | linear.PrepackedLinear | native_layers.BlockedLinear
+        kinds = nn.Linear | linear.PrepackedLinear | BlockedLinear
         modules = self.model.encoder.model.named_modules()
         # a pooler is not run
         return [module for name, module in modules if isinstance(module, kinds) and "pooler" not in name]

@@ -3,21 +3,34 @@
 Takes the reference runs, builds the heads, chooses how the encoder runs, and compares the results with the references.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
 
+from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention import relative
+from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in_fastest_form, takes_attention
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.execution import (
+    ExecutionMode,
+    FormFinder,
+    ModeChoice,
+    in_fastest_form,
+    make_packed,
+    takes_attention,
+)
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
 from gpu_worker.model.tune import format_speeds, native_layers
+from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
+from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
 from gpu_worker.model.tune.rounding import ROUNDED
@@ -26,6 +39,7 @@ from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.probes import Probes
+from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
@@ -98,7 +112,7 @@ class Preparation:
         gate lets them, and all other linear layers by the fastest kernel."""
         layers = nn.ModuleList([self._base, *self._heads.modules()])
         undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
-        count = native_layers.install_layers(self._base, self._kernels) if takes_attention(self._base) else 0
+        count = self._install_native_layers()
         if count:
             name = f"native ({self._kernels.instructions})"
             try:
@@ -135,7 +149,7 @@ class Preparation:
         mode = self._mode(STOCK)
         self._check_heads(mode.encoder)
         if self._linear == "int8" and not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
-            native_layers.install_layers(self._base, self._kernels, QuantizedLinear)
+            self._install_native_layers(QuantizedLinear)
         layers = ROUNDED[self._linear].install(self._base, self._heads.modules())
         gate = CosineGate(self._reference, mode.encoder)
         mode = replace(mode, findings=(*mode.findings, f"{layers}: {gate.cosines}"))
@@ -149,7 +163,7 @@ class Preparation:
         """Whether the encoder's layers compute what the kernels' layers compute, before anything is rounded."""
         undo = undoing(self._base)
         try:
-            if not native_layers.install_layers(self._base, self._kernels):
+            if not self._install_native_layers():
                 return False
             self._reference.check(encoder)
         except ModelRefused:
@@ -157,6 +171,28 @@ class Preparation:
         finally:
             undo()
         return True
+
+    def _install_native_layers(self, linear: LinearClass = PackedLinear) -> int:
+        """Replaces the encoder's layers by those of the processor's kernels, and returns how many it replaced."""
+        if not takes_attention(self._base) or not self._kernels.formats:
+            return 0
+        return native_layers.install_layers(self._base, self._kernels, self._layer_runs(), linear)
+
+    def _layer_runs(self) -> Mapping[nn.Module, LayerRun]:
+        """A recorded run of all layers on two short texts; empty where the model does not run packed."""
+        reference = self._reference
+        try:
+            make_packed(self._base)
+            encoder = PackedEncoder(
+                self._base, OneByOne(), self._length_limits.uncounted, reference.types, reference.width
+            )
+            texts = reference.probes.texts[:2]
+            batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=encoder.token_types)
+            return layer_runs(encoder, batch)
+        except Exception as error:  # foreign code that was not made for this fails anywhere; the gate tells why
+            if ran_out(error):
+                raise
+            return {}
 
     def _mode(self, plan: LinearPlan) -> ExecutionMode:
         choice = ModeChoice(

@@ -14,8 +14,10 @@ from gpu_worker.kernels.attention.interface import TEMPERED
 
 
 def install(model: nn.Module) -> None:
-    """Makes `attend` scale queries in packed runs; in all other runs the model does so itself."""
+    """Makes `attend` scale queries in packed runs; in all other runs the model does so itself. Twice does no harm."""
     for module in model.modules():
+        if hasattr(module, TEMPERED):
+            continue
         if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
             setattr(module, TEMPERED, partial(_temperature, float(module.attn_scale), float(module.floor_scale)))  # type: ignore[arg-type]
             module.register_forward_pre_hook(_switch_tempering, with_kwargs=True)

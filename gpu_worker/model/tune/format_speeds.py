@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from gpu_worker.device.fastest import shortest_seconds
 from gpu_worker.kernels.cpu.library import KernelLibrary
+from gpu_worker.model.tune.blocked_linear import BlockedLinear, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
-from gpu_worker.model.tune.native_layers import BlockedLinear, PackedLinear
 
 ROWS, INPUTS, OUTPUTS, ROUNDS = 256, 384, 1536, 7
 """Sizes of the measured product, and how often each format runs it."""

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
+from gpu_worker.model.tune.blocked_linear import DEPTH, BlockedLinear, bias_of, block_of, blocked
 from gpu_worker.model.tune.fp8 import ROUTERS
 from gpu_worker.model.tune.linear import plain_layers
-from gpu_worker.model.tune.native_layers import DEPTH, BlockedLinear, NativeLayer, bias_of, block_of, blocked
+from gpu_worker.model.tune.native_layers import NativeLayer
 from shared.errors import ModelRefused
 
 NAME = "int8 by token"
@@ -35,7 +36,7 @@ class QuantizedLinear(BlockedLinear):
     def __init__(self, *linears: nn.Linear) -> None:
         weight, scales = rounded(torch.cat([linear.weight.detach() for linear in linears]))
         sums = weight.sum(dim=1, dtype=torch.float32) * scales
-        bias = torch.cat([bias_of(linear) for linear in linears])
+        bias = torch.cat([bias_of(linear, linear.out_features) for linear in linears])
         super().__init__(blocked(weight), torch.stack([bias, scales, sums]))
 
 

@@ -1,6 +1,7 @@
 """Layers that run whole by the processor's kernels equal PyTorch's, with the same bits alone and among others; what is
 made otherwise stays as it is."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.tune import native_layers
-from gpu_worker.model.tune.native_layers import NativeLayer, PackedLinear, post_norm_layers
+from gpu_worker.model.tune.blocked_linear import PackedLinear
+from gpu_worker.model.tune.layer_parts import alternating, parts_of
+from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.ragged.batch import RaggedBatch
 from support.native import no_kernels
 
@@ -29,6 +32,7 @@ ACTIVATIONS: list[tuple[int, nn.Module]] = [
     (3, nn.ReLU()),
     (4, nn.SiLU()),
 ]
+EPSILON = 1e-5
 ROWS, WIDTHS = st.integers(1, 200), st.sampled_from([32, 64, 96, 384])
 
 
@@ -57,32 +61,115 @@ def test_linear_layers_equal_pytorchs(
     assert torch.equal(alone[0], ours[rows // 2])
 
 
-@settings(deadline=None, max_examples=60)
-@given(ROWS, WIDTHS, WIDTHS, WIDTHS, st.sampled_from(ACTIVATIONS), st.sampled_from(FORMATS))
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A normalisation of rows in float64, and its numbers as the kernels take them; none where `weight` is None."""
+
+    weight: Tensor | None
+    bias: Tensor
+    centred: bool
+
+    @classmethod
+    def random(cls, width: int, kind: str) -> "Norm":
+        weight = None if kind == "none" else torch.randn(width) + 1
+        return cls(weight, torch.randn(width) if kind == "layer" else torch.zeros(width), kind == "layer")
+
+    @property
+    def numbers(self) -> Tensor:
+        return torch.empty(0) if self.weight is None else torch.stack([self.weight, self.bias])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            return x
+        x = x - x.mean(dim=-1, keepdim=True) if self.centred else x
+        return x * (x.square().mean(dim=-1, keepdim=True) + EPSILON).rsqrt() * self.weight + self.bias
+
+
+KINDS = st.sampled_from(["layer", "rms"])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.sampled_from(ACTIVATIONS), st.sampled_from(FORMATS))
 def test_what_follows_attention_equals_pytorch(
-    rows: int, width: int, attended: int, inner: int, activation: tuple[int, nn.Module], dtype: torch.dtype
+    data: st.DataObject, activation: tuple[int, nn.Module], dtype: torch.dtype
 ) -> None:
-    """Output, residual, normalisation and feed-forward, against the same written out in float64."""
+    """Output, residuals, normalisations and feed-forward in every arrangement, against the same in float64."""
+    rows, width, attended, inner = data.draw(ROWS), *(data.draw(WIDTHS) for _ in range(3))
+    gated, post_normalised, kind = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(KINDS)
+    if gated:
+        inner = 64 * (1 + inner // 64)
     torch.manual_seed(rows)
     number, function = activation
-    output, up, down = (nn.Linear(*sizes).to(dtype) for sizes in ((attended, width), (width, inner), (inner, width)))
-    norms = [nn.LayerNorm(width, eps=1e-5) for _ in range(2)]
-    for norm in norms:
-        nn.init.normal_(norm.weight, 1.0)
-        nn.init.normal_(norm.bias)
+    norms = [Norm.random(width, data.draw(st.sampled_from([kind, "none"]))) for _ in range(3)]
+    if post_normalised:
+        norms[1] = Norm.random(width, "none")
+    output, gate, up = (nn.Linear(*sizes).to(dtype) for sizes in ((attended, width), (width, inner), (width, inner)))
+    down = nn.Linear(inner, width).to(dtype)
     x, states = torch.randn(rows, width).to(dtype), torch.randn(rows, attended).to(dtype)
-    packed = [PackedLinear(linear) for linear in (output, up, down)]
-    parts = [
+    packed = [PackedLinear(linear) for linear in (output, alternating([gate, up]) if gated else up, down)]
+    arguments = (
         [linear.weight for linear in packed],
         [linear.bias for linear in packed],
-        [parameter.detach() for norm in norms for parameter in (norm.weight, norm.bias)],
-    ]
+        [norm.numbers for norm in norms],
+        EPSILON,
+        kind == "layer",
+        number,
+        gated,
+        post_normalised,
+    )
     with torch.inference_mode():
-        ours = torch.ops.selvage.feed_forward(x, states, *parts, 1e-5, number)
-        middle = norms[0].double()(x.double() + output.double()(states.double()))
-        expected = norms[1].double()(middle + down.double()(function(up.double()(middle))))
+        ours = torch.ops.selvage.feed_forward(x, states, *arguments)
         place = rows // 2
-        alone = torch.ops.selvage.feed_forward(x[place : place + 1], states[place : place + 1], *parts, 1e-5, number)
+        alone = torch.ops.selvage.feed_forward(x[place : place + 1], states[place : place + 1], *arguments)
+        added = output.double()(states.double())
+        h = norms[0](x.double() + added) if post_normalised else x.double() + norms[0](added)
+        n = norms[1](h)
+        middle = function(gate.double()(n)) * up.double()(n) if gated else function(up.double()(n))
+        added = down.double()(middle)
+        expected = norms[2](h + added) if post_normalised else h + norms[2](added)
+    assert close(ours, expected, dtype)
+    assert torch.equal(alone[0], ours[place])
+
+
+def rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions written out: heads [T, H, D], cos and sin [T, width]."""
+    width = cos.shape[1]
+    turned, rest = heads[..., :width], heads[..., width:]
+    low, high = turned.chunk(2, dim=-1)
+    turned = turned * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None]
+    return torch.cat([turned, rest], dim=-1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), ROWS, st.sampled_from([16, 32, 48, 64, 128]), st.sampled_from(FORMATS))
+def test_what_precedes_attention_equals_pytorch(data: st.DataObject, rows: int, head: int, dtype: torch.dtype) -> None:
+    """Normalisation, products, normalised heads and rotary positions of some or all numbers, against float64."""
+    torch.manual_seed(rows)
+    width, keys, group = data.draw(WIDTHS), 2, data.draw(st.integers(1, 3))
+    queries, kind = keys * group, data.draw(st.sampled_from(["layer", "rms", "none"]))
+    norm = Norm.random(width, kind)
+    head_norms = [Norm.random(head, data.draw(st.sampled_from(["rms", "none"]))) for _ in range(2)]
+    turned = data.draw(st.sampled_from([0, head // 2, head]))
+    angles = torch.randn(rows, turned // 2).repeat(1, 2)
+    linears = [nn.Linear(width, count * head).to(dtype) for count in (queries, keys, keys)]
+    joined, x = PackedLinear(*linears), torch.randn(rows, width).to(dtype)
+
+    def run(rows: slice) -> Tensor:
+        cos, sin = (angles[rows].cos(), angles[rows].sin()) if turned else (None, None)
+        numbers = [norm.numbers, *(part.numbers for part in head_norms)]
+        shape = [head, queries, keys]
+        y: Tensor = torch.ops.selvage.attention_inputs(
+            x[rows], joined.weight, joined.bias, numbers, EPSILON, kind == "layer", shape, cos, sin
+        )
+        return y
+
+    with torch.inference_mode():
+        ours, place = run(slice(None)), rows // 2
+        alone = run(slice(place, place + 1))
+        q, k, v = (linear.double()(norm(x.double())).view(rows, -1, head) for linear in linears)
+        cos, sin = angles.double().cos(), angles.double().sin()
+        q, k = (rotated(part(heads), cos, sin) for part, heads in zip(head_norms, (q, k), strict=True))
+        expected = torch.cat([q, k, v], dim=1).flatten(1)
     assert close(ours, expected, dtype)
     assert torch.equal(alone[0], ours[place])
 
@@ -95,7 +182,13 @@ def rows_of(model: Model) -> Tensor:
         return model.encoder(batch).float()
 
 
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-roberta"])
+FORMS = [
+    *("tiny-bert", "tiny-roberta", "tiny-distilbert", "tiny-nomic-bert", "tiny-gte", "tiny-modernbert"),
+    *("tiny-qwen3", "tiny-mistral", "tiny-gemma2", "tiny-embeddinggemma"),
+]
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_a_model_with_native_layers_gives_what_it_gave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The card says how its layers run; without kernels it says so too."""
     model = load(f"random:{name}", CPU)
@@ -110,13 +203,25 @@ def test_a_model_with_native_layers_gives_what_it_gave(name: str, monkeypatch: p
 
 
 def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate compares; then the layers run as they were written, and the log says so."""
+    """The gate compares long texts too; then the layers run as they were written, and the log says so."""
     honest = NativeLayer.forward
-    monkeypatch.setattr(NativeLayer, "forward", lambda *arguments, **options: honest(*arguments, **options) * 1.01)
+
+    def erring(self: NativeLayer, hidden_states: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        factor = 1.01 if hidden_states.shape[1] > 100 else 1.0
+        return honest(self, hidden_states, *arguments, **options) * factor
+
+    monkeypatch.setattr(NativeLayer, "forward", erring)
     model = load("random:tiny-bert", CPU)
     assert "native" not in model.linear
     assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
     assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
+
+
+class Doubled(nn.LayerNorm):
+    """A normalisation that computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
 
 
 class Pairs(nn.Module):
@@ -126,13 +231,27 @@ class Pairs(nn.Module):
         return nn.functional.gelu(x), None
 
 
-def layer(**changes: Any) -> nn.ModuleList:
+def scaled(layer: Any, hidden_states: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
+    """A layer whose names and parts are those of Qwen's, and which multiplies what it gives."""
+    return 1.01 * layer.honest(hidden_states, *arguments, **keywords)
+
+
+def test_a_layer_of_the_same_parts_that_computes_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recognised by its values: the model serves, as its own class runs it."""
+    monkeypatch.setattr(Qwen3DecoderLayer, "honest", Qwen3DecoderLayer.forward, raising=False)
+    monkeypatch.setattr(Qwen3DecoderLayer, "forward", scaled)
+    model = load("random:tiny-qwen3", CPU)
+    assert not model.notice
+    assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
+
+
+def layer(**changes: Any) -> nn.Module:
     """One post-normalised layer as BERT's modules name its parts, with changed parts."""
     width, inner = 64, 128
     parts = nn.Module()
     parts.attention = nn.Module()
     parts.attention.self = nn.Module()
-    parts.attention.self.num_attention_heads = 4
+    parts.attention.self.attention_head_size = 16
     for name in ("query", "key", "value"):
         setattr(parts.attention.self, name, nn.Linear(width, width))
     parts.attention.output, parts.intermediate, parts.output = nn.Module(), nn.Module(), nn.Module()
@@ -142,7 +261,7 @@ def layer(**changes: Any) -> nn.ModuleList:
     for path, value in changes.items():
         owner, _, name = path.rpartition("__")
         setattr(parts.get_submodule(owner.replace("__", ".")) if owner else parts, name, value)
-    return nn.ModuleList([parts])
+    return parts
 
 
 @pytest.mark.parametrize(
@@ -152,7 +271,8 @@ def layer(**changes: Any) -> nn.ModuleList:
         {"is_decoder": True},
         {"attention__output__LayerNorm": nn.RMSNorm(64)},
         {"output__LayerNorm": nn.LayerNorm(64, eps=1e-3)},
-        {"output__LayerNorm": nn.LayerNorm(64, bias=False)},
+        {"output__LayerNorm": Doubled(64)},
+        {"attention__self__temperature_by_position": torch.exp},
         {"intermediate__intermediate_act_fn": nn.Mish()},
         {"intermediate__intermediate_act_fn": Pairs()},
         {"attention__self__key": nn.Linear(64, 32)},
@@ -161,13 +281,14 @@ def layer(**changes: Any) -> nn.ModuleList:
 )
 def test_layers_made_otherwise_are_left_alone(changes: dict[str, Any]) -> None:
     """More parts, other normalisations, an unknown activation, sizes that the kernels do not take."""
-    assert len([*post_norm_layers(nn.Sequential(layer()))]) == 1
-    assert not [*post_norm_layers(nn.Sequential(layer(**changes)))]
+    assert len([*parts_of(layer())]) == 1
+    assert not [*parts_of(layer(**changes))]
 
 
 def test_formats_that_the_kernels_have_not_are_left_alone() -> None:
     """float16 has no products here."""
-    assert native_layers.install_layers(nn.Sequential(layer()).half(), LIBRARY) == 0
+    model = load("random:tiny-bert", Placement.choose("cpu", "float16"))
+    assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-// The parts of a post-normalised encoder layer (arXiv:1706.03762) around its attention: the products before it, and
-// output, residual, normalisation and feed-forward behind it, block by block of rows while these are in the cache.
+// The parts of an encoder layer around its attention: normalisation, products, normalised heads and rotary positions
+// before it; output, residuals, normalisations and a feed-forward behind it, block by block of rows while these are in the
+// cache. Layers are post-normalised (arXiv:1706.03762) or pre-normalised (arXiv:2002.04745).
 //
 // A row's sums run in one order, whatever the number of rows: its bits are the same alone and among others.
 #include <ATen/core/Tensor.h>
@@ -7,66 +8,106 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#include <numeric>
 #include <tuple>
 #include <vector>
 
-#include "linear.h"
-#include "scratch.h"
+#include "layer.h"
+#include "norm.h"
+#include "rotation.h"
 #include "tasks.h"
 
 namespace selvage {
 namespace {
 
-constexpr int64_t MOST_ROWS = 64;  // rows of a block: their inner numbers, some 400 KiB, stay in a core's cache
-constexpr int64_t LEAST_ROWS = 8;  // fewer rows would read the weights for too little work
+constexpr int64_t CACHED = 1 << 20;  // bytes of a block's numbers, about what a core's cache holds beside the weights
+constexpr int64_t MOST_BLOCK_ROWS = 128;
 
-struct Workspace {
-  Scratch input, products, hidden, inner, sums;
+// Most rows of a block: many read large weights seldom, but their numbers should stay in the cache.
+int64_t most_rows(int64_t row_bytes) {
+  return std::clamp(CACHED / row_bytes / ROW_STEP * ROW_STEP, MOST_ROWS, MOST_BLOCK_ROWS);
+}
+
+// Heads of `depth` numbers that a row begins with: `queries` and then `keys`; values follow.
+struct Heads {
+  int64_t depth, queries, keys;
 };
 
-// Rows of a block, so that all threads have some where a step is small.
-int64_t block_rows(int64_t rows) {
-  const int64_t share = round_up((rows + at::get_num_threads() - 1) / at::get_num_threads(), ROW_STEP);
-  return std::clamp(share, LEAST_ROWS, MOST_ROWS);
-}
-
+// What precedes attention: y = W norm(x) + b, with normalised and rotated heads of queries and keys.
 template <typename Number, typename Layer>
-at::Tensor linear(const at::Tensor& x, const Layer& layer, Activation activation) {
-  TORCH_CHECK(x.dim() == 2 && x.size(1) == layer.inputs && x.is_contiguous(), "x must be [rows, inputs]");
-  const int64_t rows = x.size(0), blocks = layer.outputs / layer.block;
-  at::Tensor y = at::empty({rows, layer.outputs}, x.options());
-  const Number* from = x.const_data_ptr<Number>();
-  Number* to = y.mutable_data_ptr<Number>();
-  // Few rows are divided by outputs: then each thread reads a part of the weights.
-  const int64_t row_blocks = (rows + MOST_ROWS - 1) / MOST_ROWS;
-  const int64_t parts = std::clamp<int64_t>(4 * at::get_num_threads() / std::max<int64_t>(row_blocks, 1), 1, blocks);
-  const std::vector<int64_t> costs(row_blocks * parts, 1);
-  share_tasks(costs, [&](const auto& next) {
-    thread_local Workspace workspace;
-    for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
-      for (; task < end; task++) {
-        const int64_t first = task / parts * MOST_ROWS, count = std::min(MOST_ROWS, rows - first), part = task % parts;
-        const auto input = layer.prepare(from + first * layer.inputs, layer.inputs, count, workspace.input);
-        layer.run(input, count, blocks * part / parts, blocks * (part + 1) / parts, workspace.products,
-                  [&](int64_t row, int64_t column, Vector value) {
-                    store(to + (first + row) * layer.outputs + column, activated(value, activation));
-                  });
+struct AttentionInputs {
+  Layer layer;
+  Norm norm, query_norm, key_norm;
+  Heads heads;
+  Rotation rotation;
+
+  at::Tensor run(const at::Tensor& x) const {
+    const int64_t rows = x.size(0), blocks = layer.outputs / layer.block;
+    at::Tensor y = at::empty({rows, layer.outputs}, x.options());
+    const Number* from = x.const_data_ptr<Number>();
+    Number* to = y.mutable_data_ptr<Number>();
+    const int64_t row_bytes = (layer.inputs + layer.outputs) * static_cast<int64_t>(sizeof(Number));
+    const int64_t size = most_rows(row_bytes);
+    const int64_t row_blocks = (rows + size - 1) / size;
+    // Few rows are divided by outputs, in blocks of whole heads: then each thread reads a part of the weights.
+    const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;
+    const int64_t parts = std::clamp<int64_t>(4 * at::get_num_threads() / std::max<int64_t>(row_blocks, 1), 1, units);
+    const std::vector<int64_t> costs(row_blocks * parts, 1);
+    share_tasks(costs, [&](const auto& next) {
+      thread_local Workspace workspace;
+      for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
+        for (; task < end; task++) {
+          const int64_t row = task / parts * size, part = task % parts;
+          const int64_t first = units * part / parts * unit, last = std::min(units * (part + 1) / parts * unit, blocks);
+          run_block(from + row * layer.inputs, row, std::min(size, rows - row), first, last, to + row * layer.outputs, workspace);
+        }
+      }
+      release_products<BFloat16>();
+    });
+    return y;
+  }
+
+ private:
+  // Computes the outputs of blocks `first` to `last` - 1 for `rows` tokens from `token` on.
+  void run_block(const Number* x, int64_t token, int64_t rows, int64_t first, int64_t last, Number* to,
+                 Workspace& workspace) const {
+    if (norm) {
+      Number* normed = workspace.hidden.take<Number>(rows * layer.inputs);
+      for (int64_t row = 0; row < rows; row++) norm.run(x + row * layer.inputs, layer.inputs, normed + row * layer.inputs);
+      x = normed;
+    }
+    const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
+    layer.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
+      store(to + row * layer.outputs + column, value);
+    });
+    const int64_t begin = first * layer.block / heads.depth;
+    const int64_t end = std::min(last * layer.block / heads.depth, heads.queries + heads.keys);
+    for (int64_t row = 0; row < rows; row++) {
+      for (int64_t head = begin; head < end; head++) {
+        Number* numbers = to + row * layer.outputs + head * heads.depth;
+        const Norm& head_norm = head < heads.queries ? query_norm : key_norm;
+        if (head_norm) head_norm.run(numbers, heads.depth, numbers);
+        if (rotation.width > 0) rotation.turn(token + row, numbers);
       }
     }
-    release_products<BFloat16>();
-  });
-  return y;
-}
+  }
+};
 
-// What follows attention: h = norm(x + output(attended)), y = norm(h + down(act(up(h)))).
+// What follows attention, with the inner numbers act(up(n)), or act(gate(n)) * up(n) where the layer is `gated`
+// (arXiv:2002.05202): then blocks of outputs of gate and up alternate in the weights of `up`. A post-normalised layer
+// computes n = h = norm(x + output(attended)) and y = norm(h + down(inner)). All others compute h = x + norm(output(attended)),
+// n = norm(h), y = h + norm(down(inner)). A normalisation that a layer lacks leaves its rows as they are.
 template <typename Number, typename Layer>
 struct FeedForward {
   Layer output, up, down;
-  LayerNorm first_norm, second_norm;
+  Norm output_norm, norm, down_norm;
   Activation activation;
+  bool gated, post_normalised;
 
   at::Tensor run(const at::Tensor& x, const at::Tensor& attended) const {
-    const int64_t rows = x.size(0), size = block_rows(rows);
+    const int64_t width = output.outputs, rows = x.size(0);
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float)) + (width + down.inputs) * static_cast<int64_t>(sizeof(Number));
+    const int64_t size = block_rows(rows, most_rows(row_bytes));
     at::Tensor y = at::empty_like(x);
     const Number *residual = x.const_data_ptr<Number>(), *from = attended.const_data_ptr<Number>();
     Number* to = y.mutable_data_ptr<Number>();
@@ -76,8 +117,7 @@ struct FeedForward {
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) {
           const int64_t first = task * size;
-          run_block(residual + first * output.outputs, from + first * output.inputs, std::min(size, rows - first),
-                    to + first * output.outputs, workspace);
+          run_block(residual + first * width, from + first * output.inputs, std::min(size, rows - first), to + first * width, workspace);
         }
       }
       release_products<BFloat16>();
@@ -86,88 +126,129 @@ struct FeedForward {
   }
 
  private:
-  void run_block(const Number* residual, const Number* attended, int64_t rows, Number* to, Workspace& workspace) const {
-    Number* hidden = workspace.hidden.take<Number>(MOST_ROWS * up.inputs);
-    Number* inner = workspace.inner.take<Number>(MOST_ROWS * up.outputs);
-    add_and_normalise(output, attended, residual, rows, first_norm, hidden, workspace);
-    const auto input = up.prepare(hidden, up.inputs, rows, workspace.input);
-    up.run(input, rows, 0, up.outputs / up.block, workspace.products, [&](int64_t row, int64_t column, Vector value) {
-      store(inner + row * up.outputs + column, activated(value, activation));
-    });
-    add_and_normalise(down, inner, hidden, rows, second_norm, to, workspace);
+  void run_block(const Number* x, const Number* attended, int64_t rows, Number* to, Workspace& workspace) const {
+    const int64_t width = output.outputs;
+    float* h = workspace.residuals.take<float>(rows * width);
+    add_product(output, attended, rows, output_norm, x, h, workspace);
+    Number* normed = workspace.hidden.take<Number>(rows * width);
+    for (int64_t row = 0; row < rows; row++) norm.run(h + row * width, width, normed + row * width);
+    Number* inner = workspace.inner.take<Number>(rows * down.inputs);
+    multiply_inner(normed, rows, inner, workspace);
+    add_product(down, inner, rows, down_norm, h, to, workspace);
   }
 
-  void add_and_normalise(const Layer& layer, const Number* x, const Number* residual, int64_t rows, const LayerNorm& norm,
-                         Number* to, Workspace& workspace) const {
+  void multiply_inner(const Number* x, int64_t rows, Number* inner, Workspace& workspace) const {
+    const auto input = up.prepare(x, up.inputs, rows, workspace.input);
+    const int64_t block = up.block;
+    float* gates = gated ? workspace.gates.take<float>(rows * block) : nullptr;
+    up.run(input, rows, 0, up.outputs / block, workspace.products, [&](int64_t row, int64_t column, Vector value) {
+      const int64_t part = column / block, place = column % block;
+      if (!gated) {
+        store(inner + row * down.inputs + column, activated(value, activation));
+      } else if (part % 2 == 0) {
+        store(gates + row * block + place, activated(value, activation));
+      } else {
+        store(inner + row * down.inputs + part / 2 * block + place, load(gates + row * block + place) * value);
+      }
+    });
+  }
+
+  // Adds the product W x + b to the residual, normalised before or, in post-normalised layers, afterwards.
+  template <typename Residual, typename To>
+  void add_product(const Layer& layer, const Number* x, int64_t rows, const Norm& norm, const Residual* residual, To* to,
+                   Workspace& workspace) const {
     const int64_t width = layer.outputs;
-    float* sums = workspace.sums.take<float>(MOST_ROWS * width);
+    const bool inside = norm && !post_normalised;
+    float* sums = workspace.sums.take<float>(rows * width);
     const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
     layer.run(input, rows, 0, width / layer.block, workspace.products, [&](int64_t row, int64_t column, Vector value) {
-      store(sums + row * width + column, value + load(residual + row * width + column));
+      const int64_t place = row * width + column;
+      store(sums + place, inside ? value : value + load(residual + place));
     });
-    for (int64_t row = 0; row < rows; row++) norm.run(sums + row * width, width, to + row * width);
+    for (int64_t row = 0; row < rows; row++) {
+      float* numbers = sums + row * width;
+      if (!inside) {
+        norm.run(numbers, width, to + row * width);
+        continue;
+      }
+      norm.run(numbers, width, numbers);
+      for (int64_t i = 0; i < width; i += WIDTH) store(to + row * width + i, load(residual + row * width + i) + load(numbers + i));
+    }
   }
 };
 
-Activation activation_of(int64_t number) {
-  TORCH_CHECK(number >= 0 && number <= static_cast<int64_t>(Activation::SILU), "there is no activation ", number);
-  return static_cast<Activation>(number);
+// A normalisation of rows of `width` numbers: `numbers` [2, width] float32, weight and bias, or none if that is empty.
+Norm norm_of(const at::Tensor& numbers, int64_t width, double epsilon, bool centred) {
+  if (numbers.numel() == 0) return {};
+  TORCH_CHECK(numbers.numel() == 2 * width && numbers.is_contiguous() && numbers.scalar_type() == at::kFloat,
+              "a norm must have [2, ", width, "] float32");
+  const float* weight = numbers.const_data_ptr<float>();
+  return {weight, weight + width, static_cast<float>(epsilon), centred};
 }
 
-// Calls `use` with a number of the format of `x` and one of the layers, which tell their types.
-template <typename Use>
-at::Tensor by_format(const at::Tensor& x, const at::Tensor& weight, const Use& use) {
-  const bool quantized = weight.scalar_type() == at::kChar;
-  TORCH_CHECK(quantized || x.scalar_type() == weight.scalar_type(), "number formats differ");
-  if (x.scalar_type() == at::kFloat) {
-    return quantized ? use.template operator()<float, QuantizedLinear<float>>() : use.template operator()<float, Linear<float>>();
+Rotation rotation_of(const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin, int64_t rows, int64_t depth) {
+  TORCH_CHECK(cos.has_value() == sin.has_value(), "cos and sin come together");
+  if (!cos) return {};
+  for (const at::Tensor& angles : {*cos, *sin}) {
+    TORCH_CHECK(angles.dim() == 2 && angles.size(0) == rows && angles.size(1) == cos->size(1) && angles.is_contiguous() &&
+                    angles.scalar_type() == at::kFloat,
+                "cos and sin must be [rows, width] float32");
   }
-#ifdef CPU_CAPABILITY_AVX512
-  if (x.scalar_type() == at::kBFloat16) {
-    return quantized ? use.template operator()<BFloat16, QuantizedLinear<BFloat16>>()
-                     : use.template operator()<BFloat16, Linear<BFloat16>>();
-  }
-#endif
-  TORCH_CHECK(false, "layers take float32, and bfloat16 with AVX-512; this is ", x.scalar_type());
+  TORCH_CHECK(cos->size(1) % 2 == 0 && cos->size(1) <= depth, "a head of ", depth, " numbers cannot be rotated by ", cos->size(1));
+  return {cos->const_data_ptr<float>(), sin->const_data_ptr<float>(), cos->size(1)};
 }
 
-at::Tensor call_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int64_t activation) {
-  const Activation kind = activation_of(activation);
-  return by_format(x, weight, [&]<typename Number, typename Layer>() { return linear<Number>(x, Layer(weight, bias), kind); });
+at::Tensor attention_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::TensorList norms,
+                            double epsilon, bool centred, at::IntArrayRef heads, const std::optional<at::Tensor>& cos,
+                            const std::optional<at::Tensor>& sin) {
+  TORCH_CHECK(norms.size() == 3 && heads.size() == 3, "there are 3 norms, and 3 numbers of heads");
+  const Heads shape{heads[0], heads[1], heads[2]};
+  TORCH_CHECK(shape.depth > 0 && shape.depth % 16 == 0 && shape.queries > 0 && shape.keys > 0, "a head must have a multiple of 16 numbers");
+  return by_format(x, weight, [&]<typename Number, typename Layer>() {
+    const AttentionInputs<Number, Layer> inputs{Layer(weight, bias),
+                                                norm_of(norms[0], x.size(-1), epsilon, centred),
+                                                norm_of(norms[1], shape.depth, epsilon, false),
+                                                norm_of(norms[2], shape.depth, epsilon, false),
+                                                shape,
+                                                rotation_of(cos, sin, x.size(0), shape.depth)};
+    TORCH_CHECK(x.dim() == 2 && x.is_contiguous() && x.size(1) == inputs.layer.inputs, "x must be [rows, inputs]");
+    TORCH_CHECK((shape.queries + shape.keys) * shape.depth <= inputs.layer.outputs, "the outputs are too few for these heads");
+    return inputs.run(x);
+  });
 }
 
-at::Tensor call_feed_forward(const at::Tensor& x, const at::Tensor& attended, at::TensorList weights, at::TensorList biases,
-                             at::TensorList norms, double epsilon, int64_t activation) {
+at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& attended, at::TensorList weights, at::TensorList biases,
+                        at::TensorList norms, double epsilon, bool centred, int64_t activation, bool gated, bool post_normalised) {
   const Activation kind = activation_of(activation);
-  TORCH_CHECK(weights.size() == 3 && biases.size() == 3 && norms.size() == 4, "a layer has 3 weights and 2 norms");
+  TORCH_CHECK(weights.size() == 3 && biases.size() == 3 && norms.size() == 3, "a layer has 3 weights and 3 norms");
   TORCH_CHECK(x.is_contiguous() && attended.is_contiguous() && x.dim() == 2 && attended.dim() == 2, "rows must lie together");
   TORCH_CHECK(x.scalar_type() == attended.scalar_type(), "number formats differ");
-  for (const at::Tensor& numbers : norms) TORCH_CHECK(numbers.numel() == x.size(1) && numbers.is_contiguous(), "shapes differ");
-  const auto norm = [&](int i) {
-    return LayerNorm{norms[i].const_data_ptr<float>(), norms[i + 1].const_data_ptr<float>(), static_cast<float>(epsilon)};
-  };
   return by_format(x, weights[0], [&]<typename Number, typename Layer>() {
-    const FeedForward<Number, Layer> layer{Layer(weights[0], biases[0]), Layer(weights[1], biases[1]), Layer(weights[2], biases[2]),
-                                           norm(0), norm(2), kind};
-    TORCH_CHECK(x.size(0) == attended.size(0) && attended.size(1) == layer.output.inputs && x.size(1) == layer.output.outputs &&
-                    x.size(1) == layer.up.inputs && layer.up.outputs == layer.down.inputs && layer.down.outputs == x.size(1),
+    const int64_t width = x.size(1);
+    const auto norm = [&](int i) { return norm_of(norms[i], width, epsilon, centred); };
+    const Layer output(weights[0], biases[0]), up(weights[1], biases[1]), down(weights[2], biases[2]);
+    TORCH_CHECK(x.size(0) == attended.size(0) && attended.size(1) == output.inputs && width == output.outputs &&
+                    width == up.inputs && up.outputs == down.inputs * (gated ? 2 : 1) && down.outputs == width,
                 "shapes differ");
-    return layer.run(x, attended);
+    TORCH_CHECK(!gated || down.inputs % up.block == 0, "gate and up must have whole blocks");
+    return FeedForward<Number, Layer>{output, up, down, norm(0), norm(1), norm(2), kind, gated, post_normalised}.run(x, attended);
   });
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
-  library.def("linear(Tensor x, Tensor weight, Tensor bias, int activation) -> Tensor");
+  library.def(
+      "attention_inputs(Tensor x, Tensor weight, Tensor bias, Tensor[] norms, float epsilon, bool centred, int[] heads, "
+      "Tensor? cos, Tensor? sin) -> Tensor");
   library.def(
       "feed_forward(Tensor x, Tensor attended, Tensor[] weights, Tensor[] biases, Tensor[] norms, float epsilon, "
-      "int activation) -> Tensor");
+      "bool centred, int activation, bool gated, bool post_normalised) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) {
-  library.impl("linear", call_linear);
-  library.impl("feed_forward", call_feed_forward);
+  library.impl("attention_inputs", attention_inputs);
+  library.impl("feed_forward", feed_forward);
 }
 
 }  // namespace selvage

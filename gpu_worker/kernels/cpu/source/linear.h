@@ -2,9 +2,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <cmath>
-#include <optional>
-
 #include "products.h"
 #include "quantize.h"
 #include "scratch.h"
@@ -135,27 +132,6 @@ struct QuantizedLinear : LayerShape {
           use(row, column, at::vec::fmadd(sum * step, load(scale + column), offset));
         }
       }
-    }
-  }
-};
-
-// Layer normalisation of a row: (x - mean) / sqrt(variance + epsilon) * weight + bias (arXiv:1607.06450).
-struct LayerNorm {
-  const float *weight, *bias;
-  float epsilon;
-
-  template <typename Number>
-  void run(const float* x, int64_t width, Number* y) const {
-    Vector sums(0.0f), squares(0.0f);
-    for (int64_t i = 0; i < width; i += WIDTH) sums = sums + load(x + i);
-    const Vector mean(sum(sums) / static_cast<float>(width));
-    for (int64_t i = 0; i < width; i += WIDTH) {
-      const Vector distance = load(x + i) - mean;
-      squares = at::vec::fmadd(distance, distance, squares);
-    }
-    const Vector scale(1.0f / std::sqrt(sum(squares) / static_cast<float>(width) + epsilon));
-    for (int64_t i = 0; i < width; i += WIDTH) {
-      store(y + i, at::vec::fmadd((load(x + i) - mean) * scale, load(weight + i), load(bias + i)));
     }
   }
 };

@@ -1,0 +1,48 @@
+// What all layers share: blocks of rows, a thread's memory, and the number formats that layers have.
+#pragma once
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "linear.h"
+#include "scratch.h"
+
+namespace selvage {
+
+constexpr int64_t MOST_ROWS = 64;  // rows of a block: their inner numbers, some 400 KiB, stay in a core's cache
+constexpr int64_t LEAST_ROWS = 8;  // fewer rows would read the weights for too little work
+
+struct Workspace {
+  Scratch input, products, hidden, inner, sums, gates, residuals;
+};
+
+// Rows of a block, so that all threads have some where a step is small.
+inline int64_t block_rows(int64_t rows, int64_t most = MOST_ROWS) {
+  const int64_t share = round_up((rows + at::get_num_threads() - 1) / at::get_num_threads(), ROW_STEP);
+  return std::clamp(share, LEAST_ROWS, most);
+}
+
+inline Activation activation_of(int64_t number) {
+  TORCH_CHECK(number >= 0 && number <= static_cast<int64_t>(Activation::SILU), "there is no activation ", number);
+  return static_cast<Activation>(number);
+}
+
+// Calls `use` with a number of the format of `x` and one of the layers, which tell their types.
+template <typename Use>
+at::Tensor by_format(const at::Tensor& x, const at::Tensor& weight, const Use& use) {
+  const bool quantized = weight.scalar_type() == at::kChar;
+  TORCH_CHECK(quantized || x.scalar_type() == weight.scalar_type(), "number formats differ");
+  if (x.scalar_type() == at::kFloat) {
+    return quantized ? use.template operator()<float, QuantizedLinear<float>>() : use.template operator()<float, Linear<float>>();
+  }
+#ifdef CPU_CAPABILITY_AVX512
+  if (x.scalar_type() == at::kBFloat16) {
+    return quantized ? use.template operator()<BFloat16, QuantizedLinear<BFloat16>>()
+                     : use.template operator()<BFloat16, Linear<BFloat16>>();
+  }
+#endif
+  TORCH_CHECK(false, "layers take float32, and bfloat16 with AVX-512; this is ", x.scalar_type());
+}
+
+}  // namespace selvage

@@ -1,0 +1,62 @@
+"""Linear layers by the processor's kernels, with weights in the layout that products read fastest."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+BLOCKS = (64, 32)
+"""Outputs whose weights lie together: the first of these that divides a layer's outputs."""
+DEPTH = 32
+"""Inputs of a layer must be a multiple of this."""
+NO_ACTIVATION = 0
+"""Number of the kernels' activation that does nothing (`source/linear.h`)."""
+
+LinearClass = Callable[..., "BlockedLinear"]
+"""Makes one of several linear layers on the same input."""
+
+
+def block_of(outputs: int) -> int:
+    """Outputs of a block; 0 where none divides them."""
+    return next((block for block in BLOCKS if outputs % block == 0), 0)
+
+
+class BlockedLinear(nn.Module):
+    """Linear layers on the same input, one after the other: x [T, inputs] -> [T, outputs], by the kernels.
+
+    `weight` [outputs / block, inputs / t, block, t], where `t` numbers of 32 bits together lie side by side. `bias`
+    [outputs] float32, or more numbers of each output.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.in_features, self.out_features = weight.shape[1] * weight.shape[3], weight.shape[0] * weight.shape[2]
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.selvage.linear(x.contiguous(), self.weight, self.bias, NO_ACTIVATION)
+        return y
+
+
+class PackedLinear(BlockedLinear):
+    """Linear layers in the number format of their weights."""
+
+    def __init__(self, *linears: nn.Linear) -> None:
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        super().__init__(blocked(weight), torch.cat([bias_of(linear, linear.out_features) for linear in linears]))
+
+
+def blocked(weight: Tensor) -> Tensor:
+    """The layout that products read fastest: [outputs, inputs] -> [outputs / block, inputs / t, block, t]."""
+    together = 4 // weight.element_size()
+    return weight.view(-1, block_of(len(weight)), weight.shape[1] // together, together).transpose(1, 2).contiguous()
+
+
+def bias_of(module: nn.Module, width: int) -> Tensor:
+    """The bias of a linear layer or a normalisation [width] float32: zeros where it has none."""
+    bias = getattr(module, "bias", None)
+    return torch.zeros(width) if bias is None else bias.detach().float()

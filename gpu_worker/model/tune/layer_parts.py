@@ -1,0 +1,283 @@
+"""The parts of an encoder layer: found by the names that transformers gives them, told apart by what they compute."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.kernels.attention.interface import TEMPERED
+from gpu_worker.kernels.attention.native import HEAD_STEP
+from gpu_worker.model.tune.blocked_linear import DEPTH, bias_of, block_of
+from gpu_worker.model.tune.linear import gelu_kind
+
+ACTIVATIONS = {"none": 1, "tanh": 2}
+"""Numbers of the kernels' activations (`source/linear.h`) by the kind of GELU."""
+RELU, SILU = 3, 4
+CLOSE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+"""Largest error of a normalisation in a number format, as a share of its numbers and of 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartNames:
+    """Where the parts of a layer are: attributes of the layer.
+
+    `inputs` are the linear layers of queries, keys and values, or a merged one. `inner` is the feed-forward's first
+    layer; where it is gated, the gate's layer and the other one, or a merged one with the gate first. Normalisations
+    that the layer lacks are empty. In a `post_normalised` layer, `output_norm` and `down_norm` follow the residuals.
+    """
+
+    attention: str
+    inputs: tuple[str, ...]
+    output: str
+    inner: tuple[str, ...]
+    activation: str
+    down: str
+    norm: str = ""
+    output_norm: str = ""
+    inner_norm: str = ""
+    down_norm: str = ""
+    post_normalised: bool = False
+
+
+_LLAMA = PartNames(
+    attention="self_attn",
+    inputs=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    output="self_attn.o_proj",
+    inner=("mlp.gate_proj", "mlp.up_proj"),
+    activation="mlp.act_fn",
+    down="mlp.down_proj",
+    norm="input_layernorm",
+    inner_norm="post_attention_layernorm",
+)
+_GEMMA = replace(
+    _LLAMA,
+    output_norm="post_attention_layernorm",
+    inner_norm="pre_feedforward_layernorm",
+    down_norm="post_feedforward_layernorm",
+)
+NAMES = {
+    "BERT": PartNames(
+        attention="attention.self",
+        inputs=("attention.self.query", "attention.self.key", "attention.self.value"),
+        output="attention.output.dense",
+        output_norm="attention.output.LayerNorm",
+        inner=("intermediate.dense",),
+        activation="intermediate.intermediate_act_fn",
+        down="output.dense",
+        down_norm="output.LayerNorm",
+        post_normalised=True,
+    ),
+    "DistilBERT": PartNames(
+        attention="attention",
+        inputs=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        output="attention.out_lin",
+        output_norm="sa_layer_norm",
+        inner=("ffn.lin1",),
+        activation="ffn.activation",
+        down="ffn.lin2",
+        down_norm="output_layer_norm",
+        post_normalised=True,
+    ),
+    "Nomic": replace(
+        _LLAMA,
+        norm="",
+        inner_norm="",
+        output_norm="post_attention_layernorm",
+        down_norm="post_mlp_layernorm",
+        post_normalised=True,
+    ),
+    "Llama": _LLAMA,
+    "Gemma 2": _GEMMA,
+    "OLMo 2": replace(_GEMMA, norm="", inner_norm=""),
+    "Phi-3": replace(
+        _LLAMA, inputs=("self_attn.qkv_proj",), inner=("mlp.gate_up_proj",), activation="mlp.activation_fn"
+    ),
+    "Starcoder 2": replace(_LLAMA, inner=("mlp.c_fc",), activation="mlp.act", down="mlp.c_proj"),
+    "ModernBERT": PartNames(
+        attention="attn",
+        norm="attn_norm",
+        inputs=("attn.Wqkv",),
+        output="attn.Wo",
+        inner_norm="mlp_norm",
+        inner=("mlp.Wi",),
+        activation="mlp.act",
+        down="mlp.Wo",
+    ),
+}
+"""Names of parts, by a family that many others are named after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormNumbers:
+    """A normalisation as the kernels take it: `numbers` [2, width] float32, weight and bias; empty for none."""
+
+    numbers: Tensor
+    epsilon: float = 0.0
+    centred: bool = False
+
+    @property
+    def kind(self) -> tuple[float, bool]:
+        """What all normalisations of a layer must have in common."""
+        return self.epsilon, self.centred
+
+
+NO_NORM = NormNumbers(numbers=torch.empty(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerParts:
+    """The parts of a layer.
+
+    `norms`: before attention, behind it, before the feed-forward, and behind it. `head_norms`: of heads of queries and
+    of keys. `head` is the width of a head. `inner` alternates blocks of gate and product where the layer is `gated`.
+    """
+
+    norms: tuple[NormNumbers, ...]
+    head_norms: tuple[NormNumbers, ...]
+    inputs: tuple[nn.Linear, ...]
+    output: nn.Linear
+    inner: nn.Linear
+    gated: bool
+    down: nn.Linear
+    activation: int
+    head: int
+    post_normalised: bool
+
+    @property
+    def norm_kind(self) -> tuple[float, bool]:
+        """Epsilon of all normalisations, and whether those of whole rows are centred."""
+        return next(norm.kind for norm in self.norms if norm.numbers.numel())
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Heads of queries, and of keys."""
+        queries = self.output.in_features // self.head
+        return queries, (sum(linear.out_features for linear in self.inputs) // self.head - queries) // 2
+
+
+def parts_of(layer: nn.Module) -> Iterator[LayerParts]:
+    """Yields what a layer's parts may be, by their names; the kernels take all sizes. Nothing for other layers.
+
+    Two families may give the same names to parts in other places, so only what the parts compute can tell.
+    """
+    for names in NAMES.values():
+        try:
+            parts = _named_parts(layer, names)
+            if _fits(parts):
+                yield parts
+        except (AttributeError, ValueError):
+            continue
+
+
+def _named_parts(layer: Any, names: PartNames) -> LayerParts:
+    """The parts by these names. Raises AttributeError and ValueError where they are not there, or are others."""
+
+    def part(name: str) -> Any:
+        return attrgetter(name)(layer)
+
+    attention = part(names.attention)
+    if hasattr(attention, TEMPERED) or getattr(layer, "is_decoder", False):
+        raise ValueError("its attention is another one")
+    inputs, inner = ([_plain(part(name)) for name in group] for group in (names.inputs, names.inner))
+    output, down = _plain(part(names.output)), _plain(part(names.down))
+    head = int(getattr(attention, "head_dim", 0) or attention.attention_head_size)
+    norms = [
+        part(name) if name else None for name in (names.norm, names.output_norm, names.inner_norm, names.down_norm)
+    ]
+    head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    modules = [*inputs, output, *inner, down, *norms, *head_norms]
+    listed = {id(parameter) for module in modules if module is not None for parameter in module.parameters()}
+    if {id(parameter) for parameter in layer.parameters()} - listed:
+        raise ValueError("it has more parts")
+    gated = sum(linear.out_features for linear in inner) == 2 * down.in_features
+    return LayerParts(
+        norms=tuple(_norm_numbers(norm, output.out_features) for norm in norms),
+        head_norms=tuple(_norm_numbers(norm, head) for norm in head_norms),
+        inputs=tuple(inputs),
+        output=output,
+        inner=alternating(inner) if gated else inner[0],
+        gated=gated,
+        down=down,
+        activation=activation_number(part(names.activation)),
+        head=head,
+        post_normalised=names.post_normalised,
+    )
+
+
+def _plain(linear: Any) -> nn.Linear:
+    """The layer itself. Raises ValueError where it is no plain linear layer."""
+    if type(linear) is not nn.Linear:
+        raise ValueError("it is no plain linear layer")
+    return linear
+
+
+def _fits(parts: LayerParts) -> bool:
+    """Whether the kernels take the layer's sizes and normalisations."""
+    linears = (*parts.inputs, parts.output, parts.inner, parts.down)
+    sizes = all(linear.in_features % DEPTH == 0 and block_of(linear.out_features) for linear in linears)
+    queries, keys = parts.heads
+    heads = parts.head % HEAD_STEP == 0 and queries > 0 and keys > 0 and queries % keys == 0
+    outputs = sum(linear.out_features for linear in parts.inputs)
+    kinds = {norm.kind for norm in parts.norms if norm.numbers.numel()}
+    head_kinds = {norm.kind for norm in parts.head_norms if norm.numbers.numel()}
+    same = len(kinds) == 1 and head_kinds <= {(parts.norm_kind[0], False)}
+    return sizes and heads and outputs == (queries + 2 * keys) * parts.head and same
+
+
+def _norm_numbers(norm: nn.Module | None, width: int) -> NormNumbers:
+    """A normalisation's numbers, recognised by what it computes. Raises ValueError for what the kernels have not."""
+    if norm is None or isinstance(norm, nn.Identity):
+        return NO_NORM
+    parameter, epsilon = norm.weight, getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    if not isinstance(parameter, Tensor) or parameter.shape != (width,) or not isinstance(epsilon, float):
+        raise ValueError("it is no normalisation of rows")
+    weight, dtype, centred = parameter.detach().float(), parameter.dtype, isinstance(norm, nn.LayerNorm)
+    bias = bias_of(norm, width)
+    x = torch.randn(4, width, generator=torch.Generator().manual_seed(0)).to(dtype)
+    with torch.inference_mode():
+        expected = norm(x).float()
+    rows = x.float() - x.float().mean(dim=1, keepdim=True) if centred else x.float()
+    rows = rows * (rows.square().mean(dim=1, keepdim=True) + epsilon).rsqrt()
+    for factor in (weight, weight + 1):  # Gemma's is added to 1
+        if torch.allclose(rows * factor + bias, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype]):
+            return NormNumbers(numbers=torch.stack([factor, bias]), epsilon=epsilon, centred=centred)
+    raise ValueError("it is another normalisation")
+
+
+def alternating(inner: list[nn.Linear]) -> nn.Linear:
+    """One layer whose outputs are a block of the gate, a block of the product, and so on, of two or a merged one.
+
+    Raises ValueError where the outputs are no whole blocks.
+    """
+    weight = torch.cat([linear.weight.detach() for linear in inner])
+    block = block_of(len(weight))
+    if not block or len(weight) % (2 * block):
+        raise ValueError("gate and product are no whole blocks")
+    merged = nn.Linear(weight.shape[1], len(weight), device="meta")
+    bias = torch.cat([bias_of(linear, linear.out_features) for linear in inner])
+    merged.weight = nn.Parameter(_interleaved(weight, block), requires_grad=False)
+    merged.bias = nn.Parameter(_interleaved(bias, block), requires_grad=False)
+    return merged
+
+
+def _interleaved(rows: Tensor, block: int) -> Tensor:
+    """Blocks of the first half of the rows, each followed by the block of the second half that lies at its place."""
+    return rows.view(2, -1, block, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+
+def activation_number(function: Any) -> int:
+    """The number of an activation, recognised by its values. Raises ValueError for one that the kernels have not."""
+    x = torch.linspace(-6, 6, 241)
+    try:
+        kind = gelu_kind(function)
+        if kind is not None:
+            return ACTIVATIONS[kind]
+        for number, candidate in ((RELU, torch.relu), (SILU, nn.functional.silu)):
+            if torch.allclose(function(x), candidate(x), atol=1e-6):
+                return number
+    except Exception as error:  # a class's own function may want and give anything, as I-BERT's gives pairs
+        raise ValueError("it is no activation of one tensor") from error
+    raise ValueError("the kernels have no such activation")
