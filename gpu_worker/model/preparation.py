@@ -117,7 +117,8 @@ class Preparation:
             name = f"native ({self._kernels.instructions})"
             try:
                 mode, plan = self._mode_with_linear_plan(layers)
-                finding = f"{count} layers run whole by the processor's kernels"
+                forms = native_layers.forms_of(self._base)
+                finding = f"{count} layers run whole by the processor's kernels: {forms}"
                 return replace(mode, findings=(*mode.findings, finding)), f"{name}, others {plan}"
             except ModelRefused as refused:
                 undo()

@@ -21,6 +21,7 @@ from transformers import __version__ as transformers_version
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
+from gpu_worker.model.tune.native_layers import forms_of
 from gpu_worker.random_models import miniature
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
@@ -51,8 +52,12 @@ compute two things: Falcon with `alibi`, Gemma with `use_bidirectional_attention
 5.17. The default is served, and log and card (`notice`) say so. `tests/support/attention_options.py` lists all options
 that are swept.
 
-| model type | class | runs | why not packed |
-|---|---|---|---|
+On a processor the layers of {whole} of them run whole by the worker's own kernels, where these are built: the table
+tells the form by which they were recognised. The layers of all others run as transformers wrote them, with the kernels'
+attention.
+
+| model type | class | runs | whole layers on a processor | why not packed |
+|---|---|---|---|---|
 {rows}
 
 ## What a folder must hold
@@ -79,11 +84,16 @@ name), and a tokenizer to which ordinary text of any language is mostly unknown,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedModel:
-    """How one model type is served. `runs`: packed, in equal lengths or refused. `why` it is not packed."""
+    """How one model type is served.
+
+    `runs`: packed, in equal lengths or refused. `layers`: the form of its layers that run whole by the processor's
+    kernels, empty where they run as transformers wrote them. `why` it is not packed.
+    """
 
     kind: str
     model: str
     runs: str
+    layers: str = ""
     why: str = ""
 
 
@@ -103,7 +113,11 @@ def try_model_type(kind: str) -> SupportedModel:
         except ModelRefused as error:
             return SupportedModel(kind=kind, model=name, runs=REFUSED, why=str(error).replace(f"{folder}: ", ""))
     return SupportedModel(
-        kind=kind, model=name, runs=EQUAL_LENGTH if model.unpacked_reason else PACKED, why=model.unpacked_reason
+        kind=kind,
+        model=name,
+        runs=EQUAL_LENGTH if model.unpacked_reason else PACKED,
+        layers=forms_of(model.encoder.model),
+        why=model.unpacked_reason,
     )
 
 
@@ -118,8 +132,17 @@ def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:
 def page(models: list[SupportedModel]) -> str:
     """The page of Markdown that lists the models."""
     counts = [sum(model.runs == runs for model in models) for runs in (PACKED, EQUAL_LENGTH, REFUSED)]
-    rows = "\n".join(f"| {model.kind} | {model.model} | {model.runs} | {_cell(model.why)} |" for model in models)
-    return PAGE.format(version=transformers_version, packed=counts[0], equal=counts[1], refused=counts[2], rows=rows)
+    rows = "\n".join(
+        f"| {model.kind} | {model.model} | {model.runs} | {model.layers} | {_cell(model.why)} |" for model in models
+    )
+    return PAGE.format(
+        version=transformers_version,
+        packed=counts[0],
+        equal=counts[1],
+        refused=counts[2],
+        whole=sum(bool(model.layers) for model in models),
+        rows=rows,
+    )
 
 
 def _cell(why: str) -> str:

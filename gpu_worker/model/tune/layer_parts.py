@@ -152,6 +152,16 @@ class LayerParts:
         return next(norm.kind for norm in self.norms if norm.numbers.numel())
 
     @property
+    def form(self) -> str:
+        """Where the layer normalises, how, and whether its feed-forward is gated; for log and pages."""
+        before, behind, *_ = (bool(norm.numbers.numel()) for norm in self.norms)
+        place = "post-normalised" if self.post_normalised else "pre-normalised"
+        if behind and not self.post_normalised:
+            place = "normalised twice" if before else "normalised inside"
+        norm = "LayerNorm" if self.norm_kind[1] else "RMSNorm"
+        return f"{place} by {norm}{', gated' if self.gated else ''}"
+
+    @property
     def heads(self) -> tuple[int, int]:
         """Heads of queries, and of keys."""
         queries = self.output.in_features // self.head

@@ -76,12 +76,18 @@ def _copy_attributes(layer: nn.Module, native: nn.Module) -> None:
             setattr(native, name, value)
 
 
+def forms_of(model: nn.Module) -> str:
+    """The forms of a model's layers that run by the kernels, separated by semicolons; empty where none does."""
+    return "; ".join(dict.fromkeys(module.form for module in model.modules() if isinstance(module, NativeLayer)))
+
+
 class NativeLayer(nn.Module):
-    """A layer by the kernels, in packed runs: hidden states [1, T, H] -> the same shape."""
+    """A layer by the kernels, in packed runs: hidden states [1, T, H] -> the same. `form`: that of its parts."""
 
     def __init__(self, parts: LayerParts, terms: AttentionTerms, linear: LinearClass, *, rotated: bool) -> None:
         """Copies the layer's weights into the layout of the class `linear`. `rotated`: it has rotary positions."""
         super().__init__()
+        self.form = parts.form
         self._terms, self._rotated = terms, rotated
         self._head, self._heads = parts.head, parts.heads
         self._activation, self._gated, self._post_normalised = parts.activation, parts.gated, parts.post_normalised
