@@ -112,21 +112,20 @@ class Preparation:
         gate lets them, and all other linear layers by the fastest kernel."""
         layers = nn.ModuleList([self._base, *self._heads.modules()])
         undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
-        count = self._install_native_layers()
-        if count:
-            name = f"native ({self._kernels.instructions})"
-            try:
+        name = f"native ({self._kernels.instructions})"
+        findings: tuple[str, ...] = ()
+        try:
+            count = self._install_native_layers()
+            if count:
                 mode, plan = self._mode_with_linear_plan(layers)
                 forms = native_layers.forms_of(self._base)
                 finding = f"{count} layers run whole by the processor's kernels: {forms}"
                 return replace(mode, findings=(*mode.findings, finding)), f"{name}, others {plan}"
-            except ModelRefused as refused:
-                undo()
-                finding = f"no {name} layers: {refused}"
-            mode, plan = self._mode_with_linear_plan(layers)
-            return replace(mode, findings=(*mode.findings, finding)), str(plan)
+        except ModelRefused as refused:
+            undo()
+            findings = (f"no {name} layers: {refused}",)
         mode, plan = self._mode_with_linear_plan(layers)
-        return mode, str(plan)
+        return replace(mode, findings=(*mode.findings, *findings)), str(plan)
 
     def _mode_with_linear_plan(self, layers: nn.ModuleList) -> tuple[ExecutionMode, LinearPlan]:
         """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""

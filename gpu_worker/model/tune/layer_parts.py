@@ -58,6 +58,14 @@ _GEMMA = replace(
     inner_norm="pre_feedforward_layernorm",
     down_norm="post_feedforward_layernorm",
 )
+_NOMIC = replace(
+    _LLAMA,
+    norm="",
+    inner_norm="",
+    output_norm="post_attention_layernorm",
+    down_norm="post_mlp_layernorm",
+    post_normalised=True,
+)
 NAMES = {
     "BERT": PartNames(
         attention="attention.self",
@@ -81,14 +89,19 @@ NAMES = {
         down_norm="output_layer_norm",
         post_normalised=True,
     ),
-    "Nomic": replace(
-        _LLAMA,
-        norm="",
-        inner_norm="",
-        output_norm="post_attention_layernorm",
-        down_norm="post_mlp_layernorm",
+    "ALBERT": PartNames(
+        attention="attention",
+        inputs=("attention.query", "attention.key", "attention.value"),
+        output="attention.dense",
+        output_norm="attention.LayerNorm",
+        inner=("ffn",),
+        activation="activation",
+        down="ffn_output",
+        down_norm="full_layer_layer_norm",
         post_normalised=True,
     ),
+    "Nomic": _NOMIC,
+    "Jina 3": replace(_NOMIC, inner=("mlp.fc1",), activation="mlp.activation_fn", down="mlp.fc2"),
     "Llama": _LLAMA,
     "Gemma 2": _GEMMA,
     "OLMo 2": replace(_GEMMA, norm="", inner_norm=""),

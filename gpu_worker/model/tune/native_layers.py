@@ -6,16 +6,25 @@ layers stay as they were written.
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, OneByOne
+from gpu_worker.device.fastest import clearly_fastest
+from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, OneByOne, PackedAttention
+from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.layer_parts import CLOSE, LayerParts, parts_of
 from gpu_worker.model.tune.layer_trace import LayerRun
+from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
+
+USUAL, TEXTS, ROUNDS = 128, 4, 2
+"""Tokens of a usual text, how many of them a timed step has, and how often each layer runs it in a trial."""
 
 
 def install_layers(
@@ -24,25 +33,53 @@ def install_layers(
     """Makes all layers of known forms run by the kernels, in place; returns how many there are.
 
     `runs`: a recorded run of the model's layers. `linear`: the class of their linear layers, by default in the model's
-    own number format. No layer is replaced where the kernels do not have that format.
+    own number format. No layer is replaced where the kernels do not have that format. Raises ModelRefused where a layer
+    as it is written is clearly faster.
     """
     count = 0
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()) if isinstance(parent, nn.ModuleList) else ():
             native = _native(layer, runs[layer], library, linear) if layer in runs else None
-            if native is not None:
-                setattr(parent, name, native)
-                count += 1
+            if native is None:
+                continue
+            if (
+                not count
+                and linear is PackedLinear
+                and _is_slower(native, layer, runs[layer], NativeAttention(library))
+            ):
+                raise ModelRefused("a layer as transformers wrote it is clearly faster on this processor")
+            setattr(parent, name, native)
+            count += 1
     return count
+
+
+def _is_slower(native: nn.Module, layer: nn.Module, run: LayerRun, attention: PackedAttention) -> bool:
+    """Whether the layer as it is written is clearly faster than the native one, on a step of usual texts."""
+    batch = RaggedBatch.pack([np.zeros(USUAL, dtype=np.int32)] * TEXTS, run.states.device)
+    recorded, tokens = run.states.shape[1], torch.arange(USUAL * TEXTS) % run.states.shape[1]
+
+    def repeated(value: Any) -> Any:
+        """What the layer was called with, for as many tokens as the step has."""
+        if isinstance(value, tuple):
+            return tuple(map(repeated, value))
+        by_token = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == recorded
+        return value.index_select(1, tokens) if by_token else value
+
+    keywords = {name: repeated(value) for name, value in run.keywords.items()}
+    keywords |= {"hidden_states": repeated(run.states), "ragged": AttentionCall(attention=attention, batch=batch)}
+    try:
+        with torch.inference_mode():
+            runs = {name: partial(module, **keywords) for name, module in (("native", native), ("written", layer))}
+            return clearly_fastest(runs, "native", ROUNDS) == "written"
+    except Exception:  # a class that wants its other arguments by place cannot be timed alone; then the kernels serve
+        return False
 
 
 def _native(layer: nn.Module, run: LayerRun, library: KernelLibrary, linear: LinearClass) -> "NativeLayer | None":
     """The same layer by the kernels, with rotary positions or without; None where none gives what it gave."""
-    if len(run.terms) != 1:
+    if len(run.terms) != 1 or any(parameter.dtype not in library.formats for parameter in layer.parameters()):
         return None
     for parts in parts_of(layer):
-        if parts.output.weight.dtype not in library.formats:
-            return None
         for rotated in (True, False) if "position_embeddings" in run.keywords else (False,):
             native = NativeLayer(parts, run.terms[0], PackedLinear, rotated=rotated)
             if _agrees(native, run):

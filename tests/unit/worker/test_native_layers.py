@@ -1,6 +1,7 @@
 """Layers that run whole by the processor's kernels equal PyTorch's, with the same bits alone and among others; what is
 made otherwise stays as it is."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,11 +219,25 @@ def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
 
 
-class Doubled(nn.LayerNorm):
+def test_layers_that_are_slower_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load times a layer of each; a model whose own is clearly faster keeps it, and the log says so."""
+    honest = NativeLayer.forward
+
+    def waiting(self: NativeLayer, *arguments: Any, **options: Any) -> Tensor:
+        time.sleep(0.1)
+        return honest(self, *arguments, **options)
+
+    monkeypatch.setattr(NativeLayer, "forward", waiting)
+    model = load("random:tiny-bert", CPU)
+    assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
+    assert any("clearly faster" in line for line in model.findings)
+
+
+class Trebled(nn.LayerNorm):
     """A normalisation that computes something else."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
+        return 3 * super().forward(x)
 
 
 class Pairs(nn.Module):
@@ -272,7 +287,7 @@ def layer(**changes: Any) -> nn.Module:
         {"is_decoder": True},
         {"attention__output__LayerNorm": nn.RMSNorm(64)},
         {"output__LayerNorm": nn.LayerNorm(64, eps=1e-3)},
-        {"output__LayerNorm": Doubled(64)},
+        {"output__LayerNorm": Trebled(64)},
         {"attention__self__temperature_by_position": torch.exp},
         {"intermediate__intermediate_act_fn": nn.Mish()},
         {"intermediate__intermediate_act_fn": Pairs()},
