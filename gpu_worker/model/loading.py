@@ -19,6 +19,7 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear
+from gpu_worker.model.tune.native_layers import forms_of
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
@@ -66,6 +67,11 @@ class Model:
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSimKernel
+
+    @property
+    def native_layers(self) -> str:
+        """The forms of the layers that run whole by the processor's kernels; empty where none does."""
+        return forms_of(self.encoder.model)
 
     @property
     def longest(self) -> int:

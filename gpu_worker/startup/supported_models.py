@@ -21,7 +21,6 @@ from transformers import __version__ as transformers_version
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
-from gpu_worker.model.tune.native_layers import forms_of
 from gpu_worker.random_models import miniature
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
@@ -116,7 +115,7 @@ def try_model_type(kind: str) -> SupportedModel:
         kind=kind,
         model=name,
         runs=EQUAL_LENGTH if model.unpacked_reason else PACKED,
-        layers=forms_of(model.encoder.model),
+        layers=model.native_layers,
         why=model.unpacked_reason,
     )
 
