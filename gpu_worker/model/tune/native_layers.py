@@ -142,7 +142,7 @@ class BlockedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.in_features, self.out_features = weight.shape[1] * weight.shape[3], weight.shape[0] * weight.shape[2]
+        self.in_features, self.out_features = weight.shape[-3] * weight.shape[-1], weight.shape[0] * weight.shape[-2]
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
 
