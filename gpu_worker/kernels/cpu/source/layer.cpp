@@ -119,8 +119,8 @@ Activation activation_of(int64_t number) {
 template <typename Use>
 at::Tensor by_format(const at::Tensor& x, const at::Tensor& weight, const Use& use) {
 #ifdef CPU_CAPABILITY_AVX512
-  if (weight.dim() == 5) {  // weights in two parts have a dimension more than those of all other layers
-    TORCH_CHECK(x.scalar_type() == at::kFloat, "weights in two parts are for float32; this is ", x.scalar_type());
+  if (weight.dim() == 5) {  // weights in parts have a dimension more than those of all other layers
+    TORCH_CHECK(x.scalar_type() == at::kFloat, "weights in parts are for float32; this is ", x.scalar_type());
     return use.template operator()<float, SplitLinear>();
   }
 #endif
