@@ -1,9 +1,10 @@
 """float32 linear layers by products of bfloat16, for processors that multiply bfloat16 many times faster.
 
-A number is split into parts: its nearest bfloat16, the nearest bfloat16 of the rest, and so on. Of the products of parts
-those count that are large enough: three for two parts, which are off by 2^-17 of a number, six for three parts, which
-are as exact as float32. Processors with matrix units (AMX) multiply bfloat16 at least eight times as fast as float32;
-with AVX-512 alone twice as fast, so that these products do not pay. `verify/nearness.py` judges the models that run so.
+A number is split into parts: its nearest bfloat16, the nearest bfloat16 of the rest, and so on. Of the products of
+parts those count that are large enough: three for two parts, which are off by 2^-17 of a number at most, and six for
+three parts, which are as exact as float32. Processors with matrix units (AMX) multiply bfloat16 eight times as fast as
+float32 or faster; with AVX-512 alone it is twice as fast, so that these products do not pay. `verify/nearness.py`
+judges the models that run so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,8 @@ from gpu_worker.model.tune.native_layers import BlockedLinear, PackedLinear, bia
 NAMES = {2: "float32 by three bfloat16 products", 3: "float32 by six bfloat16 products"}
 """Names of these products by the number of parts, in the card and among the formats that are measured."""
 LEAST_GAIN = 1.2
-"""Least ratio of speeds at which these products serve. Where bfloat16 is eight times as fast as float32 the ratios are
-2.7 and 1.3, where it is twice as fast 0.7 and 0.3: far enough from this for all loads on a processor to choose alike."""
+"""Least ratio of speeds at which these products serve. Where bfloat16 is twice as fast as float32, the ratios are 0.7
+and 0.3; where it is eight times as fast, 2.7 and 1.3."""
 
 
 class SplitLinear(BlockedLinear):
