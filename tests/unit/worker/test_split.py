@@ -23,7 +23,7 @@ from gpu_worker.model.tune import split
 from gpu_worker.model.tune.native_layers import PackedLinear
 from gpu_worker.model.tune.split import NAMES, SplitLinear
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import synthetic
+from gpu_worker.random_models import miniature
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support import parity
@@ -173,10 +173,12 @@ def test_products_serve_where_they_are_clearly_faster(seconds: dict[str, float],
     assert [*split.paying(seconds)] == parts
 
 
-def loaded(monkeypatch: pytest.MonkeyPatch, name: str, seconds: dict[str, float], dtype: str = "float32") -> Model:
+def loaded(
+    monkeypatch: pytest.MonkeyPatch, name: str, seconds: dict[str, float], dtype: str = "float32", max_tokens: int = 400
+) -> Model:
     """A model as a processor loads it whose products take so long."""
     monkeypatch.setattr(preparation.format_speeds, "product_seconds", lambda _: seconds)
-    return load(name, Placement.choose("cpu", dtype), max_tokens=400)  # type: ignore[arg-type]
+    return load(name, Placement.choose("cpu", dtype), max_tokens=max_tokens)  # type: ignore[arg-type]
 
 
 def layers_of(model: Model) -> list[SplitLinear]:
@@ -261,13 +263,10 @@ def test_minilm_is_that_of_sentence_transformers(monkeypatch: pytest.MonkeyPatch
 
 @needs_bf16
 @pytest.mark.parametrize("layers", [24, 28])
-def test_deep_models_stay_near(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deep_models_stay_near(layers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights, which the gate compares; alone and among others a text has the same bits."""
-    shape = {"vocab_size": 1000, "pad_token_id": 0, "hidden_size": 64, "num_hidden_layers": layers}
-    shape |= {"num_attention_heads": 4, "intermediate_size": 256, "max_position_embeddings": 128}
-    monkeypatch.setitem(synthetic.SHAPES, "deep", ("bert", "mean", shape))
-    monkeypatch.setattr(preparation.format_speeds, "product_seconds", lambda _: AS_WITH_AMX)
-    model = load("random:deep", CPU, max_tokens=64)
+    miniature.write(tmp_path, "bert", num_hidden_layers=layers)
+    model = loaded(monkeypatch, str(tmp_path), AS_WITH_AMX, max_tokens=256)
     assert len(layers_of(model)) == 4 * layers
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (3, 40, 60)]
     with torch.inference_mode():
