@@ -79,8 +79,8 @@ def test_six_products_err_as_float32_does(inputs: int) -> None:
         layers = [PackedLinear(linear), *(SplitLinear(linear, parts=parts) for parts in NAMES)]
         products = [layer(x).double() for layer in layers]
         exact = linear.double()(x.double())
-    own, three, six = (float((product - exact).square().mean().sqrt()) for product in products)
-    assert six <= 1.5 * own
+    usual, three, six = (float((product - exact).square().mean().sqrt()) for product in products)
+    assert six <= 1.5 * usual
     assert 3e-7 < three < 1e-5
 
 
@@ -189,15 +189,15 @@ def layers_of(model: Model) -> list[SplitLinear]:
 def test_a_load_by_six_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Card and log say so; the fingerprint is the same, since the vectors are."""
     six = loaded(monkeypatch, "random:tiny-bert", AS_WITH_AMX)
-    own = loaded(monkeypatch, "random:tiny-bert", {"float32": 2.0, THREE: 3.0, SIX: 6.0})
+    usual = loaded(monkeypatch, "random:tiny-bert", {"float32": 2.0, THREE: 3.0, SIX: 6.0})
     assert card_of(six).linear.endswith(f"; whole layers: {SIX}")
-    assert "whole layers" not in card_of(own).linear
+    assert "whole layers" not in card_of(usual).linear
     assert any(line.startswith(f"no {THREE}: unit-length vectors within ") for line in six.findings)
     assert any(line.startswith(f"{SIX} serve: unit-length vectors within ") for line in six.findings)
     assert {layer.weight.shape[1] for layer in layers_of(six)} == {3}
-    assert not layers_of(own)
-    assert six.fingerprint == own.fingerprint
-    assert six.weight_bytes > own.weight_bytes
+    assert not layers_of(usual)
+    assert six.fingerprint == usual.fingerprint
+    assert six.weight_bytes > usual.weight_bytes
 
 
 @needs_bf16
@@ -234,16 +234,16 @@ def test_every_output_is_that_of_transformers(tables: Tables, output: str, monke
     """From the files to the numbers, by six products."""
     model = loaded(monkeypatch, str(tables.folder("tiny-bert", output)), AS_WITH_AMX)
     assert layers_of(model)
-    found = parity.ours(ModelEngine(model), output, Texts.of("tiny-bert", output, "float32"))
-    assert_parity(found, Expected.of(tables, "tiny-bert", output, "float32"), "float32")
+    ours = parity.ours(ModelEngine(model), output, Texts.of("tiny-bert", output, "float32"))
+    assert_parity(ours, Expected.of(tables, "tiny-bert", output, "float32"), "float32")
 
 
 @cache
 def sentences() -> list[str]:
     """Real sentences of this repository's pages, and one long text of random words."""
     pages = " ".join(Path("docs", name).read_text() for name in ("decisions.md", "promises.md", "glossary.md"))
-    found = [sentence.strip() for sentence in re.split(r"(?<=[.:;])\s+", pages)]
-    return [*[sentence for sentence in found if len(sentence) > 20][:150], words(200, 0)]
+    pieces = [sentence.strip() for sentence in re.split(r"(?<=[.:;])\s+", pages)]
+    return [*[sentence for sentence in pieces if len(sentence) > 20][:150], words(200, 0)]
 
 
 @needs_bf16
