@@ -27,6 +27,7 @@ from gpu_worker.model.execution import (
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
+from gpu_worker.model.split_products import with_fastest_products
 from gpu_worker.model.tune import format_speeds, native_layers
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
@@ -38,6 +39,7 @@ from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
+from gpu_worker.model.verify.nearness import NearnessGate
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_reading import LengthLimits
@@ -87,12 +89,16 @@ class Preparation:
 
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
+        seconds = format_speeds.product_seconds(self._kernels)
+        chosen = "int8" if self._linear == "int8" else self._placement.dtype_name
         if self._exact:
             mode, linear = self._exact_mode()
+            gate = NearnessGate(self._reference, self._head_reference, self._heads)
+            mode, products = with_fastest_products(self._base, mode, gate, seconds)
+            linear, chosen = (f"{linear}; whole layers: {products}", products) if products else (linear, chosen)
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
-        chosen = "int8" if self._linear == "int8" else self._placement.dtype_name
-        advice = format_speeds.advice(format_speeds.product_seconds(self._kernels), chosen)
+        advice = format_speeds.advice(seconds, chosen)
         if advice:
             mode = replace(mode, findings=(*mode.findings, advice))
         return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice)

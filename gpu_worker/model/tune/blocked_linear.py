@@ -33,7 +33,7 @@ class BlockedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.in_features, self.out_features = weight.shape[1] * weight.shape[3], weight.shape[0] * weight.shape[2]
+        self.in_features, self.out_features = weight.shape[-3] * weight.shape[-1], weight.shape[0] * weight.shape[-2]
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
 
@@ -48,6 +48,14 @@ class PackedLinear(BlockedLinear):
     def __init__(self, *linears: nn.Linear) -> None:
         weight = torch.cat([linear.weight.detach() for linear in linears])
         super().__init__(blocked(weight), torch.cat([bias_of(linear, linear.out_features) for linear in linears]))
+
+    def unpacked(self) -> nn.Linear:
+        """The layers as one of PyTorch's, with a copy of their weights."""
+        with torch.device("meta"):
+            linear = nn.Linear(self.in_features, self.out_features)
+        weight = self.weight.transpose(1, 2).reshape(self.out_features, self.in_features)
+        linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(self.bias)
+        return linear
 
 
 def blocked(weight: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from gpu_worker.device.fastest import shortest_seconds
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.tune.blocked_linear import BlockedLinear, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
+from gpu_worker.model.tune.split import NAMES, SplitLinear
 
 ROWS, INPUTS, OUTPUTS, ROUNDS = 256, 384, 1536, 7
 """Sizes of the measured product, and how often each format runs it."""
@@ -21,12 +22,17 @@ SETTINGS = {"bfloat16": "--dtype bfloat16", "int8": "--linear int8"}
 
 @cache
 def product_seconds(kernels: KernelLibrary) -> Mapping[str, float]:
-    """Measures the seconds of one product in each format that the processor's kernels have, by its name."""
+    """Measures the seconds of one product in each format that the processor's kernels have, by its name.
+
+    So too for float32 by products of bfloat16, by the names of `split`, where the kernels have both.
+    """
     torch.manual_seed(0)
     linear, rows = nn.Linear(INPUTS, OUTPUTS), torch.randn(ROWS, INPUTS)
     sides: dict[str, tuple[BlockedLinear, Tensor]] = {}
     for dtype in kernels.formats:
         sides[str(dtype).removeprefix("torch.")] = (PackedLinear(linear.to(dtype)), rows.to(dtype))
+    if {torch.float32, torch.bfloat16} <= kernels.formats:
+        sides |= {name: (SplitLinear(linear.float(), parts=parts), rows) for parts, name in NAMES.items()}
     if kernels.int8:
         sides["int8"] = (QuantizedLinear(linear.float()), rows)
     with torch.inference_mode():

@@ -72,13 +72,17 @@ class HeadReference:
 
         Raises ModelRefused where the cosine is below `least`.
         """
-        with torch.inference_mode():
-            batch = self._batch(encoder)
-            logits = logits_of(heads, encoder(batch), batch).float()
-            cosine = float(torch.cosine_similarity(logits.flatten(), self.logits.flatten(), dim=0))
+        logits = self.among_others(encoder, heads)
+        cosine = float(torch.cosine_similarity(logits.flatten(), self.logits.flatten(), dim=0))
         if not cosine >= least:
             raise ModelRefused(f"rounded layers change its logits too much: cosine {cosine:.4f}, wanted is {least}")
         return cosine
+
+    def among_others(self, encoder: Encoder, heads: Heads) -> Tensor:
+        """Logits [S or T, labels] float32 of all texts as one batch; `check` must have chosen the row before."""
+        with torch.inference_mode():
+            batch = self._batch(encoder)
+            return logits_of(heads, encoder(batch), batch).float()
 
     def _batch(self, encoder: Encoder) -> RaggedBatch:
         """All texts as one batch."""

@@ -8,6 +8,7 @@ from gpu_worker.kernels.cpu.library import KernelLibrary, load
 from gpu_worker.model import loading
 from gpu_worker.model.tune import format_speeds
 from gpu_worker.model.tune.format_speeds import advice, product_seconds
+from gpu_worker.model.tune.split import NAMES
 
 FASTER = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0}
 
@@ -40,6 +41,7 @@ def test_each_format_of_the_kernels_is_measured() -> None:
     """Once a process; nothing where there are no kernels."""
     kernels = load()
     names = {str(dtype).removeprefix("torch.") for dtype in kernels.formats} | ({"int8"} if kernels.int8 else set())
+    names |= set(NAMES.values()) if {"float32", "bfloat16"} <= names else set()
     seconds = product_seconds(kernels)
     assert set(seconds) == names
     assert all(value > 0 for value in seconds.values())
