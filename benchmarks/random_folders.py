@@ -42,7 +42,7 @@ def config_of(sizes: Shape) -> PretrainedConfig:
 
 
 def write(model: str, folder: Path) -> Path:
-    """Writes the weights of `random:SHAPE` in float32 with its modules: the last token of a causal shape, else [CLS]."""
+    """Writes float32 weights of `random:SHAPE`, and modules that pool its last token where it is causal, else [CLS]."""
     sizes = shape(model)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):

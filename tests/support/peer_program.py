@@ -1,4 +1,4 @@
-"""A peer that doubles a number, tells its settings and how often it worked, and breaks; with an argument it refuses. For tests of peers."""
+"""A peer that doubles a number, tells its settings and how often it worked, and breaks. With an argument it refuses."""
 
 import os
 import sys

@@ -72,7 +72,7 @@ def theirs(sent: list[Ids], folder: Path, apart: bool) -> list[np.ndarray]:
         model = SentenceTransformer(str(minilm_folder()), device="cpu")
         return [sentence_transformers_peer.embed(model, sent, size) for size in (1, 2)]
     file = write_texts(sent, folder / "texts.npz")
-    command = [sys.executable, "-m", "benchmarks.peers.sentence_transformers_peer", minilm_folder()]
+    command = [sys.executable, "-m", "benchmarks.peers.sentence_transformers_peer", minilm_folder(), "float32"]
     with Peer(command, threads=1) as other:
         return [other.outcome("embed", file=file, batch_size=size) for size in (1, 2)]
 
