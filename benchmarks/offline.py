@@ -35,6 +35,8 @@ PEERS = {
 }
 SIZES, DEFAULT, TUNED = (2, 8, 32), 32, dict[tuple[str, str], dict[str, Any]]()
 """Sizes of batches; the default size; the best arguments by side and texts, which later starts use too."""
+QUIET = {"NNCF_CI": "1"}
+"""Environment in which NNCF reports no use of it."""
 DIFFERS = {"float32": 1e-5, "bfloat16": 2e-2}
 """Largest difference allowed in a number of a unit vector; what int8 costs is told by its cosines."""
 
@@ -75,10 +77,11 @@ def exported(options: Options) -> tuple[Path, Path]:
         model = minilm_folder()
     elif not model.exists():
         random_folders.write(SHAPES[options.shape], model)
+    environment = os.environ | modules_of(ROOT) | QUIET
     if not graphs.exists():
         for venv, work, folders in (("onnxruntime", "onnx_export", [model]), ("openvino", "openvino_convert", [])):
             command = list(map(str, [python_of(venv), "-m", f"benchmarks.peers.{work}", *folders, graphs]))
-            subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
     return model, graphs
 
 
@@ -139,14 +142,14 @@ def cosines(running: Mapping[str, Peer], arguments: Mapping[str, Mapping[str, An
     Raises AssertionError for a side that differs by more than its number format does.
     """
     rows = {name: running[SIDES[name].process].outcome("embed", **arguments[name]) for name in arguments}
-    found: dict[str, Figures] = {}
+    figures: dict[str, Figures] = {}
     for name, side_rows in rows.items():
         difference, allowed = float(np.abs(side_rows - rows[EXACT]).max()), DIFFERS.get(number_format(name), 1.0)
         assert difference < allowed, f"{name} differs by {difference}"
         lengths = np.linalg.norm(side_rows, axis=1) * np.linalg.norm(rows[EXACT], axis=1)
         values = (side_rows * rows[EXACT]).sum(axis=1) / lengths
-        found[name] = {"mean cosine": float(values.mean()), "lowest cosine": float(values.min())}
-    return found
+        figures[name] = {"mean cosine": float(values.mean()), "lowest cosine": float(values.min())}
+    return figures
 
 
 def turn(running: Peer, texts: int, tokens: int, arguments: Mapping[str, Any], cosine: Figures) -> Figures:

@@ -31,9 +31,9 @@ def load(folder: Path, dtype: str, threads: int) -> Mapping[str, Make]:
         loaded, requests = core.compile_model(file, "CPU", settings), threading.local()
 
         def infer(ids: Any, mask: Any) -> Any:
-            if not hasattr(requests, "own"):  # a request serves one thread
-                requests.own = loaded.create_infer_request()
-            return requests.own.infer([ids, mask])[0].copy()  # its next run overwrites the rows
+            if not hasattr(requests, "this"):  # a request serves one thread
+                requests.this = loaded.create_infer_request()
+            return requests.this.infer([ids, mask])[0].copy()  # its next run overwrites the rows
 
         return infer
 
