@@ -33,8 +33,9 @@ PEERS = {
     "onnxruntime": ("onnxruntime",),
     "openvino": ("openvino", "nncf"),
 }
-SIZES, DEFAULT, TUNED = (2, 8, 32), 32, dict[tuple[str, str], dict[str, Any]]()
-"""Sizes of batches; the default size; the best arguments by side and texts, which later starts use too."""
+SIZES, DEFAULT, TUNED = (8, 2, 32), 32, dict[tuple[str, str], dict[str, Any]]()
+"""Sizes of batches, of which --quick takes the first; the default size; the best arguments by side and texts, which later
+starts use too."""
 QUIET = {"NNCF_CI": "1"}
 """Environment in which NNCF reports no use of it."""
 DIFFERS = {"float32": 1e-5, "bfloat16": 2e-2}
@@ -172,7 +173,9 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
         for mix, lengths in mixes(options.shape).items():
             file, count = write_texts(token_ids(lengths), options.folder / f"{mix}.npz"), len(lengths)
             arguments = {
-                name: fastest(name, running[side.process], file, choices(side, count, streams))
+                name: fastest(
+                    name, running[side.process], file, choices(side, count, streams)[: 1 if options.quick else None]
+                )
                 for name, side in SIDES.items()
                 if side.process in running
             }
