@@ -34,8 +34,8 @@ PEERS = {
     "openvino": ("openvino", "nncf"),
 }
 SIZES, DEFAULT, TUNED = (8, 2, 32), 32, dict[tuple[str, str], dict[str, Any]]()
-"""Sizes of batches, of which --quick takes the first; the default size; the best arguments by side and texts, which later
-starts use too."""
+"""Sizes of batches, of which --quick takes the first; the default size; the best arguments by side and texts, which
+later starts use too."""
 QUIET = {"NNCF_CI": "1"}
 """Environment in which NNCF reports no use of it."""
 DIFFERS = {"float32": 1e-5, "bfloat16": 2e-2}
