@@ -139,11 +139,11 @@ $(PEERS)/maxsim/ready: $(PEERS)/maxsim/installed
 	$(PEERS)/maxsim/bin/$(PEER_PIP) --no-deps pylate==1.6.0
 	@touch $@
 
-$(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready: $(PEERS)/%/ready: $(PEERS)/%/installed
+$(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready $(PEERS)/openvino/ready: $(PEERS)/%/ready: $(PEERS)/%/installed
 	$(PEERS)/$*/bin/pip --disable-pip-version-check check --quiet
 	@touch $@
 
-peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready ## set up the peers that benchmarks compare with, each in a venv of its own
+peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready $(PEERS)/openvino/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
 # Released clients that tests run unchanged; without an index to install them from, those tests are skipped. The
 # playground's brings no browser: it drives the system's Chromium (apt-get install chromium). Triton is PyTorch 2.11's.
@@ -170,7 +170,7 @@ $(CLUSTERS)/%/ready: tests/clusters/%.txt | $(VENV)/dev
 clusters: $(CLUSTERS)/ray/ready $(CLUSTERS)/daft/ready ## set up Ray and Daft, each in a venv of its own, and test with them; six minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/e2e/test_clusters.py
 
-bench: $(VENV)/dev $(VENV)/kernels peers ## measure against the peers in nine minutes or so, render the tables of README, docs/measured.md and benchmarks/results
+bench: $(VENV)/dev $(VENV)/kernels peers ## measure against the peers in twelve minutes or so, render the tables of README, docs/measured.md and benchmarks/results
 	$(BIN)/python -m benchmarks offline
 	$(BIN)/python -m benchmarks maxsim
 	$(BIN)/python -m benchmarks services --against infinity

@@ -13,12 +13,14 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks import result
-from benchmarks.workloads import named
+from benchmarks.workloads import MINILM, SHAPES, named
 
 ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3, 1), "bulk": (3, 1), "overload": (1, 1)}
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
 """Benchmarks that can compare with other checkouts."""
+SHAPED = ("offline",)
+"""Benchmarks with a choice of models."""
 SCALES = ("tiny", "small", "full")
 COMMANDS = {name.partition(".")[0]: f"benchmarks.{name}" for name in ("load.generator", "accelerator.run", "render")}
 """Modules of the commands that have flags of their own, by name."""
@@ -47,10 +49,18 @@ def parser() -> argparse.ArgumentParser:
         add("--rounds", type=int, default=rounds, help="each has every side once (default: %(default)s)")
         add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
         add("--seconds", type=float, default=2.5, help="of a load in a round: services, overload (%(default)s)")
+        if name in SHAPED:
+            add(
+                "--shape",
+                choices=[MINILM, *SHAPES],
+                default=MINILM,
+                help="the model; others have random weights (%(default)s)",
+            )
         if name in COMPARED:
             add("--against", action="append", metavar="PATH", help="another checkout; or infinity (services)")
         flags[name].set_defaults(against=[])
-        add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{name}.json)")
+        file = f"{name}{'[-SHAPE]' * (name in SHAPED)}.json"
+        add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{file})")
     _load(flags["load"])
     _accelerator(flags["accelerator"])
     flags["render"].add_argument("--check", action="store_true", help="compare, write nothing")
@@ -93,9 +103,12 @@ def measure(arguments: argparse.Namespace) -> None:
         (1.0, 1, 1) if arguments.quick else (arguments.seconds, arguments.rounds, arguments.starts)
     )
     options = {"threads": arguments.threads, "seconds": seconds, "against": arguments.against, "quick": arguments.quick}
+    name, shape = arguments.name, getattr(arguments, "shape", MINILM)
+    if shape != MINILM:
+        options["shape"], name = shape, f"{name}-{shape}"
     measured = run(arguments.name, options, rounds, starts)
     if arguments.out or not arguments.quick:
-        result.write(measured, arguments.out or result.RESULTS / f"{arguments.name}.json")
+        result.write(measured, arguments.out or result.RESULTS / f"{name}.json")
     print(f"{measured['says']}\n{measured['settings']}\n\n{result.tables(measured)}")
 
 

@@ -6,7 +6,7 @@ Where a process's memory lies is chance and affects all its rounds, so there are
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 from benchmarks.machine import ROOT, commit, describe
 from benchmarks.peers.process import versions_of
 from benchmarks.rounds import Measurements, Turns, case, interleaved, shares
+from benchmarks.workloads import MINILM
 
 OURS = "selvage"
 INFINITY = "infinity"
@@ -22,13 +23,19 @@ INFINITY = "infinity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a benchmark. `against`: paths of other checkouts, or `infinity`. `folder`: files of all starts."""
+    """Options of a benchmark. `against`: paths of other checkouts, or `infinity`. `folder`: files of all starts.
+
+    `shape`: the model, where a benchmark has several. A benchmark adds to `absent` the sides that cannot run here, with
+    their reasons.
+    """
 
     threads: int
     seconds: float
     against: Sequence[str]
     folder: Path
     quick: bool = False
+    shape: str = MINILM
+    absent: dict[str, str] = field(default_factory=dict)
 
     @property
     def checkouts(self) -> dict[str, Path]:
@@ -75,6 +82,7 @@ def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict
         "says": (module.__doc__ or "").splitlines()[0],
         "settings": {key: value for key, value in options.items() if value} | {"rounds": rounds, "starts": starts},
         "machine": describe(),
+        "absent": all_options.absent,
         "peers": {venv: versions_of(venv, packages) for venv, packages in module.PEERS.items()},
         "cases": [case(case_name, sides, module.OUR_SIDE, module.COMPARED) for case_name, sides in cases.items()],
     }

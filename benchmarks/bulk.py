@@ -79,7 +79,7 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     count, source, ids = len(lines), options.folder / "texts.jsonl", options.folder / "texts.npz"
     source.write_text("\n".join(lines))
     venv, script = "sentence-transformers", "benchmarks.peers.sentence_transformers_peer"
-    encode: list[Any] = [python_of(venv), "-m", script, minilm_folder()]
+    encode: list[Any] = [python_of(venv), "-m", script, minilm_folder(), "float32"]
     with ExitStack() as cleanup:
         loading = (Peer(encode, threads=threads), Peer([*encode, str(threads)], threads=1), peer_of(threads))
         plain, pool, engine = (cleanup.enter_context(peer) for peer in loading)

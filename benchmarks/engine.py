@@ -26,9 +26,9 @@ RERANKS = ((50, 256), (1000, 16))
 """Documents, and tokens of each, by rerank."""
 
 
-def peer_of(threads: int, checkout: Path = ROOT, dtype: str = "float32") -> Peer:
-    """Starts the engine of a checkout with MiniLM, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.peers.selvage_peer", MINILM, dtype, str(MAX_TOKENS)]
+def peer_of(threads: int, checkout: Path = ROOT, dtype: str = "float32", model: str = MINILM) -> Peer:
+    """Starts the engine of a checkout with a model, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.peers.selvage_peer", model, dtype, str(MAX_TOKENS)]
     return Peer(command, threads=threads, checkout=checkout)
 
 

@@ -1,113 +1,188 @@
-"""The engine, sentence-transformers and ONNX Runtime embed the same token ids with MiniLM's real weights.
+"""The engine, sentence-transformers, ONNX Runtime and OpenVINO embed the same token ids, each in its number formats.
 
-Every side is a process of its own and waits while others have their turn. Outputs are compared before anything is
-timed; batch sizes of tuned sides are chosen for each mix of lengths. ONNX Runtime has a graph with fused attention. A
-side in bfloat16 or int8 is there only where the processor makes such products: emulated ones take ten times as long.
+With MiniLM's real weights, or with random ones of a larger shape (`--shape`). Every side is a process of its own and
+waits while others have their turn. Outputs are compared before anything is timed; batch sizes of tuned sides, and how
+many batches they compute at a time, are chosen for each mix of lengths. A side that cannot run here is named with its
+reason: a format that a processor emulates takes ten times as long, so nobody would choose it.
 """
 
+import os
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
 
+from benchmarks import random_folders
 from benchmarks.benchmark import Options
 from benchmarks.engine import peer_of, products
-from benchmarks.ours import has_int8
+from benchmarks.machine import ROOT
 from benchmarks.peers.answering import write_texts
-from benchmarks.peers.process import Peer, python_of
-from benchmarks.rounds import ALONE, Figures, Turn
-from benchmarks.workloads import MIXES, minilm_folder, token_ids
+from benchmarks.peers.process import Peer, PeerRefused, modules_of, python_of
+from benchmarks.rounds import ALONE, FORMATS, Figures, Turn, number_format
+from benchmarks.workloads import MINILM, ONE_STREAM, SHAPES, minilm_folder, mixes, token_ids
 
 RATE, COMPARED = "tokens/s", ("tokens/s",)
-PEERS = {"sentence-transformers": ("sentence-transformers", "torch"), "onnxruntime": ("onnxruntime",)}
-SIZES, DEFAULT, TUNED = (2, 8, 32), 32, dict[tuple[str, str], int]()
-"""Sizes of batches; the default size; the best sizes by peer and texts, which later starts use too."""
+PEERS = {
+    "sentence-transformers": ("sentence-transformers", "torch"),
+    "onnxruntime": ("onnxruntime",),
+    "openvino": ("openvino", "nncf"),
+}
+SIZES, DEFAULT, TUNED = (8, 2, 32), 32, dict[tuple[str, str], dict[str, Any]]()
+"""Sizes of batches, of which --quick takes the first; the default size; the best arguments by side and texts, which
+later starts use too."""
+QUIET = {"NNCF_CI": "1"}
+"""Environment in which NNCF reports no use of it."""
+DIFFERS = {"float32": 1e-5, "bfloat16": 2e-2}
+"""Largest difference allowed in a number of a unit vector; what int8 costs is told by its cosines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A side: its peer, and how it makes batches. `differs`: largest difference allowed in a unit vector."""
+    """A side: the process that computes it, the sizes of batches to choose from, and whether several may run at a time.
 
-    peer: str
-    batches: Literal["own", "default", "tuned"] = "own"
-    differs: float = 1e-5
+    Without sizes it makes its own batches.
+    """
+
+    process: str
+    sizes: Sequence[int] = ()
+    streams: bool = False
 
 
-OUR_SIDE, EXACT = "selvage float32", "sentence-transformers default"
+OURS, THEIRS = "selvage", "sentence-transformers"
+OUR_SIDE, EXACT = f"{OURS} float32", f"{THEIRS} default"
+RUNTIMES = {"ONNX Runtime": ("float32", "int8"), "OpenVINO": ("float32", "bfloat16", "int8")}
+"""Runtimes of an exported graph, and their number formats; ONNX Runtime has no bfloat16 on processors."""
 SIDES = {
-    OUR_SIDE: Side(peer="float32"),
-    "selvage bfloat16": Side(peer="bfloat16", differs=2e-2),
-    "selvage int8": Side(peer="int8", differs=5e-2),
-    EXACT: Side(peer="sentence-transformers", batches="default"),
-    "sentence-transformers, best batch": Side(peer="sentence-transformers", batches="tuned"),
-    "ONNX Runtime float32, best batch": Side(peer="onnxruntime", batches="tuned"),
+    **{f"{OURS} {dtype}": Side(process=f"{OURS} {dtype}") for dtype in FORMATS},
+    EXACT: Side(process=f"{THEIRS} float32", sizes=(DEFAULT,)),
+    f"{THEIRS}, best batch": Side(process=f"{THEIRS} float32", sizes=SIZES),
+    f"{THEIRS} bfloat16, best batch": Side(process=f"{THEIRS} bfloat16", sizes=SIZES),
+    **{
+        f"{runtime} {dtype}, best batch": Side(process=f"{runtime} {dtype}", sizes=SIZES, streams=True)
+        for runtime, dtypes in RUNTIMES.items()
+        for dtype in dtypes
+    },
 }
 
 
-def sides() -> dict[str, Side]:
-    """Selects the sides that this processor can run."""
-    able = {"bfloat16": torch.ops.mkldnn._is_mkldnn_bf16_supported(), "int8": has_int8()}
-    return {name: side for name, side in SIDES.items() if able.get(side.peer, True)}
+def exported(options: Options) -> tuple[Path, Path]:
+    """Gives the folder of the model, and that of its graphs for both runtimes; they are made once."""
+    model, graphs = options.folder / "model", options.folder / "graphs"
+    if options.shape == MINILM:
+        model = minilm_folder()
+    elif not model.exists():
+        random_folders.write(SHAPES[options.shape], model)
+    environment = os.environ | modules_of(ROOT) | QUIET
+    if not graphs.exists():
+        for venv, work, folders in (("onnxruntime", "onnx_export", [model]), ("openvino", "openvino_convert", [])):
+            command = list(map(str, [python_of(venv), "-m", f"benchmarks.peers.{work}", *folders, graphs]))
+            subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
+    return model, graphs
+
+
+def peer(name: str, threads: int, model: Path, graphs: Path) -> Peer:
+    """Starts the process of this name, which is a product and a number format."""
+    library, _, dtype = name.rpartition(" ")
+    if library == OURS:
+        return peer_of(threads, dtype=dtype, model=MINILM if model == minilm_folder() else str(model))
+    arguments = {
+        THEIRS: (THEIRS, "sentence_transformers_peer", model, dtype),
+        "ONNX Runtime": ("onnxruntime", "onnx_peer", graphs, dtype, str(threads)),
+        "OpenVINO": ("openvino", "openvino_peer", graphs, dtype, str(threads)),
+    }
+    venv, module, *rest = arguments[library]
+    return Peer([python_of(str(venv)), "-m", f"benchmarks.peers.{module}", *rest], threads=threads)
 
 
 @contextmanager
-def peers(options: Options, dtypes: Sequence[Any]) -> Iterator[dict[str, Peer]]:
-    """Starts all processes at the same time; yields them loaded."""
-    model, threads = minilm_folder(), options.threads
-    others = {"sentence-transformers": "sentence_transformers_peer", "onnxruntime": "onnx_peer"}
-    loading: dict[str, Peer] = {dtype: peer_of(threads, dtype=dtype) for dtype in dtypes}
-    for venv, module in others.items():
-        command: list[str | Path] = [python_of(venv), "-m", f"benchmarks.peers.{module}", model, str(threads)]
-        loading[venv] = Peer([*command, options.folder], threads=threads)
+def peers(options: Options) -> Iterator[dict[str, Peer]]:
+    """Starts the processes, one after the other: our engine measures while it loads. Yields those that can run here.
+
+    The others are put into the options' `absent`, by their sides.
+    """
+    model, graphs = exported(options)
     with ExitStack() as cleanup:
-        yield {name: cleanup.enter_context(peer) for name, peer in loading.items()}
+        running: dict[str, Peer] = {}
+        for name in dict.fromkeys(side.process for side in SIDES.values()):
+            try:
+                running[name] = cleanup.enter_context(peer(name, options.threads, model, graphs))
+            except PeerRefused as reason:
+                options.absent.update({side: str(reason) for side in SIDES if SIDES[side].process == name})
+        yield running
 
 
-def settled(side: Side, peer: Peer, file: str) -> dict[str, Any]:
-    """Gives the arguments of a side's runs. A tuned side gets its fastest batch size of two runs each, in turns."""
-    if side.batches == "own":
-        return {"file": file}
-    if side.batches == "tuned" and (side.peer, file) not in TUNED:
-        took = [{size: peer.run("embed", 0.0, file=file, batch_size=size)["seconds"] for size in SIZES} for _ in "ab"]
-        TUNED[side.peer, file] = min(SIZES, key=lambda size: min(turn[size] for turn in took))
-    return {"file": file, "batch_size": TUNED[side.peer, file] if side.batches == "tuned" else DEFAULT}
+def choices(side: Side, texts: int, streams: int) -> list[dict[str, int]]:
+    """Lists the arguments that a side may run so many texts with; `streams` is the most batches at a time."""
+    sizes = list(dict.fromkeys(min(size, texts) for size in side.sizes))
+    if not side.streams:
+        return [{"batch_size": size} for size in sizes] or [{}]
+    return [
+        {"batch_size": size, "streams": count}
+        for size, count in product(sizes, dict.fromkeys((1, streams)))
+        if count * size <= texts or count == 1  # nothing waits for a batch that is not there
+    ]
 
 
-def lowest_cosines(running: Mapping[str, Peer], arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Computes the lowest cosine of each side's rows with the exact ones. Raises AssertionError for a wrong side."""
-    rows = {name: running[side.peer].outcome("embed", **arguments[name]) for name, side in sides().items()}
+def fastest(side: str, running: Peer, file: str, among: Sequence[dict[str, int]]) -> dict[str, Any]:
+    """Gives the arguments of a side's runs: the fastest of two runs each, in turns."""
+    if len(among) > 1 and (side, file) not in TUNED:
+        took = [[running.run("embed", 0.0, file=file, **arguments)["seconds"] for arguments in among] for _ in "ab"]
+        TUNED[side, file] = among[int(np.argmin(np.min(took, axis=0)))]
+    return {"file": file, **TUNED.get((side, file), among[0])}
+
+
+def cosines(running: Mapping[str, Peer], arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Figures]:
+    """Computes the mean and the lowest cosine of each side's rows with the exact ones.
+
+    Raises AssertionError for a side that differs by more than its number format does.
+    """
+    rows = {name: running[SIDES[name].process].outcome("embed", **arguments[name]) for name in arguments}
+    figures: dict[str, Figures] = {}
     for name, side_rows in rows.items():
-        difference = float(np.abs(side_rows - rows[EXACT]).max())
-        assert difference < SIDES[name].differs, f"{name} differs by {difference}"
-    return {name: float((side_rows * rows[EXACT]).sum(axis=1).min()) for name, side_rows in rows.items()}
+        difference, allowed = float(np.abs(side_rows - rows[EXACT]).max()), DIFFERS.get(number_format(name), 1.0)
+        assert difference < allowed, f"{name} differs by {difference}"
+        lengths = np.linalg.norm(side_rows, axis=1) * np.linalg.norm(rows[EXACT], axis=1)
+        values = (side_rows * rows[EXACT]).sum(axis=1) / lengths
+        figures[name] = {"mean cosine": float(values.mean()), "lowest cosine": float(values.min())}
+    return figures
 
 
-def turn(peer: Peer, tokens: int, arguments: Mapping[str, Any], cosine: float) -> Figures:
-    """Embeds a mix; reports its lowest cosine and its batch size too."""
-    rate = {"tokens/s": tokens / peer.run("embed", **arguments)["seconds"], "lowest cosine": cosine}
-    return rate | ({"batch size": float(str(arguments["batch_size"]))} if "batch_size" in arguments else {})
+def turn(running: Peer, texts: int, tokens: int, arguments: Mapping[str, Any], cosine: Figures) -> Figures:
+    """Embeds a mix; reports its cosines, and the batches that it ran in, too. A single text has its milliseconds."""
+    seconds = running.run("embed", **arguments)["seconds"]
+    alone = {"ms": seconds * 1e3} if texts == 1 else {}
+    names = {"batch_size": "batch size", "streams": "batches at a time"}
+    batches = {name: float(arguments[argument]) for argument, name in names.items() if argument in arguments}
+    return {"tokens/s": tokens / seconds, **alone, **cosine, **batches}
 
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """Starts all sides; yields their turns on all mixes, and products alone in each number format."""
-    all_sides = sides()
-    dtypes = [dtype for dtype in ("float32", "bfloat16", "int8") if dtype in {side.peer for side in all_sides.values()}]
-    with peers(options, dtypes) as running:
-        alone = {ALONE if dtype == "float32" else f"{ALONE}, {dtype}": products(running[dtype]) for dtype in dtypes}
+    with peers(options) as running:
+        ours = {dtype: running[f"{OURS} {dtype}"] for dtype in FORMATS if f"{OURS} {dtype}" in running}
+        alone = {ALONE if dtype == "float32" else f"{ALONE}, {dtype}": products(peer) for dtype, peer in ours.items()}
+        streams = 1 if options.shape in ONE_STREAM else options.threads
         cases: dict[str, dict[str, Turn]] = {}
-        for mix, lengths in MIXES.items():
-            file = write_texts(token_ids(lengths), options.folder / f"{mix}.npz")
-            arguments = {name: settled(side, running[side.peer], file) for name, side in all_sides.items()}
-            cosines = lowest_cosines(running, arguments)
-            timed: dict[str, Turn] = {
-                name: partial(turn, running[side.peer], sum(lengths), arguments[name], cosines[name])
-                for name, side in all_sides.items()
+        for mix, lengths in mixes(options.shape).items():
+            file, count = write_texts(token_ids(lengths), options.folder / f"{mix}.npz"), len(lengths)
+            arguments = {
+                name: fastest(
+                    name, running[side.process], file, choices(side, count, streams)[: 1 if options.quick else None]
+                )
+                for name, side in SIDES.items()
+                if side.process in running
             }
-            cases[f"{len(lengths)} texts, {mix}"] = timed | alone
+            near = cosines(running, arguments)
+            timed: dict[str, Turn] = {
+                name: partial(turn, running[SIDES[name].process], count, sum(lengths), arguments[name], near[name])
+                for name in arguments
+            }
+            cases[f"{count} text{'s' * (count > 1)}, {mix}"] = timed | alone
         yield cases

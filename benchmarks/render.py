@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.machine import ROOT
 from benchmarks.result import RESULTS, number, read, shown, table, tables
 from benchmarks.roofline import H200, Device, Floor, floor, shape
-from benchmarks.rounds import SHARE
+from benchmarks.rounds import SHARE, number_format
 from benchmarks.workloads import named
 
 NOT_PEERS = ("selvage", "null", "engine")
@@ -121,8 +121,12 @@ def _cases(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _peers(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects our figures over those of other products, by side."""
-    return {side: over for side, over in case["ours_over"].items() if not side.startswith(NOT_PEERS)}
+    """Selects our figures over those of other products in the number format of our side, by side."""
+    return {
+        side: over
+        for side, over in case["ours_over"].items()
+        if not side.startswith(NOT_PEERS) and number_format(side) == number_format(case["ours"])
+    }
 
 
 def _figure(name: str, case: Mapping[str, Any]) -> str:

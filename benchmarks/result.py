@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import ROOT
+from benchmarks.rounds import FORMATS, counterpart, digits_of
 
 RESULTS = ROOT / "benchmarks" / "results"
+MANY = 10
+"""Sides from whose number on a table has a row a side."""
 
 
 def write(result: Mapping[str, Any], path: Path) -> None:
@@ -25,16 +28,16 @@ def read(name: str) -> dict[str, Any]:
     return result
 
 
-def number(value: float) -> str:
-    """Formats a number with three digits, or all before its point: `2,345`, `23.4`, `0.234`."""
-    return f"{value:,.0f}" if value == 0 or abs(value) >= 100 else f"{value:.3g}"
+def number(value: float, digits: int = 3) -> str:
+    """Formats a number with three digits by default, or all before its point: `2,345`, `23.4`, `0.234`."""
+    return f"{value:,.0f}" if value == 0 or abs(value) >= 100 else f"{value:.{digits}g}"
 
 
-def shown(spread: Mapping[str, float] | None) -> str:
+def shown(spread: Mapping[str, float] | None, digits: int = 3) -> str:
     """Formats a median with its quartiles."""
     if spread is None:
         return ""
-    median, lower, upper = (number(spread[name]) for name in ("median", "lower", "upper"))
+    median, lower, upper = (number(spread[name], digits) for name in ("median", "lower", "upper"))
     return median if lower == upper else f"{median} ({lower} to {upper})"
 
 
@@ -45,15 +48,29 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Renders a table for each case: a column a side, a row a figure, and rows of ours over each other side."""
-    return "\n\n".join(f"**{case['case']}**\n\n{_table(case)}" for case in result["cases"])
+    """Renders a table for each case: a column a side, a row a figure, and rows of ours over each other side.
+
+    Where there are many sides, each has a row. Sides that could not run are named first, with their reasons.
+    """
+    absent = [f"Not measured: {side}: {reason}." for side, reason in result.get("absent", {}).items()]
+    return "\n\n".join([*absent, *(f"**{case['case']}**\n\n{_table(case)}" for case in result["cases"])])
 
 
 def _table(case: Mapping[str, Any]) -> str:
     sides, over = case["sides"], case["ours_over"]
     names = dict.fromkeys(name for side in sides.values() for name in side)
-    rows = [[name, *(shown(side.get(name)) for side in sides.values())] for name in names]
+    rows = [[name, *(shown(side.get(name), digits_of(name) - 1) for side in sides.values())] for name in names]
     ratios = dict.fromkeys(name for ratio in over.values() for name in ratio)
-    ours = case["ours"]
+    ours = _ours(case)
     rows += [[f"{name}: {ours} over it", *(shown(over.get(side, {}).get(name)) for side in sides)] for name in ratios]
-    return table(["", *sides], rows)
+    lines = [["", *sides], *rows]
+    if len(sides) > MANY:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    return table(lines[0], lines[1:])
+
+
+def _ours(case: Mapping[str, Any]) -> str:
+    """Names our side; where others are compared in several number formats, all of ours."""
+    ours: str = case["ours"]
+    compared = {counterpart(side, case["sides"], ours) for side in case["ours_over"]}
+    return ours if compared <= {ours} else f"{ours.removesuffix(' ' + FORMATS[0])} in its number format"

@@ -46,9 +46,24 @@ def around(count: int, mean: int, spread: float, seed: int = 1) -> Lengths:
     return tuple(draw.randint(round(mean * (1 - spread)), round(mean * (1 + spread))) for _ in range(count))
 
 
-MIXES: dict[str, Lengths] = {"32 tokens": (32,) * 128, "lognormal": lognormal(64), "512 tokens": (512,) * 8}
-"""Mixes of lengths for `offline`, of about 4,000 tokens each. The lognormal one has twice as many, since sorting needs
-several batches to be worth anything."""
+SHAPES = {"bge-base": "random:bge-base-en", "qwen3-0.6b": "random:Qwen3-Embedding-0.6B"}
+"""Larger shapes for `offline`."""
+FEWER = {"bge-base": 4, "qwen3-0.6b": 8}
+"""How many times fewer texts there are of each, since a token of it costs more."""
+ONE_STREAM = ("qwen3-0.6b",)
+"""Shapes of which a runtime holds one copy only: weights for a second setting would not fit in the memory."""
+
+
+def mixes(shape: str) -> dict[str, Lengths]:
+    """Gives the mixes of lengths for `offline`: a single text, and mixes of about 4,000 tokens each for MiniLM.
+
+    The lognormal one has twice as many, since sorting needs several batches to be worth anything.
+    """
+    fewer = FEWER.get(shape, 1)
+    even = {"16 tokens": (16,), "32 tokens": (32,) * (128 // fewer)}
+    return even | {"lognormal": lognormal(64 // fewer), "512 tokens": (512,) * (8 // fewer)}
+
+
 QUERY, WIDTH, DOCUMENTS = 32, 128, (250, 1000)
 """MaxSim: rows of the query, numbers of a row, and how many documents."""
 

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,24 @@ Make = Callable[..., Callable[[], npt.ArrayLike]]
 """Makes the work that is timed from a request's arguments."""
 
 
-def answer(sides: Mapping[str, Make]) -> None:
-    """Answers requests until standard input ends.
+class Refused(Exception):
+    """A peer cannot do here what it was started for; its text is the reason, as the result will tell it."""
 
-    The first line written says that everything is loaded: until then nothing is measured. What libraries print goes to
-    standard error.
+
+def answer(load: Callable[[], Mapping[str, Make]]) -> None:
+    """Loads the sides and answers requests until standard input ends.
+
+    The first line written says that everything is loaded, or why this side is `Refused` here: until then nothing is
+    measured. What libraries print goes to standard error.
     """
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    try:
+        sides = load()
+    except Refused as reason:
+        answers.write(json.dumps({"refused": str(reason)}) + "\n")
+        return
     answers.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
@@ -63,15 +72,3 @@ def texts(file: str) -> list[npt.NDArray[np.int32]]:
     """Reads the texts that `write_texts` wrote."""
     arrays = np.load(file)
     return np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
-
-
-def padded(all_texts: Sequence[npt.NDArray[np.int32]], size: int) -> Iterator[tuple[Any, Any, Any]]:
-    """Yields batches of `size` texts, longest first: their indices [B], and ids and mask [B, L] int64."""
-    order = np.argsort([-len(text) for text in all_texts], kind="stable")
-    for start in range(0, len(order), size):
-        chosen = order[start : start + size]
-        ids = np.zeros((len(chosen), len(all_texts[chosen[0]])), dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for row, text in enumerate(all_texts[number] for number in chosen):
-            ids[row, : len(text)], mask[row, : len(text)] = text, 1
-        yield chosen, ids, mask

@@ -46,4 +46,4 @@ def cpu(file: str) -> Callable[[], Any]:
 
 
 if __name__ == "__main__":
-    answer({"PyLate rank.rerank": pylate, "maxsim-cpu": cpu})
+    answer(lambda: {"PyLate rank.rerank": pylate, "maxsim-cpu": cpu})

@@ -66,11 +66,16 @@ def versions_of(venv: str, names: Sequence[str]) -> dict[str, str]:
     return versions(names, places[0]) if places else {}
 
 
+class PeerRefused(Exception):
+    """A peer cannot do here what it was started for; the text is its reason."""
+
+
 class Peer:
     """A process that runs `answering.answer`: ready within the `with` block, ended with it.
 
     Every thread pool there has `threads` threads, and freed memory is kept as in our worker. `checkout`: the source of
-    its modules. Exits with the command's name where the process ends by itself.
+    its modules. Exits with the command's name where the process ends by itself; entering it raises PeerRefused where
+    it cannot do here what it was started for.
     """
 
     def __init__(self, command: Sequence[str | Path], *, threads: int, checkout: Path = ROOT) -> None:
@@ -86,7 +91,10 @@ class Peer:
         )
 
     def __enter__(self) -> Self:
-        self._line()
+        first = json.loads(self._line())
+        if "refused" in first:
+            self.__exit__(None, None, None)  # the `with` block does not begin
+            raise PeerRefused(first["refused"])
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

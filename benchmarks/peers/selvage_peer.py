@@ -6,6 +6,7 @@ longest text (0: as the model's files say).
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,26 @@ import numpy.typing as npt
 import torch
 
 from benchmarks import ours, products
-from benchmarks.peers.answering import answer, texts
+from benchmarks.peers.answering import Refused, answer, texts
 from benchmarks.workloads import Ids
+from shared.errors import ModelRefused
 
 Work = Callable[[], npt.ArrayLike]
 
 
 def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Work]]:
-    """Loads the engine and gives the work by name. The `jobs` of `embed` is the number of jobs that share the texts."""
-    if dtype == "int8":
-        fastest: Any = "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"
-        engine = ours.Ours(name, dtype=fastest, linear="int8", max_tokens=max_tokens)
-    else:
-        engine = ours.Ours(name, dtype=dtype, max_tokens=max_tokens)
+    """Loads the engine and gives the work by name. The `jobs` of `embed` is the number of jobs that share the texts.
+
+    Raises Refused for a number format that the processor emulates, and for what the engine refuses to load.
+    """
+    able = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if dtype == "bfloat16" and not able:
+        raise Refused("this processor makes no products in bfloat16; emulated ones take ten times as long")
+    fastest: Any = ("bfloat16" if able else "float32") if dtype == "int8" else dtype
+    try:
+        engine = ours.Ours(name, dtype=fastest, linear="int8" if dtype == "int8" else "auto", max_tokens=max_tokens)
+    except ModelRefused as reason:
+        raise Refused(str(reason)) from reason
     product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
 
     def embed(file: str, jobs: int = 1) -> Work:
@@ -68,4 +76,4 @@ def _maxsim(file: str) -> Work:
 
 
 if __name__ == "__main__":
-    answer(sides(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    answer(partial(sides, sys.argv[1], sys.argv[2], int(sys.argv[3])))

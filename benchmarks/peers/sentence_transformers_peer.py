@@ -1,4 +1,7 @@
-"""sentence-transformers in a Python of its own; arguments: a folder, and how many processes its pool has, if any."""
+"""sentence-transformers in a Python of its own.
+
+Arguments: a folder, a number format, and how many processes its pool has, if any.
+"""
 
 import json
 import sys
@@ -12,7 +15,8 @@ import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.peers.answering import Make, answer, children_seconds, padded, texts
+from benchmarks.peers.answering import Make, Refused, answer, children_seconds, texts
+from benchmarks.peers.batches import embed as in_batches
 from benchmarks.workloads import MAX_TOKENS
 
 Ids = npt.NDArray[np.int32]
@@ -22,15 +26,21 @@ Rows = npt.NDArray[np.float32]
 def embed(model: SentenceTransformer, all_texts: list[Ids], batch_size: int) -> Rows:
     """Does what `encode` does after tokenising: sorts by length, longest first, pads each batch, runs the modules.
 
-    Gives normalised rows [S, 384] in the order of the texts.
+    Gives normalised rows [S, D] in the order of the texts.
     """
-    rows = np.empty((len(all_texts), 384), dtype=np.float32)
+
+    transformer: Any = model[0]
+    typed = transformer.auto_model.config.model_type == "bert"
+
+    def infer(ids: Any, mask: Any) -> Rows:
+        types = {"token_type_ids": np.zeros_like(ids)} if typed else {}
+        inputs = {"input_ids": ids, "attention_mask": mask} | types
+        batch = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        rows: Rows = model(batch)["sentence_embedding"].float().numpy()
+        return rows
+
     with torch.inference_mode():
-        for chosen, ids, mask in padded(all_texts, batch_size):
-            inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-            batch = {name: torch.from_numpy(array) for name, array in inputs.items()}
-            rows[chosen] = model(batch)["sentence_embedding"].numpy()
-    return rows
+        return in_batches(infer, all_texts, batch_size)
 
 
 def file_to_file(model: SentenceTransformer, pool: Any, source: str, target: str) -> Rows:
@@ -53,10 +63,18 @@ def started(model: SentenceTransformer, processes: int) -> Any:
     return pool
 
 
-if __name__ == "__main__":
-    loaded = SentenceTransformer(sys.argv[1], device="cpu")
+def load(folder: str, dtype: str, processes: int) -> dict[str, Make]:
+    """Loads the model, and a pool of processes where there is to be one. Raises Refused for a slow format."""
+    if dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise Refused("this processor makes no products in bfloat16; emulated ones take ten times as long")
+    loaded = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
     loaded.max_seq_length = MAX_TOKENS  # as the others have it
-    pool = started(loaded, int(sys.argv[2])) if len(sys.argv) > 2 else None
-    sides: dict[str, Make] = {"file": lambda source, target: partial(file_to_file, loaded, pool, source, target)}
-    sides["embed"] = lambda file, batch_size: partial(embed, loaded, texts(file), batch_size)
-    answer(sides)
+    pool = started(loaded, processes) if processes else None
+    return {
+        "file": lambda source, target: partial(file_to_file, loaded, pool, source, target),
+        "embed": lambda file, batch_size: partial(embed, loaded, texts(file), batch_size),
+    }
+
+
+if __name__ == "__main__":
+    answer(partial(load, sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0))

@@ -1,10 +1,11 @@
-"""A peer that doubles a number, tells its settings and how often it worked, and breaks; for tests of peers."""
+"""A peer that doubles a number, tells its settings and how often it worked, and breaks. With an argument it refuses."""
 
 import os
+import sys
 
 import numpy as np
 
-from benchmarks.peers.answering import answer
+from benchmarks.peers.answering import Refused, answer
 
 runs = []
 
@@ -27,4 +28,11 @@ def broken():
     raise RuntimeError("no")
 
 
-answer({"doubled": doubled, "settings": settings, "broken": broken, "runs": lambda: lambda: [len(runs)]})
+def load():
+    print("loading")  # a library that prints
+    if len(sys.argv) > 1:
+        raise Refused(sys.argv[1])
+    return {"doubled": doubled, "settings": settings, "broken": broken, "runs": lambda: lambda: [len(runs)]}
+
+
+answer(load)

@@ -3,16 +3,19 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks import ours
+from benchmarks import ours, random_folders
 from benchmarks.machine import ROOT
-from benchmarks.peers import infinity, process, selvage_peer, sentence_transformers_peer
+from benchmarks.peers import batches, infinity, process, selvage_peer, sentence_transformers_peer
 from benchmarks.peers.answering import write_texts
-from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, python_of
+from benchmarks.peers.embedder import Embedder
+from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, PeerRefused, python_of
 from benchmarks.workloads import MINILM, Ids, minilm_folder, token_ids
 
 LISTS = sorted((ROOT / "benchmarks" / "peers").glob("*.txt"))
@@ -72,7 +75,7 @@ def theirs(sent: list[Ids], folder: Path, apart: bool) -> list[np.ndarray]:
         model = SentenceTransformer(str(minilm_folder()), device="cpu")
         return [sentence_transformers_peer.embed(model, sent, size) for size in (1, 2)]
     file = write_texts(sent, folder / "texts.npz")
-    command = [sys.executable, "-m", "benchmarks.peers.sentence_transformers_peer", minilm_folder()]
+    command = [sys.executable, "-m", "benchmarks.peers.sentence_transformers_peer", minilm_folder(), "float32"]
     with Peer(command, threads=1) as other:
         return [other.outcome("embed", file=file, batch_size=size) for size in (1, 2)]
 
@@ -88,3 +91,45 @@ def test_sentence_transformers_and_our_engine_agree(apart: bool, tmp_path: Path)
     for rows in (batched, engine.embed(sent), selvage_peer.dense(engine, sent, 3), selvage_peer.dense(engine, sent, 1)):
         np.testing.assert_allclose(rows, alone, atol=1e-5)
     assert engine.linear_flops == 2 * 6 * (4 * 384**2 + 2 * 384 * 1536)
+
+
+def test_a_peer_that_cannot_do_here_what_it_was_started_for_says_why() -> None:
+    """Before its block begins; what a library prints while it loads is no answer."""
+    with pytest.raises(PeerRefused, match="no such products"), Peer([*PROGRAM, "no such products"], threads=1):
+        raise AssertionError("never entered")
+
+
+@pytest.mark.parametrize(("size", "streams"), [(1, 1), (2, 1), (2, 3), (9, 1)])
+def test_batches_are_padded_longest_first_and_rows_come_back_in_order(size: int, streams: int) -> None:
+    """Whether one batch runs at a time or several do, and where the last one is smaller."""
+    sent = token_ids((5, 17, 3, 30, 17))
+    shapes: list[tuple[int, ...]] = []
+
+    def infer(ids: Any, mask: Any) -> np.ndarray:
+        assert not ids[mask == 0].any()
+        shapes.append(ids.shape)
+        return np.stack([mask.sum(axis=1), ids.sum(axis=1)], axis=1).astype(np.float32)
+
+    rows = batches.embed(infer, sent, size, streams)
+    assert rows.tolist() == [[len(each), each.sum()] for each in sent]
+    lengths = [30, 17, 17, 5, 3]
+    assert sorted(shapes, reverse=True) == sorted(
+        [(len(lengths[at : at + size]), lengths[at]) for at in range(0, 5, size)], reverse=True
+    )
+
+
+@pytest.mark.usefixtures("measured_briefly")
+@pytest.mark.parametrize("model", ["random:tiny-bert", "random:tiny-qwen3"])
+def test_a_random_shape_on_disk_is_the_same_to_all_sides(model: str, tmp_path: Path) -> None:
+    """What is exported for runtimes, sentence-transformers and our engine agree on its rows, in padded batches."""
+    folder, sent = random_folders.write(model, tmp_path / "model"), token_ids((30, 5, 17))
+    theirs = sentence_transformers_peer.embed(SentenceTransformer(str(folder), device="cpu"), sent, 3)
+    exported = Embedder(folder)
+
+    @torch.inference_mode()
+    def infer(ids: Any, mask: Any) -> np.ndarray:
+        return exported(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+
+    assert np.abs(theirs[0] - theirs[1]).max() > 0.01
+    np.testing.assert_allclose(batches.embed(infer, sent, 3), theirs, atol=1e-5)
+    np.testing.assert_allclose(ours.Ours(str(folder)).embed(sent), theirs, atol=1e-5)
