@@ -12,8 +12,9 @@ from gpu_worker.device.timing import PAYS
 
 FEWEST, MOST = 256, 16384
 """Tokens of the smallest and of the largest step that is timed; each step has twice the tokens of the one before."""
-ROUNDS = 4
-"""Steps of each size; the shortest one counts, since other work of the machine only makes a step longer."""
+FIRST, ROUNDS = 2, 2
+"""Steps of a size when it is first timed, and further rounds in which sizes alternate. The shortest step of a size
+counts, since other work of the machine only makes a step longer."""
 LONGEST = 0.5
 """Seconds of the longest step that is timed, whatever the bound: a load should not take much longer for it."""
 
@@ -58,11 +59,11 @@ def find_step_times(measure: Callable[[int], float], usual: int, bound: float) -
     measure(FEWEST)  # the first step pays for what is done once
     shortest, fastest, tokens = dict[int, float](), 0.0, FEWEST
     while not shortest or (tokens <= MOST and tokens <= fastest * longest):
-        shortest[tokens] = measure(tokens)
-        fastest = max(fastest, tokens / shortest[tokens])
+        shortest[tokens] = min(measure(tokens) for _ in range(FIRST))
+        fastest = max(fastest, tokens / max(shortest[tokens], 1e-6))
         tokens *= 2
     compared = [tokens for tokens in shortest if tokens >= usual]
-    for _ in range(ROUNDS - 1 if len(compared) > 1 else 0):
+    for _ in range(ROUNDS if len(compared) > 1 else 0):
         for tokens in compared:
             shortest[tokens] = min(shortest[tokens], measure(tokens))
     return StepTimes(usual=usual, bound=bound, shortest=shortest)
