@@ -41,7 +41,9 @@ def timed_job(model: Model, tokens: int) -> Job:
         lengths.append(min(SHORTEST + int(SPREAD * (number * GOLDEN % 1)), model.longest, left))
         left -= lengths[-1]
     middle = model.vocabulary_size // 2  # no special token, in most vocabularies
-    return Job(id=0, work=_usual_work(Abilities(model)), tokens=RaggedTokens.of([[middle] * each for each in lengths]))
+    return Job(
+        id=0, work=_usual_work(Abilities(model)), tokens=RaggedTokens.of([[middle] * length for length in lengths])
+    )
 
 
 def _usual_work(abilities: Abilities) -> Work:

@@ -196,7 +196,7 @@ def time_shares(runs: Runs, clock: Clock = time.thread_time) -> list[dict[RunKer
 def _mean_shares(times: Sequence[Mapping[RunKernel, float]]) -> dict[RunKernel, float]:
     """Every kernel's mean share of the first kernel's time, over several measurements."""
     first, *_ = times[0]
-    return {kernel: sum(each[kernel] / each[first] for each in times) / len(times) for kernel in times[0]}
+    return {kernel: sum(size[kernel] / size[first] for size in times) / len(times) for kernel in times[0]}
 
 
 def _runs(
