@@ -30,6 +30,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim.choice import choose
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
 from gpu_worker.model.tune import linear, linear_choice
 from gpu_worker.model.tune.blocked_linear import BlockedLinear
@@ -38,6 +39,7 @@ from gpu_worker.model.tune.int8 import Int8Linear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
@@ -78,6 +80,7 @@ class Ours:
         self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms, linear=linear)
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
+        self.step_tokens = try_step_times(self.model, place.step_seconds, 0, silent).tokens
         self.encoders = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
         self.run_by(self.encoders[-1])
 
@@ -86,8 +89,13 @@ class Ours:
         assert not self._submitted
         self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
-        self._loop = Loop(self._engine, step_tokens=self.model.placement.step_tokens, queued_tokens=sys.maxsize)
+        self.bound_steps(self.step_tokens)
         self.run(list(warm_up_jobs(self.model)))  # one job of every kind
+
+    def bound_steps(self, tokens: int) -> None:
+        """Goes on with steps of so many tokens at most; `step_tokens` is what the worker would serve with."""
+        assert not self._submitted
+        self._loop = Loop(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""
@@ -135,7 +143,7 @@ class Ours:
     def encoder_seconds(self, texts: Sequence[Ids]) -> float:
         """Measures the seconds of the encoder alone over all texts, in the steps that one job of them would take."""
         opened = self._engine.open(job(texts, "tokens" if self.model.heads.multi_vector else "dense"))
-        budget = self.model.placement.step_tokens
+        budget = self.step_tokens
         queue = FairQueue[int](quantum=budget)
         queue.add_job(0, opened.costs)
         encoder, device = self.model.encoder, self.model.placement.device

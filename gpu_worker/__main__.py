@@ -155,5 +155,6 @@ if __name__ == "__main__":
     keep_freed_memory()
     if worker_settings.check:
         load = partial(load_model, worker_settings)
-        raise SystemExit(check_model(worker_settings.model, load, worker_settings.step_tokens))
+        limits = (worker_settings.step_tokens, worker_settings.step_limit)
+        raise SystemExit(check_model(worker_settings.model, load, *limits))
     asyncio.run(main(worker_settings))

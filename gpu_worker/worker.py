@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from random import getrandbits
@@ -22,6 +22,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import try_step_sizes
+from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
@@ -71,7 +72,8 @@ class ModelWorker:
         arrivals = create_arrivals_thread(model.placement)
         threads += [arrivals] if arrivals else []
         engine = ModelEngine(model, device, arrivals)
-        loop = _create_loop(engine, host, await step_tokens_of(engine, host, settings), settings, observe)
+        step_tokens = await step_tokens_of(engine, host, device, settings)
+        loop = _create_loop(engine, host, step_tokens, settings, observe)
         serving = asyncio.create_task(loop.run())
         await _warm_up(loop, serving, model)
         return cls(model=model, card=card_of(model), loop=loop, serving=serving, threads=tuple(threads))
@@ -125,21 +127,28 @@ def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
     return ThreadPoolExecutor(1, "arrivals", initializer=placement.enter)
 
 
-async def step_tokens_of(engine: ModelEngine, host: ThreadPoolExecutor, settings: WorkerSettings) -> int:
-    """Tokens of the largest step: the user's number or the device's default, on an accelerator as its memory allows.
+async def step_tokens_of(engine: ModelEngine, host: Executor, device: Executor, settings: WorkerSettings) -> int:
+    """Tokens of the largest step: the user's number; else on an accelerator as its memory allows, on a processor as
+    many as pay within the bound of time.
 
     Raises ModelRefused where the user's number does not fit.
     """
-    placement = engine.model.placement
-    measuring = partial(try_step_sizes, engine, placement.device_memory, settings.step_tokens, _log_failure)
+    placement, chosen = engine.model.placement, settings.step_tokens
+    bound = settings.step_limit(placement.step_seconds)
+    measuring = partial(try_step_sizes, engine, placement.device_memory, chosen, _log_failure)
+    timing = partial(try_step_times, engine.model, bound, chosen, _log_failure)
+    event_loop = asyncio.get_running_loop()
     try:
-        trials = await asyncio.get_running_loop().run_in_executor(host, measuring)
+        trials = await event_loop.run_in_executor(host, measuring)
+        times = await event_loop.run_in_executor(device, timing)
     except SelvageError as error:
         raise ModelRefused(str(error)) from error
     for trial in trials:
         log_trial = log.info if trial.fits else log.warning
         log_trial("largest step", fits=trial.fits, measured=str(trial))
-    return trials[-1].tokens if trials else settings.step_tokens or placement.step_tokens
+    if times.shortest:
+        log.info("largest step", tokens=times.tokens, seconds_at_most=bound, measured=str(times))
+    return trials[-1].tokens if trials else times.tokens
 
 
 def _log_failure(event: str, error: Exception, parts: int) -> None:

@@ -22,7 +22,10 @@ Work = Callable[[], npt.ArrayLike]
 
 
 def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Work]]:
-    """Loads the engine and gives the work by name. The `jobs` of `embed` is the number of jobs that share the texts.
+    """Loads the engine and gives the work by name.
+
+    `embed`: `jobs` is the number of jobs that share the texts, `step_tokens` the most tokens of a step, 0 as the worker
+    chooses at load.
 
     Raises Refused for a number format that the processor emulates, and for what the engine refuses to load.
     """
@@ -36,8 +39,9 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
         raise Refused(str(reason)) from reason
     product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
 
-    def embed(file: str, jobs: int = 1) -> Work:
+    def embed(file: str, jobs: int = 1, step_tokens: int = 0) -> Work:
         all_texts = texts(file)
+        engine.bound_steps(step_tokens or engine.step_tokens)
         return lambda: dense(engine, all_texts, jobs)
 
     def rerank(file: str) -> Work:
@@ -51,6 +55,7 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
     return {
         "embed": embed,
         "rerank": rerank,
+        "step tokens": lambda: lambda: engine.step_tokens,
         "encoder": encoder,
         "operations": lambda: product,
         "products": lambda: lambda: product() / engine.linear_flops,  # as tokens

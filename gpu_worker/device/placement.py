@@ -77,7 +77,7 @@ class Placement:
 
     @property
     def step_tokens(self) -> int:
-        """Default for the tokens of a step: few saturate a CPU, an accelerator needs many."""
+        """Usual tokens of a step: few saturate a CPU, where more serve if that pays; an accelerator needs many."""
         return 2048 if self.device.type == "cpu" else 16384
 
     @property

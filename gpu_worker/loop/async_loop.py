@@ -129,6 +129,7 @@ class AsyncLoop:
             refused=dict(self._loop.refused),
             cancelled_waiting=self._loop.cancelled_waiting,
             stalled=bool(self.stalled),
+            budget=self._loop.budget,
         )
 
     async def run(self) -> None:

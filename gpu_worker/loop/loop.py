@@ -113,6 +113,11 @@ class Loop:
         return self._queue.waiting_tokens + self._queue.tokens_aside, len(self._open_jobs)
 
     @property
+    def budget(self) -> int:
+        """Most tokens that the next step may have. May be read from other threads."""
+        return self._budget
+
+    @property
     def load(self) -> Load:
         """What waits, and the current speed. Jobs that are set aside count as queued, but not in the backlogs."""
         tokens, jobs = self.queued

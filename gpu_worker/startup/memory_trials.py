@@ -74,7 +74,7 @@ def _run(engine: ModelEngine, retries: StepRetries, tokens: int) -> bool:
     """
     under_way, fits = deque[StepHandle](), True
     for job in largest_jobs(engine.model, tokens):
-        under_way.append(retries.launch_alone(_first_slice(engine.open(job), tokens)))
+        under_way.append(retries.launch_alone(first_slice(engine.open(job), tokens)))
         if len(under_way) == MOST_UNDER_WAY:
             fits = _collect_step(retries, under_way.popleft())
         if not fits:
@@ -82,7 +82,7 @@ def _run(engine: ModelEngine, retries: StepRetries, tokens: int) -> bool:
     return all([fits, *(_collect_step(retries, handle) for handle in under_way)])
 
 
-def _first_slice(job: OpenJob, tokens: int) -> JobSlice:
+def first_slice(job: OpenJob, tokens: int) -> JobSlice:
     """The first units of a job, as many as the queue would put into a step."""
     ends = list(accumulate(job.costs))
     return JobSlice(job=job, start=0, stop=max(1, bisect_right(ends, tokens)))

@@ -14,6 +14,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
 from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.step_size import Trial
+from gpu_worker.startup.time_trials import try_step_times
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
@@ -63,8 +64,16 @@ def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:
     return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
 
 
-def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> int:
-    """Loads and warms up a model, and prints its card. Returns 0, or 2 after one line that says what is wrong."""
+def check_model(
+    name: str,
+    load: Callable[[], Model],
+    step_tokens: int = 0,
+    step_limit: Callable[[float], float] = lambda default: default,
+) -> int:
+    """Loads and warms up a model, and prints its card. Returns 0, or 2 after one line that says what is wrong.
+
+    `step_tokens`, `step_limit`: the user's own bounds of a step, see `WorkerSettings`.
+    """
     start = time.monotonic()
     try:
         model = load()
@@ -72,7 +81,8 @@ def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> i
         loading = memory.peak if memory else 0
         engine = ModelEngine(model)
         trials = try_step_sizes(engine, memory, step_tokens, silent)
-        tokens = trials[-1].tokens if trials else step_tokens or model.placement.step_tokens
+        times = try_step_times(model, step_limit(model.placement.step_seconds), step_tokens, silent)
+        tokens = trials[-1].tokens if trials else times.tokens
         loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize)
         for job in warm_up_jobs(model):
             loop.submit(job)
@@ -86,6 +96,8 @@ def check_model(name: str, load: Callable[[], Model], step_tokens: int = 0) -> i
     for measurement in model.findings:
         _print_line("measured at load", measurement)
     _print_memory(model, loading, trials)
+    if times.shortest:
+        _print_line("steps, timed", str(times))
     _print_line("step, at most", f"{tokens} tokens")
     seconds = time.monotonic() - start
     print(f"loaded, compared with its own attention and warmed up in {seconds:.1f} s: it can be served")

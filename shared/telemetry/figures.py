@@ -66,7 +66,7 @@ class WorkerFigures:
 
     `refused`: jobs so far, by reason; `cancelled_waiting`: jobs so far; `unsent`: bytes of answers that frontends have
     not read; `memory`: bytes of the device by state, empty on a processor; `padding`: tokens so far by which steps were
-    filled up to the size of a captured graph.
+    filled up to the size of a captured graph; `budget`: most tokens that the next step may have.
     """
 
     queued_tokens: int
@@ -78,3 +78,4 @@ class WorkerFigures:
     frontends: int = 0
     memory: Mapping[str, int] = field(default_factory=dict)
     padding: int = 0
+    budget: int = 0

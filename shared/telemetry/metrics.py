@@ -204,6 +204,7 @@ class WorkerMetrics:
             now = figures()
             yield _gauge("selvage_queued_tokens", "Tokens that wait.", now.queued_tokens)
             yield _gauge("selvage_queued_jobs", "Jobs that wait or are being computed.", now.queued_jobs)
+            yield _gauge("selvage_step_budget_tokens", "Most tokens that the next step may have.", now.budget)
             yield _refused(now.refused, WORKER_REASONS)
             of = "Jobs that were cancelled before anything of them was computed."
             yield CounterMetricFamily("selvage_cancelled_waiting", of, now.cancelled_waiting)

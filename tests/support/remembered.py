@@ -58,5 +58,5 @@ def measure_briefly(set_attribute: SetAttribute) -> None:
 
     As much as a worker measures last takes seconds in bfloat16, for each process and width of a head.
     """
-    for name, value in {"ROUNDS": 1, "TOKENS": 64, "HEADS": 1}.items():
+    for name, value in {"VISITS": 1, "RUNS": 1, "TOKENS": 64, "HEADS": 1}.items():
         set_attribute(choice, name, value)

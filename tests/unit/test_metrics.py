@@ -86,6 +86,7 @@ def test_a_worker_is_read_when_prometheus_asks() -> None:
             unsent=5,
             frontends=1,
             memory={"used": 10, "limit": 20},
+            budget=4096,
         )
 
     page.worker().read(figures)
@@ -93,6 +94,7 @@ def test_a_worker_is_read_when_prometheus_asks() -> None:
     assert value(page, "selvage_queued_tokens") == 7
     assert len(asked) == 1
     assert value(page, "selvage_queued_jobs") == 2
+    assert value(page, "selvage_step_budget_tokens") == 4096
     assert value(page, "selvage_refused_total", reason="deadline") == 3
     assert value(page, "selvage_refused_total", reason="queued_tokens") == 0
     assert value(page, "selvage_cancelled_waiting_total") == 4

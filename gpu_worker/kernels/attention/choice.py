@@ -1,13 +1,14 @@
 """The choice of the attention kernel for a device, made once at load."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
 import torch
 
-from gpu_worker.device.fastest import CLEAR, clearly_fastest, shortest_seconds
+from gpu_worker.device.fastest import CLEAR, Clock, clearly_fastest, shortest_seconds
 from gpu_worker.kernels.attention import hopper
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
 from gpu_worker.kernels.attention.hopper import Hopper
@@ -23,9 +24,15 @@ BOUNDS = (16, 32, 64, 128, 256)
 LENGTHS = (11, 23, 47, 95, 191, 383)
 """Lengths that are measured: one for sequences of up to each bound, and one beyond. They are odd, as most lengths of
 texts are: PyTorch's softmax is at its best where rows are a multiple of its vectors."""
-TOKENS, SEQUENCES, HEADS, RUNS = 512, 4, 12, 8
+TOKENS, SEQUENCES, HEADS = 512, 4, 12
 """Sizes of a measurement: about 512 tokens in at least 4 sequences of 12 heads, and a single sequence, as texts of many
-lengths arrive; every kernel runs 8 times."""
+lengths arrive."""
+VISITS, RUNS = 5, 1
+"""How often each measurement is visited after all others, and how often every kernel runs in a visit, after a run that
+does not count. What disturbs the machine for a moment spoils one visit of a few measurements; the shortest run of all
+visits counts."""
+Runs = Mapping[tuple[int, int], Mapping[RunKernel, Callable[[], object]]]
+"""What is measured: by the length and the number of sequences, a run of each kernel, the usual one first."""
 AHEAD = 0.9
 """Largest share of the usual kernel's time that another kernel may take over all lengths to replace it. Noise evens out
 over the lengths, so a smaller lead is enough than for one length."""
@@ -106,20 +113,28 @@ def measured(dtype: torch.dtype, head: int, causal: bool, bias: bool) -> KernelB
     kernels = exact_kernels(dtype, head)
     if len(kernels) == 1:
         return KernelByLength(kernels)
+    runs = {
+        (length, count): _runs(kernels, length, count, dtype, head, causal, bias)
+        for length in LENGTHS
+        for count in (1, max(SEQUENCES, TOKENS // length))
+    }
     with torch.inference_mode():
-        return decide([_time_shares(kernels, length, dtype, head, causal, bias) for length in LENGTHS])
+        return decide(time_shares(runs))
 
 
 def exact_kernels(dtype: torch.dtype, head: int) -> tuple[RunKernel, ...]:
     """The kernels that compute exactly on this processor for heads of `head` numbers; the usual one comes first.
 
     float16 has the fused kernel alone: scores that are written out in it are rounded, so that late interaction would
-    be off by over a thousandth. bfloat16 needs no kernel with oneDNN: PyTorch uses oneDNN for it anyway.
+    be off by over a thousandth. bfloat16 needs no kernel with oneDNN: PyTorch uses oneDNN for it anyway. Its usual
+    kernel is the fused one, which is ahead where processors have matrix units; elsewhere powers are clearly ahead.
     """
     if dtype == torch.float16:
         return (RunKernel.FUSED,)
+    if dtype == torch.bfloat16:
+        return (RunKernel.FUSED, RunKernel.POWERS, RunKernel.SOFTMAX)
     everywhere = (RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED)
-    return (RunKernel.ONEDNN, *everywhere) if dtype == torch.float32 and onednn_is_exact(head) else everywhere
+    return (RunKernel.ONEDNN, *everywhere) if onednn_is_exact(head) else everywhere
 
 
 def decide(shares: Sequence[Mapping[RunKernel, float]]) -> KernelByLength:
@@ -161,20 +176,37 @@ def onednn_is_exact(head: int) -> bool:
     return True
 
 
-def _time_shares(
-    kernels: Sequence[RunKernel], length: int, dtype: torch.dtype, head: int, causal: bool, bias: bool
-) -> dict[RunKernel, float]:
-    """Measures every kernel on sequences of one length, as a share of the first kernel's time: the mean of
-    the shares for one sequence and for several."""
+def time_shares(runs: Runs, clock: Clock = time.thread_time) -> list[dict[RunKernel, float]]:
+    """Measures every kernel on sequences of each length, as a share of the usual kernel's time: the mean of the shares
+    for one sequence and for several.
+
+    The thread's own time counts: what other processes take from a busy processor tells nothing of a kernel.
+    """
+    times: dict[tuple[int, int], dict[RunKernel, float]] = {}
+    for _ in range(VISITS):
+        for size, by_kernel in runs.items():
+            before, now = times.get(size, {}), shortest_seconds(by_kernel, RUNS, clock)
+            times[size] = {kernel: min(seconds, before.get(kernel, seconds)) for kernel, seconds in now.items()}
+    return [
+        _mean_shares([by_kernel for (other, _), by_kernel in times.items() if other == length])
+        for length in dict.fromkeys(length for length, _ in times)
+    ]
+
+
+def _mean_shares(times: Sequence[Mapping[RunKernel, float]]) -> dict[RunKernel, float]:
+    """Every kernel's mean share of the first kernel's time, over several measurements."""
+    first, *_ = times[0]
+    return {kernel: sum(size[kernel] / size[first] for size in times) / len(times) for kernel in times[0]}
+
+
+def _runs(
+    kernels: Sequence[RunKernel], length: int, count: int, dtype: torch.dtype, head: int, causal: bool, bias: bool
+) -> dict[RunKernel, Callable[[], object]]:
+    """A run of each kernel over `count` sequences of one length."""
     added = torch.zeros(HEADS, length, length, dtype=dtype)
     terms = AttentionTerms(scale=head**-0.5, causal=causal, bias=(lambda query, key: added) if bias else None)
-    shares = dict.fromkeys(kernels, 0.0)
-    for count in (1, max(SEQUENCES, TOKENS // length)):
-        batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
-        query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
-        runs = {
-            kernel: partial(EqualRuns(KernelByLength((kernel,))), query, key, value, batch, terms) for kernel in kernels
-        }
-        times = shortest_seconds(runs, RUNS)
-        shares = {kernel: share + times[kernel] / times[kernels[0]] / 2 for kernel, share in shares.items()}
-    return shares
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32)] * count, torch.device("cpu"))
+    query, key, value = (torch.randn(count * length, HEADS, head).to(dtype).transpose(0, 1) for _ in range(3))
+    return {
+        kernel: partial(EqualRuns(KernelByLength((kernel,))), query, key, value, batch, terms) for kernel in kernels
+    }

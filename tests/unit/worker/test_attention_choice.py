@@ -1,6 +1,8 @@
 """Which way attends on a processor: told by what each took for a few lengths."""
 
+import random
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from gpu_worker.kernels.attention.equal_runs import RunKernel
 from gpu_worker.kernels.attention.interface import AttentionTerms
 
 LENGTHS = len(choice.LENGTHS)
+VISITS, RUNS = choice.VISITS, choice.RUNS  # as a worker measures; while tests run they are fewer
 
 
 def shares(softmax: float = 1.0, fused: float = 1.0, own: float = 1.0) -> dict[RunKernel, float]:
@@ -60,14 +63,14 @@ def test_onednn_is_measured_where_it_is_exact(monkeypatch: pytest.MonkeyPatch, e
     monkeypatch.setattr(choice, "onednn_is_exact", lambda head: exact)
     measured: list[list[RunKernel]] = []
 
-    def alike(runs: Mapping[RunKernel, Callable[[], object]], rounds: int) -> dict[RunKernel, float]:
+    def alike(runs: Mapping[RunKernel, Callable[[], object]], rounds: int, clock: object) -> dict[RunKernel, float]:
         measured.append(list(runs))
         return dict.fromkeys(runs, 1.0)
 
     monkeypatch.setattr(choice, "shortest_seconds", alike)
     usual = RunKernel.ONEDNN if exact else RunKernel.POWERS
     assert choice.measured.__wrapped__(torch.float32, 16, False, False).of(100) is usual
-    assert len(measured) == 2 * LENGTHS  # one sequence, and several
+    assert len(measured) == 2 * LENGTHS * choice.VISITS  # one sequence, and several
     assert all(each[0] is usual and (RunKernel.ONEDNN in each) == exact for each in measured)
 
 
@@ -87,5 +90,52 @@ def test_what_is_measured_is_what_runs(monkeypatch: pytest.MonkeyPatch, causal: 
     monkeypatch.setattr(equal_runs, "written_out", watched(written))
     monkeypatch.setattr(equal_runs, "fused", watched(fused))
     choice.measured.__wrapped__(torch.float32, 16, causal, bias)
-    assert len(asked) >= 2 * LENGTHS * 3 * choice.RUNS
+    assert len(asked) >= 2 * LENGTHS * 3 * choice.VISITS * choice.RUNS
     assert set(asked) == {(causal, bias)}
+
+
+def test_bfloat16_stays_with_the_fused_kernel_unless_another_is_ahead() -> None:
+    """A near tie with powers was decided by chance where processors have matrix units."""
+    usual, *others = choice.exact_kernels(torch.bfloat16, 32)
+    assert usual is RunKernel.FUSED
+    near = {usual: 1.0} | dict.fromkeys(others, 0.93)
+    assert set(choice.decide([near] * LENGTHS).kernels) == {RunKernel.FUSED}
+    ahead = near | {RunKernel.POWERS: 0.6}
+    assert set(choice.decide([ahead] * LENGTHS).kernels) == {RunKernel.POWERS}
+
+
+class BusyMachine:
+    """A clock, and runs that take their own time; while other work runs, 7 % of the time, up to four times as much."""
+
+    def __init__(self, seed: int) -> None:
+        self.now, self._draw, self._busy_until, self._times = 0.0, random.Random(seed), 0.0, 1.0
+
+    def run(self, seconds: float) -> None:
+        if self._draw.random() < 0.005:
+            self._busy_until, self._times = self.now + self._draw.uniform(0.0, 0.03), self._draw.uniform(1.2, 4.0)
+        self.now += seconds * (self._times if self.now < self._busy_until else self._draw.uniform(1.0, 1.02))
+
+    def chosen(self, shares: Mapping[RunKernel, float]) -> tuple[RunKernel, ...]:
+        """The kernels of a load. `shares`: what each kernel takes of a millisecond."""
+        runs = {kernel: partial(self.run, share / 1e3) for kernel, share in shares.items()}
+        sizes = [(length, count) for length in choice.LENGTHS for count in (1, 4)]
+        return choice.decide(choice.time_shares(dict.fromkeys(sizes, runs), lambda: self.now)).kernels
+
+
+CASES = {"near ties": shares(own=0.97, softmax=0.98, fused=1.0), "ahead": shares(own=1.5, softmax=0.6, fused=1.3)}
+
+
+@pytest.mark.parametrize("told", CASES.values(), ids=CASES)
+def test_loads_on_a_busy_machine_choose_alike(told: Mapping[RunKernel, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is disturbed for a moment: a hundred loads make the choice of a quiet machine."""
+    monkeypatch.setattr(choice, "VISITS", VISITS)
+    monkeypatch.setattr(choice, "RUNS", RUNS)
+    quiet = choice.decide([told] * LENGTHS).kernels
+    assert {BusyMachine(seed).chosen(told) for seed in range(100)} == {quiet}
+
+
+def test_a_single_visit_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative control: the same loads choose differently if each kernel runs once."""
+    monkeypatch.setattr(choice, "VISITS", 1)
+    monkeypatch.setattr(choice, "RUNS", 1)
+    assert len({BusyMachine(seed).chosen(CASES["near ties"]) for seed in range(100)}) > 1

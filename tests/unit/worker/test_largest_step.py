@@ -247,7 +247,7 @@ async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch)
     async def tokens(*arguments: str) -> int:
         settings = WorkerSettings.read(["--model", "tiny", *arguments])
         with ThreadPoolExecutor(1) as host:
-            return await step_tokens_of(made, host, settings)
+            return await step_tokens_of(made, host, host, settings)
 
     assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
     monkeypatch.setattr(OnDevice, "device_memory", memory)

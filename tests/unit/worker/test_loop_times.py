@@ -148,6 +148,16 @@ def test_a_slow_device_computes_small_steps_but_not_tiny_ones() -> None:
     assert set(device.steps[:-1]) == {256}
 
 
+def test_a_loop_tells_its_budget() -> None:
+    """The most tokens of a step; a bounded one begins with few, and follows the speed."""
+    assert Device().loop(step_tokens=5000).budget == 5000
+    loop = Device(speed=1000.0).loop(step_tokens=5000, step_seconds=1.0)
+    assert loop.budget == 256
+    loop.submit(job(1, 250))
+    list(loop.until_idle())
+    assert loop.budget == 1000
+
+
 def test_each_step_that_ended_is_observed() -> None:
     """Seconds, tokens, sequences."""
     seen: list[tuple[float, int, int]] = []

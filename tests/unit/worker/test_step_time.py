@@ -1,0 +1,182 @@
+"""How many tokens a step has on a processor: by what steps take, on fake machines; and what is timed."""
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_worker.engine.engine import ModelEngine, ModelStepHandle
+from gpu_worker.loop.interface import JobSlice
+from gpu_worker.loop.retries import silent
+from gpu_worker.model.loading import Model, load
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import time_trials
+from gpu_worker.startup.step_time import FEWEST, LONGEST, MOST, StepTimes, find_step_times
+from gpu_worker.startup.time_trials import timed_job, try_step_times
+from gpu_worker.startup.warm_up import check_model
+from gpu_worker.worker import step_tokens_of
+from shared.errors import Internal, SelvageError
+from support.tiny import CPU
+
+USUAL, BOUND = 2048, 0.2
+HEADS = ["tiny-bert", "tiny-splade", "tiny-colbert", "tiny-cross-encoder", "tiny-token-classifier"]
+
+
+def machine(speed: float, overhead: float = 0.0) -> Callable[[int], float]:
+    """A step costs `overhead` seconds beside its tokens."""
+    return lambda tokens: overhead + tokens / speed
+
+
+def model(name: str = "tiny-bert") -> Model:
+    return load(f"random:{name}", CPU)
+
+
+@pytest.mark.parametrize(
+    ("speed", "overhead", "tokens"),
+    [
+        (100_000, 0.0, 2048),
+        (100_000, 0.0025, 4096),
+        (100_000, 0.01, 16384),
+        (60_000, 0.01, 8192),
+        (30_000, 0.02, 4096),
+        (15_000, 0.02, 2048),
+        (500, 0.1, 2048),
+    ],
+    ids=["nothing pays", "twice pays", "all pays", "three fit", "two fit", "the usual fits", "too slow for any"],
+)
+def test_a_step_has_as_many_tokens_as_pay_within_the_bound(speed: float, overhead: float, tokens: int) -> None:
+    """The usual number where no larger one is a twentieth faster by the token, or none ends in time."""
+    assert find_step_times(machine(speed, overhead), USUAL, BOUND).tokens == tokens
+
+
+@given(speed=st.floats(100, 1e7), overhead=st.floats(0, 1), bound=st.floats(0.001, 10))
+def test_what_is_chosen_pays_and_ends_in_time(speed: float, overhead: float, bound: float) -> None:
+    """Powers of two from the usual number to the most; sizes are timed from the fewest tokens on, none far too long."""
+    measure, ran = machine(speed, overhead), set[int]()
+
+    def seconds(tokens: int) -> float:
+        ran.add(tokens)
+        return measure(tokens)
+
+    chosen = find_step_times(seconds, USUAL, bound).tokens
+    assert chosen in (2048, 4096, 8192, 16384)
+    if chosen > USUAL:
+        assert measure(chosen) <= bound
+        assert chosen / measure(chosen) >= USUAL / measure(USUAL) / 0.95
+    sizes = sorted(ran)
+    assert sizes[0] == FEWEST
+    assert all(after == 2 * before for before, after in pairwise(sizes))
+    assert all(tokens / speed <= min(bound, LONGEST) for tokens in sizes[1:])
+    assert sizes[-1] <= MOST
+
+
+@pytest.mark.parametrize(("overhead", "tokens"), [(0.001, 2048), (0.02, 8192)], ids=["a near tie", "ahead"])
+def test_loads_on_a_busy_machine_choose_alike(overhead: float, tokens: int) -> None:
+    """A fifth of the steps take up to three times as long; a thousand loads, no more than a few choose otherwise."""
+    honest = machine(80_000, overhead)
+
+    def load_on(seed: int) -> int:
+        draw = random.Random(seed)
+        times = lambda: draw.uniform(1.1, 3.0) if draw.random() < 0.2 else draw.uniform(1.0, 1.01)  # noqa: E731
+        return find_step_times(lambda size: honest(size) * times(), USUAL, BOUND).tokens
+
+    assert sum(load_on(seed) != tokens for seed in range(1000)) <= 20
+
+
+def test_times_are_told_from_the_usual_step_on() -> None:
+    """Or of the largest one that was timed."""
+    many = StepTimes(usual=2048, shortest={1024: 0.02, 2048: 0.04, 4096: 0.07})
+    assert str(many) == "2048 tokens in 40 ms, 4096 tokens in 70 ms"
+    assert str(StepTimes(usual=2048, shortest={256: 0.3, 512: 0.5})) == "512 tokens in 500 ms"
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_real_engine_is_timed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every head; steps have the tokens that they are timed for, where no unit is larger."""
+    ticks, made = iter(range(10**6)), model(name)
+    launched, launch = list[int](), ModelEngine.launch
+
+    def watched(engine: ModelEngine, slices: Sequence[JobSlice]) -> ModelStepHandle:
+        launched.append(slices[0].tokens)
+        return launch(engine, slices)
+
+    monkeypatch.setattr(ModelEngine, "launch", watched)
+    monkeypatch.setattr(time_trials.time, "thread_time", lambda: next(ticks) / 16)  # every step takes as long
+    times = try_step_times(made, BOUND, 0, silent)
+    assert times.tokens == MOST
+    assert list(times.shortest) == [256, 512, 1024, 2048, 4096, 8192, 16384]
+    assert max(launched) == MOST or name == "tiny-splade"  # whose costs count its vocabulary
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 256, 4096])
+def test_texts_of_a_timed_step_differ_in_length(tokens: int) -> None:
+    """And have so many tokens in all; none is longer than the model takes."""
+    made = model()
+    lengths = timed_job(made, tokens).tokens.lengths
+    assert sum(lengths) == tokens
+    assert max(lengths) <= made.longest
+    assert len(set(lengths)) > 15 or tokens < 4096
+
+
+@pytest.mark.parametrize(("bound", "chosen"), [(inf, 0), (BOUND, 700), (inf, 700)])
+def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, chosen: int) -> None:
+    """The number is the device's, or the user's."""
+    times = try_step_times(model(), bound, chosen, silent)
+    assert (times.tokens, times.shortest) == (chosen or CPU.step_tokens, {})
+
+
+def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And logged by whoever is told of failed steps."""
+    reports = list[str]()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ModelEngine, "_compute", fail)
+    with pytest.raises(SelvageError) as failed:
+        try_step_times(model(), BOUND, 0, lambda event, *_: reports.append(event))
+    assert isinstance(failed.value, Internal)
+    assert reports == ["step failed"]
+
+
+async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the thread that computes, within the user's bound; a user's number of tokens stays."""
+    made, threads = ModelEngine(model()), list[str]()
+
+    def seconds(engine: ModelEngine, retries: object, tokens: int) -> float:
+        threads.append(threading.current_thread().name)
+        return 0.02 + tokens / 80_000
+
+    monkeypatch.setattr(time_trials, "_seconds", seconds)
+
+    async def tokens(*arguments: str) -> int:
+        settings = WorkerSettings.read(["--model", "tiny", *arguments])
+        with ThreadPoolExecutor(1, "host") as host, ThreadPoolExecutor(1, "device") as device:
+            return await step_tokens_of(made, host, device, settings)
+
+    assert await tokens() == 8192
+    assert await tokens("--step-milliseconds", "100") == 4096
+    assert {name.partition("_")[0] for name in threads} == {"device"}
+    threads.clear()
+    assert await tokens("--step-tokens", "3000") == 3000
+    assert await tokens("--step-milliseconds", "0") == 2048
+    assert threads == []
+
+
+def test_check_prints_what_was_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the tokens of a step that came of it."""
+    monkeypatch.setattr(time_trials, "_seconds", lambda engine, retries, tokens: 0.02 + tokens / 40_000)
+    assert check_model("tiny", model) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "steps, timed 2048 tokens in 71 ms, 4096 tokens in 122 ms" in lines
+    assert "step, at most 4096 tokens" in lines
+    assert check_model("tiny", model, 1000) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "step, at most 1000 tokens" in lines
+    assert not any(line.startswith("steps, timed") for line in lines)
