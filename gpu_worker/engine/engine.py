@@ -6,7 +6,7 @@ are uploaded in one copy, and results are downloaded in one. Knows no settings, 
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -105,11 +105,13 @@ class ModelEngine:
         download = StepDownload()
         with torch.inference_mode():
             upload.send()
-            if step.batch is not None:
-                outputs.compute(self.model.encoder(step.batch), download)
-            for step_slice in step_slices:
-                step_slice.on_device(download)
-            outputs.compute_comparisons(download)
+            hidden = None if step.batch is None else self.model.encoder(step.batch)
+            with self.model.order or nullcontext():
+                if hidden is not None:
+                    outputs.compute(hidden, download)
+                for step_slice in step_slices:
+                    step_slice.on_device(download)
+                outputs.compute_comparisons(download)
             download.send()
         return download, step_slices
 

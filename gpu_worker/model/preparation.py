@@ -3,24 +3,28 @@
 Takes the reference runs, builds the heads, chooses how the encoder runs, and compares the results with the references.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from torch import nn
 
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in_fastest_form, takes_attention
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import format_speeds, native_layers
+from gpu_worker.model.tune import format_speeds, native_layers, same_bits
 from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
 from gpu_worker.model.tune.rounding import ROUNDED
+from gpu_worker.model.verify import bits
 from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
@@ -35,12 +39,14 @@ class PreparedModel:
     """An encoder and heads that passed the gates.
 
     `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
+    `order` is entered while heads run; None where a text's bits may depend on others.
     """
 
     mode: ExecutionMode
     heads: Heads
     linear: str
     notice: str
+    order: FixedOrder | None
 
 
 class Preparation:
@@ -54,6 +60,8 @@ class Preparation:
         feeding: Feeding,
         form_finder: FormFinder | None,
         linear: Linear,
+        *,
+        same_bits: bool = False,
     ) -> None:
         """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused."""
         model = source.model
@@ -62,6 +70,7 @@ class Preparation:
         self._kernels = library.load() if source.placement.device.type == "cpu" else KernelLibrary()
         # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
         self._linear, self._exact = linear, linear == "auto"
+        self._order = FixedOrder() if same_bits else None
         longformer.install(model, self._base)
         # The encoder comes before the heads: its long text finds out models that short texts change for good.
         self._reference = Reference(self._base, probes, feeding)
@@ -74,14 +83,18 @@ class Preparation:
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
         if self._exact:
-            mode, linear = self._exact_mode()
+            mode, linear = self._exact_mode() if self._order is None else self._mode_of_same_bits()
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
         chosen = "int8" if self._linear == "int8" else self._placement.dtype_name
         advice = format_speeds.advice(format_speeds.product_seconds(self._kernels), chosen)
         if advice:
             mode = replace(mode, findings=(*mode.findings, advice))
-        return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice)
+        if self._order is not None:
+            mode, linear = self._checked_bits(mode), f"{linear}, same bits"
+        return PreparedModel(
+            mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice, order=self._order
+        )
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
         """The fastest mode and form with exact linear layers, and how those run."""
@@ -113,6 +126,35 @@ class Preparation:
         mode, plan = self._mode_with_linear_plan(layers)
         return mode, str(plan)
 
+    def _mode_of_same_bits(self) -> tuple[ExecutionMode, str]:
+        """A mode in which no text depends on others, and how linear layers run: whole layers where the gate lets it."""
+        layers = [self._base, *self._heads.modules()]
+        undo, name = undoing(nn.ModuleList(layers)), f"native ({self._kernels.instructions})"
+        count = native_layers.install_layers(self._base, self._kernels) if takes_attention(self._base) else 0
+        same_bits.install(layers)
+        try:
+            mode = self._mode(STOCK)
+        except ModelRefused:
+            if not count:
+                raise
+            undo()  # some models amplify the last bit: as their classes are written they may pass
+            same_bits.install(layers)
+            mode = self._mode(STOCK)
+        same_bits.install(layers)  # layers that only our own encoders have; none of their bits changes
+        self._check_heads(mode.encoder)
+        return mode, name
+
+    def _checked_bits(self, mode: ExecutionMode) -> ExecutionMode:
+        """The same mode after its heads gave the same bits alone and among others. Raises ModelRefused."""
+        encoder = mode.encoder
+        order = encoder.order if isinstance(encoder, PackedEncoder) else None
+        if isinstance(order, FixedOrder):
+            order.used.clear()
+        bits.check_heads(encoder, self._heads, self._reference.probes, self._order or nullcontext())
+        if isinstance(encoder, PackedEncoder) and isinstance(order, FixedOrder) and not order.used:
+            encoder.order = nullcontext()  # looking at each operator takes time
+        return mode
+
     def _mode_with_linear_plan(self, layers: nn.ModuleList) -> tuple[ExecutionMode, LinearPlan]:
         """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""
         undo = undoing(layers)
@@ -137,12 +179,15 @@ class Preparation:
         if self._linear == "int8" and not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
             native_layers.install_layers(self._base, self._kernels, QuantizedLinear)
         layers = ROUNDED[self._linear].install(self._base, self._heads.modules())
+        if self._order is not None:
+            same_bits.install([self._base, *self._heads.modules()])
         gate = CosineGate(self._reference, mode.encoder)
         mode = replace(mode, findings=(*mode.findings, f"{layers}: {gate.cosines}"))
         mode = in_fastest_form(mode, gate, self._form_finder)
         if self._head_reference is None:
             return mode
-        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE)
+        order = self._order or nullcontext()
+        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE, order)
         return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
 
     def _native_layers_pass(self, encoder: Encoder) -> bool:
@@ -166,9 +211,10 @@ class Preparation:
             length_limits=self._length_limits,
             plan=plan,
             merging=self._exact,
+            same_bits=self._order is not None,
         )
         return choice.choose()
 
     def _check_heads(self, encoder: Encoder) -> None:
         if self._head_reference is not None:
-            self._head_reference.check(encoder, self._heads)
+            self._head_reference.check(encoder, self._heads, self._order or nullcontext())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import AttentionCall, terms_of
+from gpu_worker.kernels.cpu import products
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.tune.linear import gelu_kind
 from shared.errors import ModelRefused
@@ -161,8 +162,7 @@ class PackedLinear(BlockedLinear):
 
 def blocked(weight: Tensor) -> Tensor:
     """The layout that products read fastest: [outputs, inputs] -> [outputs / block, inputs / t, block, t]."""
-    together = 4 // weight.element_size()
-    return weight.view(-1, block_of(len(weight)), weight.shape[1] // together, together).transpose(1, 2).contiguous()
+    return products.blocked(weight, block_of(len(weight)))
 
 
 def bias_of(linear: nn.Linear) -> Tensor:
