@@ -26,6 +26,7 @@ ONE_PART = 32_768
 ACTIVATIONS = (
     *("gelu", "silu", "sigmoid", "tanh", "softplus", "mish", "elu", "celu", "selu", "exp", "exp2", "expm1", "log"),
     *("log1p", "log2", "log10", "erf", "erfc", "sin", "cos", "rsqrt", "sqrt", "reciprocal", "hardswish", "hardsigmoid"),
+    "pow",
 )
 UNORDERED = (
     *("baddbmm", "addbmm", "addmv", "addr", "dot", "vdot", "mv", "_grouped_mm", "_int_mm", "_scaled_mm", "_trilinear"),
@@ -59,7 +60,7 @@ class FixedOrder(TorchDispatchMode):
         if treatment is _by_parts:
             with self:
                 return operator.decompose(*arguments, **(options or {}))
-        if treatment in (_activation, _activation_in_place) and _is_even(_function_of(operator), arguments[0].dtype):
+        if treatment in (_activation, _activation_in_place) and _stays(operator, arguments, options or {}):
             return operator(*arguments, **(options or {}))
         self.used.add(_name(operator))
         return treatment(operator, *arguments, **(options or {}))
@@ -126,8 +127,8 @@ PRODUCTS: dict[str, Operator] = {"mm": _mm, "addmm": _addmm, "bmm": _bmm}
 
 def _activation(operator: Any, x: Tensor, *arguments: Any, **options: Any) -> Any:
     """Runs a function of single numbers on a tensor that is filled up so that it has no end, in no thread."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or "out" in options:
-        return operator(x, *arguments, **options)
+    if any(isinstance(each, Tensor) for each in (*arguments, *options.values())):
+        return _refused(operator)
     step = VECTORS * torch.get_num_threads()
     count = x.numel()
     filled = up_to(count, step)
@@ -143,20 +144,29 @@ def _activation(operator: Any, x: Tensor, *arguments: Any, **options: Any) -> An
     return y[:count].view(x.shape)
 
 
+def _stays(operator: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Whether a call may run as it is: on whole numbers, or with a function that is even."""
+    x, *others = arguments
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return True
+    plain = all(isinstance(each, int | float | str) for each in (*others, *options.values()))
+    return plain and _is_even(_function_of(operator), x.dtype, *others, **options)
+
+
 @cache
-def _is_even(function: Any, dtype: torch.dtype) -> bool:
+def _is_even(function: Any, dtype: torch.dtype, *others: Any, **options: Any) -> bool:
     """Whether a function gives every number the same bits wherever it stands, found on numbers of all usual sizes.
 
     In half precision functions that differ in float32 round to the same numbers but for a few, so float32 counts too.
     """
-    if dtype in (torch.bfloat16, torch.float16) and not _is_even(function, torch.float32):
+    if dtype in (torch.bfloat16, torch.float16) and not _is_even(function, torch.float32, *others, **options):
         return False
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4096, generator=generator) * torch.logspace(-3, 1, 4096)
     x = torch.cat([x, x.abs()]).to(dtype)  # some functions take positive numbers only
     try:
-        whole = function(x)
-        spread, parts = function(x.repeat_interleave(2)[::2]), torch.cat([function(part) for part in x.split(15)])
+        whole, spread = (function(numbers, *others, **options) for numbers in (x, x.repeat_interleave(2)[::2]))
+        parts = torch.cat([function(part, *others, **options) for part in x.split(15)])
     except (RuntimeError, TypeError):  # it takes no such numbers, or more than them
         return False
     return all(torch.equal(each.nan_to_num(), whole.nan_to_num()) for each in (spread, parts))
@@ -168,4 +178,4 @@ def _activation_in_place(operator: Any, x: Tensor, *arguments: Any, **options: A
 
 def _function_of(operator: Any) -> Any:
     """The operator that gives a new tensor, where this one writes into its argument."""
-    return getattr(torch.ops.aten, _name(operator).removesuffix("_")).default
+    return getattr(getattr(torch.ops.aten, _name(operator).removesuffix("_")), operator._overloadname)
