@@ -1,7 +1,7 @@
 """Our own engine as a peer. It is that of the checkout in which this file lies, so two checkouts can be compared.
 
 Arguments: a model, a number format or int8 (linear layers in int8, the rest in the fastest format), and tokens of the
-longest text (0: as the model's files say).
+longest text (0: as the model's files say); same-bits behind them turns that setting on.
 """
 
 import sys
@@ -19,13 +19,13 @@ from benchmarks.workloads import Ids
 Work = Callable[[], npt.ArrayLike]
 
 
-def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Work]]:
+def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> dict[str, Callable[..., Work]]:
     """Loads the engine and gives the work by name. The `jobs` of `embed` is the number of jobs that share the texts."""
     if dtype == "int8":
         fastest: Any = "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"
-        engine = ours.Ours(name, dtype=fastest, linear="int8", max_tokens=max_tokens)
+        engine = ours.Ours(name, dtype=fastest, linear="int8", max_tokens=max_tokens, same_bits=same_bits)
     else:
-        engine = ours.Ours(name, dtype=dtype, max_tokens=max_tokens)
+        engine = ours.Ours(name, dtype=dtype, max_tokens=max_tokens, same_bits=same_bits)
     product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
 
     def embed(file: str, jobs: int = 1) -> Work:
@@ -68,4 +68,4 @@ def _maxsim(file: str) -> Work:
 
 
 if __name__ == "__main__":
-    answer(sides(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    answer(sides(sys.argv[1], sys.argv[2], int(sys.argv[3]), "same-bits" in sys.argv[4:]))
