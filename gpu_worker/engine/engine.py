@@ -6,7 +6,7 @@ are uploaded in one copy, and results are downloaded in one. Knows no settings, 
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -105,10 +105,11 @@ class ModelEngine:
         download = StepDownload()
         with torch.inference_mode():
             upload.send()
-            hidden = None if step.batch is None else self.model.encoder(step.batch)
-            with self.model.order or nullcontext():
-                if hidden is not None:
+            if step.batch is not None:
+                hidden = self.model.encoder(step.batch)
+                with self.model.head_order:
                     outputs.compute(hidden, download)
+            with self.model.score_order:
                 for step_slice in step_slices:
                     step_slice.on_device(download)
                 outputs.compute_comparisons(download)

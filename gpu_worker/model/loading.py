@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,7 +11,6 @@ from torch import nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_id_of
@@ -23,6 +23,7 @@ from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
+from gpu_worker.model.verify.head_gate import NO_ORDER
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
@@ -46,7 +47,8 @@ class Model:
     `late_interaction` has limits of its own for its sides.
     `notice` is what a user should know, `findings` what was measured while loading, in lines for the log.
     `unpacked_reason` is why texts run by equal length, empty where they run packed.
-    `order` is entered while heads and scores are computed; None where bits may depend on other texts.
+    `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
+    one order where a text's bits may not depend on others.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     """
 
@@ -69,7 +71,8 @@ class Model:
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSimKernel
-    order: FixedOrder | None = None
+    head_order: AbstractContextManager[object] = NO_ORDER
+    score_order: AbstractContextManager[object] = NO_ORDER
 
     @property
     def longest(self) -> int:
@@ -174,7 +177,8 @@ def _loaded(
         maxsim=maxsim.choose(
             placement.device, heads.multi_vector.width if heads.multi_vector else 128, same_bits=same_bits
         ),
-        order=prepared.order,
+        head_order=prepared.head_order,
+        score_order=prepared.score_order,
     )
 
 

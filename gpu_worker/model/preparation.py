@@ -3,7 +3,7 @@
 Takes the reference runs, builds the heads, chooses how the encoder runs, and compares the results with the references.
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -33,20 +33,25 @@ from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
+Order = AbstractContextManager[object]
+"""What is entered while operators run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedModel:
     """An encoder and heads that passed the gates.
 
     `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
-    `order` is entered while heads run; None where a text's bits may depend on others.
+    `head_order` is entered while heads run, `score_order` while scores are computed: what keeps PyTorch's operators in
+    one order, or nothing.
     """
 
     mode: ExecutionMode
     heads: Heads
     linear: str
     notice: str
-    order: FixedOrder | None
+    head_order: Order
+    score_order: Order
 
 
 class Preparation:
@@ -90,10 +95,16 @@ class Preparation:
         advice = format_speeds.advice(format_speeds.product_seconds(self._kernels), chosen)
         if advice:
             mode = replace(mode, findings=(*mode.findings, advice))
+        head_order: Order = nullcontext()
         if self._order is not None:
-            mode, linear = self._checked_bits(mode), f"{linear}, same bits"
+            head_order, linear = self._checked_bits(mode.encoder), f"{linear}, same bits"
         return PreparedModel(
-            mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice, order=self._order
+            mode=mode,
+            heads=self._heads,
+            linear=linear,
+            notice=self._reference.notice,
+            head_order=head_order,
+            score_order=self._order or nullcontext(),
         )
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
@@ -144,16 +155,19 @@ class Preparation:
         self._check_heads(mode.encoder)
         return mode, name
 
-    def _checked_bits(self, mode: ExecutionMode) -> ExecutionMode:
-        """The same mode after its heads gave the same bits alone and among others. Raises ModelRefused."""
-        encoder = mode.encoder
-        order = encoder.order if isinstance(encoder, PackedEncoder) else None
-        if isinstance(order, FixedOrder):
-            order.used.clear()
-        bits.check_heads(encoder, self._heads, self._reference.probes, self._order or nullcontext())
-        if isinstance(encoder, PackedEncoder) and isinstance(order, FixedOrder) and not order.used:
-            encoder.order = nullcontext()  # looking at each operator takes time
-        return mode
+    def _checked_bits(self, encoder: Encoder) -> Order:
+        """The order that heads need, once all rows had the same bits alone and among others. Raises ModelRefused.
+
+        An order that changed no operator is left off, since looking at each of them takes time.
+        """
+        order, encoder_order = self._order or FixedOrder(), getattr(encoder, "order", None)
+        for each in (order, encoder_order):
+            if isinstance(each, FixedOrder):
+                each.used.clear()
+        bits.check_heads(encoder, self._heads, self._reference.probes, order)
+        if isinstance(encoder, PackedEncoder) and isinstance(encoder_order, FixedOrder) and not encoder_order.used:
+            encoder.order = nullcontext()
+        return order if order.used else nullcontext()
 
     def _mode_with_linear_plan(self, layers: nn.ModuleList) -> tuple[ExecutionMode, LinearPlan]:
         """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""
