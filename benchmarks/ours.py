@@ -36,6 +36,7 @@ from gpu_worker.model.tune import linear, linear_choice
 from gpu_worker.model.tune.blocked_linear import BlockedLinear
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.int8 import Int8Linear
+from gpu_worker.model.tune.same_bits import FixedLinear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
@@ -72,12 +73,13 @@ class Ours:
         device: str = "cpu",
         linear: linear.Linear = "auto",
         max_tokens: int = 0,
+        same_bits: bool = False,
     ) -> None:
         """Loads a model. Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
         place = Placement.choose(device, dtype)
         forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
-        self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms, linear=linear)
+        self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms, linear=linear, same_bits=same_bits)
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
         self.step_tokens = try_step_times(self.model, place.step_seconds, 0, silent).tokens
@@ -169,7 +171,7 @@ class Ours:
     @property
     def linears(self) -> list[nn.Module]:
         """The linear layers that a token goes through, each with `in_features` and `out_features`."""
-        kinds = nn.Linear | linear.PrepackedLinear | BlockedLinear
+        kinds = nn.Linear | linear.PrepackedLinear | BlockedLinear | FixedLinear
         modules = self.model.encoder.model.named_modules()
         # a pooler is not run
         return [module for name, module in modules if isinstance(module, kinds) and "pooler" not in name]

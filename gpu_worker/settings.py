@@ -48,6 +48,11 @@ class WorkerSettings(ServiceSettings):
         "int8 on processors with VNNI, fp8 on CUDA devices that have such products; refused where the cosine to the "
         "model's own vectors falls under 0.99.",
     )
+    same_bits: bool = Field(
+        False,
+        description="On processors, give a text the same bits alone, in any batch and in any order: products have one "
+        "order of sums, whatever a step's size. Costs speed; see docs/measured.md.",
+    )
     max_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."
     )

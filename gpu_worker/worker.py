@@ -109,6 +109,7 @@ def load_model(settings: WorkerSettings) -> Model:
         revision=settings.revision,
         forms=_forms(settings, placement),
         linear=settings.linear,
+        same_bits=settings.same_bits,
     )
 
 

@@ -106,10 +106,13 @@ class ModelEngine:
         with torch.inference_mode():
             upload.send()
             if step.batch is not None:
-                outputs.compute(self.model.encoder(step.batch), download)
-            for step_slice in step_slices:
-                step_slice.on_device(download)
-            outputs.compute_comparisons(download)
+                hidden = self.model.encoder(step.batch)
+                with self.model.head_order:
+                    outputs.compute(hidden, download)
+            with self.model.score_order:
+                for step_slice in step_slices:
+                    step_slice.on_device(download)
+                outputs.compute_comparisons(download)
             download.send()
         return download, step_slices
 

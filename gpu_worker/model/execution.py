@@ -21,6 +21,8 @@ from gpu_worker.kernels.attention.choice import AttentionShape
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -28,7 +30,7 @@ from gpu_worker.model.tune.encoder_forms import FormChoice, Gate
 from gpu_worker.model.tune.linear import packed_layers
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan
 from gpu_worker.model.tune.merged import merge, saved_products
-from gpu_worker.model.verify import reference_attention
+from gpu_worker.model.verify import bits, reference_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.files import first_line
@@ -69,7 +71,8 @@ class ModeChoice:
 
     `base` is the transformers model without its head, `reference` its own run. `room` knows its positions. `plan` says
     how linear layers run on a processor, also those that an encoder of ours makes replaceable. `merging` allows linear
-    layers to be merged where that is faster.
+    layers to be merged where that is faster. `same_bits`: a text's bits may not depend on others, so one attention and
+    one kind of linear layer serve or else texts run one at a time.
     """
 
     base: Any
@@ -78,6 +81,7 @@ class ModeChoice:
     length_limits: LengthLimits
     plan: LinearPlan = STOCK
     merging: bool = True
+    same_bits: bool = False
 
     def choose(self) -> ExecutionMode:
         """Changes the model in place into what serves. Raises ModelRefused with the reasons of both modes."""
@@ -94,6 +98,10 @@ class ModeChoice:
     def _packed_mode(self) -> ExecutionMode:
         """The packed mode, with the fastest attention that passes the gate. Raises where the model does not pass."""
         encoder = self._packed_encoder()
+        if self.same_bits:
+            self.reference.check(encoder)
+            bits.check(encoder, self.reference.probes)
+            return ExecutionMode(encoder=encoder)
         findings = _check_attention(encoder, self.reference)
         fewer = saved_products(self.base)
         mode = _with_fastest_attention(encoder, self.reference, self.placement)
@@ -113,6 +121,10 @@ class ModeChoice:
         if relative.installed(base) and self.plan != STOCK:
             # Layers that the model's own classes look into could not be replaced before; ours do not look into them.
             self.plan.install(packed_layers(base))
+        reference = self.reference
+        inputs = self.length_limits.uncounted, reference.types, reference.width
+        if self.same_bits:
+            return PackedEncoder(base, NativeAttention(library.load(), fills=True), *inputs, order=FixedOrder())
         if placement.device.type == "cuda" and self.merging:
             merge(base, device_seconds)
         attention_kernel = attention_choice.choose(
@@ -123,8 +135,7 @@ class ModeChoice:
             softcap=config._attn_implementation == attention.NAME and _capped(config),
             bias=relative.serves(config),
         )
-        reference = self.reference
-        return PackedEncoder(base, attention_kernel, self.length_limits.uncounted, reference.types, reference.width)
+        return PackedEncoder(base, attention_kernel, *inputs)
 
     def _equal_length_mode(self, unpacked_reason: str) -> ExecutionMode:
         """The mode by equal length, with the first of the model's own attentions that passes. Raises ModelRefused."""
@@ -132,6 +143,8 @@ class ModeChoice:
         for encoder in self._equal_length_encoders():
             try:
                 self.reference.check(encoder)
+                if self.same_bits:
+                    bits.check(encoder, self.reference.probes)
             except Exception as error:
                 reason = _reason(error)
                 continue
@@ -147,7 +160,9 @@ class ModeChoice:
         for implementation in (default, reference_attention.other_than(self.base, default)):
             if implementation is not None:
                 reference_attention.run_by(self.base, implementation)
-                yield EqualLengthEncoder(self.base, attention=implementation, token_types=types, width=width)
+                yield EqualLengthEncoder(
+                    self.base, attention=implementation, token_types=types, width=width, alone=self.same_bits
+                )
 
 
 def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:

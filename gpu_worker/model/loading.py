@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,11 +18,13 @@ from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
+from gpu_worker.model.tune import same_bits as bits
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear
 from gpu_worker.model.tune.native_layers import forms_of
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
+from gpu_worker.model.verify.head_gate import NO_ORDER
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
@@ -45,6 +48,8 @@ class Model:
     `late_interaction` has limits of its own for its sides.
     `notice` is what a user should know, `findings` what was measured while loading, in lines for the log.
     `unpacked_reason` is why texts run by equal length, empty where they run packed.
+    `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
+    one order where a text's bits may not depend on others.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     """
 
@@ -67,6 +72,8 @@ class Model:
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSimKernel
+    head_order: AbstractContextManager[object] = NO_ORDER
+    score_order: AbstractContextManager[object] = NO_ORDER
 
     @property
     def native_layers(self) -> str:
@@ -91,10 +98,12 @@ def load(
     revision: str = "",
     forms: Forms | None = None,
     linear: Linear = "auto",
+    same_bits: bool = False,
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
-    encoder in, None for as it is written; `linear`: whether layers are rounded.
+    encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
+    the same bits whatever other texts are computed with it.
 
     Raises ModelRefused.
     """
@@ -102,11 +111,13 @@ def load(
     if linear in ROUNDED:
         ROUNDED[linear].check_device(placement)
         placement = replace(placement, automatic=False)
+    if same_bits:
+        bits.check(placement)
     with quiet():
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear)
+            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear, same_bits)
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -122,6 +133,7 @@ def _loaded(
     late: LateOverrides,
     forms: Forms | None,
     linear_setting: Linear,
+    same_bits: bool,
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
@@ -144,7 +156,8 @@ def _loaded(
         config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
     form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    prepared = Preparation(source, length_limits, probes, feeding, form_finder, linear_setting).run()
+    preparation = Preparation(source, length_limits, probes, feeding, form_finder, linear_setting, same_bits=same_bits)
+    prepared = preparation.run()
     mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
     notices = (source.recipe.notice, prepared.notice, mode.notice, probes.notice(max(limits)))
     mark = source.recipe.instruction_mark
@@ -161,13 +174,17 @@ def _loaded(
         late_interaction=reading,
         placement=placement,
         linear=linear,
-        fingerprint=_fingerprint(source, limit, reading, linear),
+        fingerprint=_fingerprint(source, limit, reading, linear, same_bits),
         notice="; ".join(notice for notice in notices if notice),
         findings=mode.findings,
         unpacked_reason=mode.unpacked_reason,
         flops_per_token=max(flops, 2.0 * mode.encoder.width**2),
         weight_bytes=_bytes([mode.encoder.model, *heads.modules()]),
-        maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
+        maxsim=maxsim.choose(
+            placement.device, heads.multi_vector.width if heads.multi_vector else 128, same_bits=same_bits
+        ),
+        head_order=prepared.head_order,
+        score_order=prepared.score_order,
     )
 
 
@@ -204,11 +221,12 @@ def _multiplied_weights(base: Any) -> int:
     return whole - looked_up
 
 
-def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
+def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linear: str, same_bits: bool) -> str:
     """A digest of everything that the model's rows depend on.
 
-    Linear layers count where they are rounded, since all other kernels give the same numbers. Late interaction counts
-    as resolved, so a setting that repeats what the files say changes nothing. Notices do not count.
+    Linear layers count where they are rounded, since all other kernels give the same numbers up to rounding. Where the
+    same bits are promised, everything that they depend on counts. Late interaction counts as resolved, so a setting
+    that repeats what the files say changes nothing. Notices do not count.
     """
     digest = source.digest.copy()
     digest.update(source.tokenizer.content)
@@ -219,7 +237,8 @@ def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linea
         source.placement.dtype_name,
     ]
     facts += [packages.installed(), packages.code_of(source.model)]
-    facts += [linear] if linear in {rounded.NAME for rounded in ROUNDED.values()} else []
+    facts += [linear] if linear.partition(",")[0] in {rounded.NAME for rounded in ROUNDED.values()} else []
+    facts += [linear, bits.build()] if same_bits else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -4,6 +4,7 @@ Takes the reference runs, builds the heads, chooses how the encoder runs, and co
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -12,6 +13,7 @@ from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.encoder.encoder import Encoder
@@ -28,13 +30,14 @@ from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
 from gpu_worker.model.split_products import with_fastest_products
-from gpu_worker.model.tune import format_speeds, native_layers
+from gpu_worker.model.tune import format_speeds, native_layers, same_bits
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
 from gpu_worker.model.tune.rounding import ROUNDED
+from gpu_worker.model.verify import bits
 from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
@@ -45,18 +48,25 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
+Order = AbstractContextManager[object]
+"""What is entered while operators run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedModel:
     """An encoder and heads that passed the gates.
 
     `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
+    `head_order` is entered while heads run, `score_order` while scores are computed: what keeps PyTorch's operators in
+    one order, or nothing.
     """
 
     mode: ExecutionMode
     heads: Heads
     linear: str
     notice: str
+    head_order: Order
+    score_order: Order
 
 
 class Preparation:
@@ -70,6 +80,8 @@ class Preparation:
         feeding: Feeding,
         form_finder: FormFinder | None,
         linear: Linear,
+        *,
+        same_bits: bool = False,
     ) -> None:
         """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused."""
         model = source.model
@@ -78,6 +90,7 @@ class Preparation:
         self._kernels = library.load() if source.placement.device.type == "cpu" else KernelLibrary()
         # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
         self._linear, self._exact = linear, linear == "auto"
+        self._order = FixedOrder() if same_bits else None
         longformer.install(model, self._base)
         # The encoder comes before the heads: its long text finds out models that short texts change for good.
         self._reference = Reference(self._base, probes, feeding)
@@ -92,16 +105,29 @@ class Preparation:
         seconds = format_speeds.product_seconds(self._kernels)
         chosen = "int8" if self._linear == "int8" else self._placement.dtype_name
         if self._exact:
-            mode, linear = self._exact_mode()
-            gate = NearnessGate(self._reference, self._head_reference, self._heads)
-            mode, products = with_fastest_products(self._base, mode, gate, seconds)
-            linear, chosen = (f"{linear}; whole layers: {products}", products) if products else (linear, chosen)
+            if self._order is not None:
+                mode, linear = self._mode_of_same_bits()
+            else:
+                mode, linear = self._exact_mode()
+                gate = NearnessGate(self._reference, self._head_reference, self._heads)
+                mode, products = with_fastest_products(self._base, mode, gate, seconds)
+                linear, chosen = (f"{linear}; whole layers: {products}", products) if products else (linear, chosen)
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
         advice = format_speeds.advice(seconds, chosen)
         if advice:
             mode = replace(mode, findings=(*mode.findings, advice))
-        return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice)
+        head_order: Order = nullcontext()
+        if self._order is not None:
+            head_order, linear = self._checked_bits(mode.encoder), f"{linear}, same bits"
+        return PreparedModel(
+            mode=mode,
+            heads=self._heads,
+            linear=linear,
+            notice=self._reference.notice,
+            head_order=head_order,
+            score_order=self._order or nullcontext(),
+        )
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
         """The fastest mode and form with exact linear layers, and how those run."""
@@ -121,7 +147,7 @@ class Preparation:
         name = f"native ({self._kernels.instructions})"
         findings: tuple[str, ...] = ()
         try:
-            count = self._install_native_layers()
+            count = self._install_native_layers(timed=True)
             if count:
                 mode, plan = self._mode_with_linear_plan(layers)
                 forms = native_layers.forms_of(self._base)
@@ -132,6 +158,38 @@ class Preparation:
             findings = (f"no {name} layers: {refused}",)
         mode, plan = self._mode_with_linear_plan(layers)
         return replace(mode, findings=(*mode.findings, *findings)), str(plan)
+
+    def _mode_of_same_bits(self) -> tuple[ExecutionMode, str]:
+        """A mode in which no text depends on others, and how linear layers run: whole layers where the gate lets it."""
+        layers = [self._base, *self._heads.modules()]
+        undo, name = undoing(nn.ModuleList(layers)), f"native ({self._kernels.instructions})"
+        count = self._install_native_layers()
+        same_bits.install(layers)
+        try:
+            mode = self._mode(STOCK)
+        except ModelRefused:
+            if not count:
+                raise
+            undo()  # some models amplify the last bit: as their classes are written they may pass
+            same_bits.install(layers)
+            mode = self._mode(STOCK)
+        same_bits.install(layers)  # layers that only our own encoders have; none of their bits changes
+        self._check_heads(mode.encoder)
+        return mode, name
+
+    def _checked_bits(self, encoder: Encoder) -> Order:
+        """The order that heads need, once all rows had the same bits alone and among others. Raises ModelRefused.
+
+        An order that changed no operator is left off, since looking at each of them takes time.
+        """
+        order, encoder_order = self._order or FixedOrder(), getattr(encoder, "order", None)
+        for each in (order, encoder_order):
+            if isinstance(each, FixedOrder):
+                each.used.clear()
+        bits.check_heads(encoder, self._heads, self._reference.probes, order)
+        if isinstance(encoder, PackedEncoder) and isinstance(encoder_order, FixedOrder) and not encoder_order.used:
+            encoder.order = nullcontext()
+        return order if order.used else nullcontext()
 
     def _mode_with_linear_plan(self, layers: nn.ModuleList) -> tuple[ExecutionMode, LinearPlan]:
         """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""
@@ -157,12 +215,15 @@ class Preparation:
         if self._linear == "int8" and not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
             self._install_native_layers(QuantizedLinear)
         layers = ROUNDED[self._linear].install(self._base, self._heads.modules())
+        if self._order is not None:
+            same_bits.install([self._base, *self._heads.modules()])
         gate = CosineGate(self._reference, mode.encoder)
         mode = replace(mode, findings=(*mode.findings, f"{layers}: {gate.cosines}"))
         mode = in_fastest_form(mode, gate, self._form_finder)
         if self._head_reference is None:
             return mode
-        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE)
+        order = self._order or nullcontext()
+        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE, order)
         return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
 
     def _native_layers_pass(self, encoder: Encoder) -> bool:
@@ -178,11 +239,14 @@ class Preparation:
             undo()
         return True
 
-    def _install_native_layers(self, linear: LinearClass = PackedLinear) -> int:
-        """Replaces the encoder's layers by those of the processor's kernels, and returns how many it replaced."""
+    def _install_native_layers(self, linear: LinearClass = PackedLinear, *, timed: bool = False) -> int:
+        """Replaces the encoder's layers by those of the processor's kernels, and returns how many it replaced.
+
+        Raises ModelRefused where a layer is `timed` and as it is written it is clearly faster.
+        """
         if not takes_attention(self._base) or not self._kernels.formats:
             return 0
-        return native_layers.install_layers(self._base, self._kernels, self._layer_runs(), linear)
+        return native_layers.install_layers(self._base, self._kernels, self._layer_runs(), linear, timed=timed)
 
     def _layer_runs(self) -> Mapping[nn.Module, LayerRun]:
         """A recorded run of all layers on two short texts; empty where the model does not run packed."""
@@ -208,9 +272,10 @@ class Preparation:
             length_limits=self._length_limits,
             plan=plan,
             merging=self._exact,
+            same_bits=self._order is not None,
         )
         return choice.choose()
 
     def _check_heads(self, encoder: Encoder) -> None:
         if self._head_reference is not None:
-            self._head_reference.check(encoder, self._heads)
+            self._head_reference.check(encoder, self._heads, self._order or nullcontext())

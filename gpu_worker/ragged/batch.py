@@ -1,7 +1,7 @@
 """A ragged batch: token ids and offsets on the device, lengths on the host. Tensors without I/O."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -32,6 +32,10 @@ class LengthRun:
     def stop(self) -> int:
         """Place of the token after the last one of the run."""
         return self.start + self.count * self.length
+
+    def alone(self) -> "list[LengthRun]":
+        """The same sequences as runs of one each."""
+        return [replace(self, start=start, count=1) for start in range(self.start, self.stop, self.length)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,9 @@
 """Attention by the processor's kernels in C++: all sequences of a batch in one call, whatever their lengths."""
 
+from dataclasses import replace
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, by_sequence
@@ -16,24 +19,38 @@ class NativeAttention:
     """Attention by `source/attention.cpp`, which has every term that `AttentionTerms` has.
 
     A token's result has the same bits whatever else is in the batch. A bias is a table of tokens x tokens, so layers
-    with one run equal lengths at a time. Heads of other sizes run by PyTorch's fused kernel.
+    with one run equal lengths at a time. Heads of other sizes run by PyTorch's fused kernel or, with `fills`, filled up
+    with zeros by this one.
     """
 
     capturable = False
 
-    def __init__(self, library: KernelLibrary) -> None:
+    def __init__(self, library: KernelLibrary, *, fills: bool = False) -> None:
         self.name = f"native ({library.instructions})"
-        self._otherwise = EqualRuns(KernelByLength())
+        self._otherwise, self._fills = EqualRuns(KernelByLength()), fills
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if query.shape[-1] % HEAD_STEP or value.shape[-1] % HEAD_STEP:
-            return self._otherwise(query, key, value, batch, terms)
+            if not self._fills:
+                return self._otherwise(query, key, value, batch, terms)
+            head, width, bias = query.shape[-1], value.shape[-1], terms.bias
+            if bias is not None:
+                terms = replace(terms, bias=lambda q, k: bias(q[..., :head], k[..., :head]))
+            return self._attend(_filled(query), _filled(key), _filled(value), batch, terms)[..., :width]
+        return self._attend(query, key, value, batch, terms)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if terms.bias is None:
             return attention(query, key, value, torch.from_numpy(batch.layout), terms, None)
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for run in batch.runs():
             _attend_run(query, key, value, run, terms, output[run.start : run.stop])
         return output
+
+
+def _filled(states: Tensor) -> Tensor:
+    """States with heads that the kernels take: zeros change no product and add no column that is read."""
+    return F.pad(states, (0, -states.shape[-1] % HEAD_STEP))
 
 
 def serves(library: KernelLibrary, dtype: torch.dtype, head: int) -> bool:

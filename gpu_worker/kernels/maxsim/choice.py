@@ -6,14 +6,20 @@ import torch
 
 from gpu_worker.device.fastest import clearly_fastest
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
+from gpu_worker.kernels.maxsim.fixed import FixedMaxSim
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
 
 ROUNDS = 20
 """Runs of each product; one takes tenths of a millisecond."""
 
 
-def choose(device: torch.device, width: int) -> MaxSimKernel:
-    """Returns the fastest kernel for token vectors of `width` dimensions, compiled where it needs to be."""
+def choose(device: torch.device, width: int, *, same_bits: bool = False) -> MaxSimKernel:
+    """Returns the fastest kernel for token vectors of `width` dimensions, compiled where it needs to be.
+
+    `same_bits`: on a processor, the one whose scores have the same bits whatever else is compared.
+    """
+    if same_bits:
+        return FixedMaxSim()
     if device.type == "cpu":
         return PackedMaxSim(faster_product(width))
     if device.type == "cuda":

@@ -1,5 +1,6 @@
 """The packed execution mode: an unmodified encoder runs all sequences of a batch at once, end to end."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,10 @@ from gpu_worker.ragged.token_types import TokenTypes
 
 
 class PackedEncoder(Encoder):
-    """An encoder in which every layer attends through `attention`."""
+    """An encoder in which every layer attends through `attention`.
+
+    `order` is entered while a batch runs: what keeps PyTorch's operators in one order, or nothing.
+    """
 
     def __init__(
         self,
@@ -21,9 +25,10 @@ class PackedEncoder(Encoder):
         uncounted: int | None = None,
         token_types: TokenTypes | None = None,
         width: int | None = None,
+        order: AbstractContextManager[object] | None = None,
     ) -> None:
         super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
-        self.attention = attention
+        self.attention, self.order = attention, order or nullcontext()
 
     @property
     def description(self) -> str:  # type: ignore[override]
@@ -39,14 +44,15 @@ class PackedEncoder(Encoder):
 
     def _run(self, batch: RaggedBatch, attention: PackedAttention) -> Tensor:
         types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
-        output = self.model(
-            input_ids=batch.ids,
-            position_ids=batch.positions,
-            ragged=AttentionCall(attention=attention, batch=batch),
-            use_cache=False,
-            return_dict=True,
-            **types,
-        )
+        with self.order:
+            output = self.model(
+                input_ids=batch.ids,
+                position_ids=batch.positions,
+                ragged=AttentionCall(attention=attention, batch=batch),
+                use_cache=False,
+                return_dict=True,
+                **types,
+            )
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 

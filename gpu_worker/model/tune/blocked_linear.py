@@ -5,12 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gpu_worker.kernels.cpu import products
+from gpu_worker.kernels.cpu.products import NO_ACTIVATION
+
 BLOCKS = (64, 32)
 """Outputs whose weights lie together: the first of these that divides a layer's outputs."""
-DEPTH = 32
-"""Inputs of a layer must be a multiple of this."""
-NO_ACTIVATION = 0
-"""Number of the kernels' activation that does nothing (`source/linear.h`)."""
 
 LinearClass = Callable[..., "BlockedLinear"]
 """Makes one of several linear layers on the same input."""
@@ -60,8 +59,7 @@ class PackedLinear(BlockedLinear):
 
 def blocked(weight: Tensor) -> Tensor:
     """The layout that products read fastest: [outputs, inputs] -> [outputs / block, inputs / t, block, t]."""
-    together = 4 // weight.element_size()
-    return weight.view(-1, block_of(len(weight)), weight.shape[1] // together, together).transpose(1, 2).contiguous()
+    return products.blocked(weight, block_of(len(weight)))
 
 
 def bias_of(module: nn.Module, width: int) -> Tensor:

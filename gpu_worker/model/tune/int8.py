@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model.tune.blocked_linear import DEPTH, BlockedLinear, bias_of, block_of, blocked
+from gpu_worker.kernels.cpu.products import DEPTH
+from gpu_worker.model.tune.blocked_linear import BlockedLinear, bias_of, block_of, blocked
 from gpu_worker.model.tune.fp8 import ROUTERS
 from gpu_worker.model.tune.linear import plain_layers
 from gpu_worker.model.tune.native_layers import NativeLayer

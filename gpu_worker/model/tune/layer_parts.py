@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import TEMPERED
 from gpu_worker.kernels.attention.native import HEAD_STEP
-from gpu_worker.model.tune.blocked_linear import DEPTH, bias_of, block_of
+from gpu_worker.kernels.cpu.products import DEPTH
+from gpu_worker.model.tune.blocked_linear import bias_of, block_of
 from gpu_worker.model.tune.linear import gelu_kind
 
 ACTIVATIONS = {"none": 1, "tanh": 2}

@@ -28,13 +28,18 @@ USUAL, TEXTS, ROUNDS = 128, 4, 2
 
 
 def install_layers(
-    model: nn.Module, library: KernelLibrary, runs: Mapping[nn.Module, LayerRun], linear: LinearClass = PackedLinear
+    model: nn.Module,
+    library: KernelLibrary,
+    runs: Mapping[nn.Module, LayerRun],
+    linear: LinearClass = PackedLinear,
+    *,
+    timed: bool = False,
 ) -> int:
     """Makes all layers of known forms run by the kernels, in place; returns how many there are.
 
     `runs`: a recorded run of the model's layers. `linear`: the class of their linear layers, by default in the model's
-    own number format. No layer is replaced where the kernels do not have that format. Raises ModelRefused where a layer
-    as it is written is clearly faster.
+    own number format. No layer is replaced where the kernels do not have that format. Raises ModelRefused where the
+    first one is `timed` and, as it is written, clearly faster.
     """
     count = 0
     for parent in list(model.modules()):

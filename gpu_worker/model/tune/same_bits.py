@@ -1,0 +1,59 @@
+"""Linear layers that give a row the same bits whatever the number of rows, for `--same-bits` on processors."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.instructions import supported
+from gpu_worker.kernels.cpu.products import Product
+from gpu_worker.model.tune.linear import plain_layers
+from shared.errors import ModelRefused
+
+
+class FixedLinear(nn.Module):
+    """x [..., in] -> [..., out]: the nn.Linear that it was made from, of any sizes, by one kernel for all rows."""
+
+    packed: Tensor
+    bias: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._product = Product(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+        self.register_buffer("packed", self._product.packed)
+        self.register_buffer("bias", self._product.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self._product(x.reshape(-1, self.in_features))
+        return y.view(*x.shape[:-1], self.out_features)
+
+
+def check(placement: Placement) -> None:
+    """Raises ModelRefused where a placement cannot promise equal bits."""
+    if placement.device.type != "cpu":
+        raise ModelRefused(
+            f"--same-bits: on {placement.device} products are chosen by the size of a step; it is for processors"
+        )
+    kernels = library.load()
+    if placement.dtype not in kernels.formats:
+        reason = kernels.missing or f"they have no {placement.dtype_name} here"
+        raise ModelRefused(f"--same-bits needs the processor's kernels: {reason}")
+
+
+def build() -> str:
+    """Everything that bits depend on beside a model: the library of kernels, PyTorch, and the processor's products."""
+    instructions = next(each for each in supported() if each.name == library.load().instructions)
+    amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
+    return f"{library.path_of(instructions).stem}{' with AMX' if amx else ''}"
+
+
+def install(modules: Iterable[nn.Module]) -> None:
+    """Replaces all plain linear layers of some modules in place; a layer that several modules share stays one."""
+    replacements: dict[int, FixedLinear] = {}
+    for module in modules:
+        for parent, name, layer in plain_layers(module):
+            if layer.weight.dtype in library.load().formats:
+                setattr(parent, name, replacements.setdefault(id(layer), FixedLinear(layer)))
