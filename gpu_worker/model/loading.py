@@ -13,6 +13,7 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_id_of
+from gpu_worker.model.format_judge import FormatJudge
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
@@ -42,7 +43,8 @@ class Model:
 
     `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
     `late_interaction` has limits of its own for its sides.
-    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log.
+    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
+    what other number formats would bring, or why this one was chosen.
     `unpacked_reason` is why texts run by equal length, empty where they run packed.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     """
@@ -61,6 +63,7 @@ class Model:
     linear: str
     fingerprint: str
     notice: str
+    formats: str
     findings: tuple[str, ...]
     unpacked_reason: str
     flops_per_token: float
@@ -85,10 +88,12 @@ def load(
     revision: str = "",
     forms: Forms | None = None,
     linear: Linear = "auto",
+    judge: FormatJudge | None = None,
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
-    encoder in, None for as it is written; `linear`: whether layers are rounded.
+    encoder in, None for as it is written; `linear`: whether layers are rounded; `judge`: judges the number format,
+    None where the user chose it.
 
     Raises ModelRefused.
     """
@@ -100,7 +105,7 @@ def load(
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear)
+            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear, judge)
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -116,6 +121,7 @@ def _loaded(
     late: LateOverrides,
     forms: Forms | None,
     linear_setting: Linear,
+    judge: FormatJudge | None,
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
@@ -138,7 +144,7 @@ def _loaded(
         config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
     form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    prepared = Preparation(source, length_limits, probes, feeding, form_finder, linear_setting).run()
+    prepared = Preparation(source, length_limits, probes, feeding, form_finder, linear_setting, judge).run()
     mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
     notices = (source.recipe.notice, prepared.notice, mode.notice, probes.notice(max(limits)))
     mark = source.recipe.instruction_mark
@@ -157,6 +163,7 @@ def _loaded(
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, linear),
         notice="; ".join(notice for notice in notices if notice),
+        formats=prepared.formats,
         findings=mode.findings,
         unpacked_reason=mode.unpacked_reason,
         flops_per_token=max(flops, 2.0 * mode.encoder.width**2),

@@ -13,10 +13,12 @@ from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.execution import ExecutionMode, FormFinder, ModeChoice, in_fastest_form, takes_attention
+from gpu_worker.model.format_judge import FormatJudge
+from gpu_worker.model.format_trials import FormatTrials
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import format_speeds, native_layers
+from gpu_worker.model.tune import native_layers
 from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
@@ -34,13 +36,15 @@ from shared.errors import ModelRefused
 class PreparedModel:
     """An encoder and heads that passed the gates.
 
-    `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
+    `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs, and
+    of a slow number format. `formats` is what faster formats would bring.
     """
 
     mode: ExecutionMode
     heads: Heads
     linear: str
     notice: str
+    formats: str
 
 
 class Preparation:
@@ -54,8 +58,12 @@ class Preparation:
         feeding: Feeding,
         form_finder: FormFinder | None,
         linear: Linear,
+        judge: FormatJudge | None = None,
     ) -> None:
-        """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused."""
+        """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused.
+
+        `judge` judges the number format; None where the user chose it.
+        """
         model = source.model
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
         self._form_finder = form_finder
@@ -70,6 +78,9 @@ class Preparation:
             self._head_reference = HeadReference(model, source.recipe, probes, length_limits.positions, feeding)
         width = self._reference.width
         self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
+        chosen = "int8" if linear == "int8" else self._placement.dtype_name
+        self._trials = FormatTrials(self._base, self._heads, self._reference, self._kernels, chosen)
+        self._judge = judge
 
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
@@ -77,11 +88,10 @@ class Preparation:
             mode, linear = self._exact_mode()
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
-        chosen = "int8" if self._linear == "int8" else self._placement.dtype_name
-        advice = format_speeds.advice(format_speeds.product_seconds(self._kernels), chosen)
-        if advice:
-            mode = replace(mode, findings=(*mode.findings, advice))
-        return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=self._reference.notice)
+        if self._judge is not None:
+            self._judge.see(self._reference, mode.encoder, self._heads, self._trials.cosines)
+        notice = "; ".join(filter(None, (self._reference.notice, self._trials.warning)))
+        return PreparedModel(mode=mode, heads=self._heads, linear=linear, notice=notice, formats=self._trials.advice)
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
         """The fastest mode and form with exact linear layers, and how those run."""

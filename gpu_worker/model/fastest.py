@@ -1,0 +1,74 @@
+"""`--dtype fastest`: loads a model in the fastest number format of this processor that keeps its vectors close enough.
+
+Speeds are those of products, measured at load. Cosines are those of what would serve: the model is loaded in float32,
+then in the fastest other format, and in the next one where that is too far away.
+"""
+
+import gc
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.library import KernelLibrary
+from gpu_worker.model.format_judge import FormatJudge
+from gpu_worker.model.loading import Model
+from gpu_worker.model.tune import format_speeds
+from gpu_worker.model.tune.format_speeds import SETTINGS, USUAL, fastest, floored
+from gpu_worker.model.tune.linear import Linear
+from shared.errors import ModelRefused
+
+
+class LoadModel(Protocol):
+    """Loads the model that the settings name; raises ModelRefused."""
+
+    def __call__(self, placement: Placement, *, linear: Linear, judge: FormatJudge) -> Model: ...
+
+
+def load_fastest(load: LoadModel, placement: Placement, least_cosine: float) -> Model:
+    """Loads a model in the fastest format in which every probe's vector keeps a cosine to that in float32.
+
+    `placement` is in float32, on a processor. Raises ModelRefused where the model cannot be served in float32.
+    """
+    kernels, judge = library.load(), FormatJudge(least=least_cosine)
+    seconds, refusals = dict(format_speeds.product_seconds(kernels)), dict[str, str]()
+    model: Model | None = load(placement, linear="auto", judge=judge)
+    while (name := _next(seconds, judge)) != USUAL:
+        judge.format, model = name, None
+        gc.collect()  # the modules of a model refer to each other
+        linear: Linear = "int8" if name == "int8" else "auto"
+        try:
+            model = load(_placement(placement, name, seconds), linear=linear, judge=judge)
+            break
+        except ModelRefused as refused:
+            refusals[name] = str(refused)
+            del seconds[name]
+    if model is None:
+        judge.format = USUAL
+        model = load(placement, linear="auto", judge=judge)
+    return replace(model, formats=_reason(judge, refusals, kernels))
+
+
+def _next(seconds: Mapping[str, float], judge: FormatJudge) -> str:
+    """The fastest format that keeps the cosine, as far as is known so far."""
+    return fastest({name: taken for name, taken in seconds.items() if judge.keeps(name)})
+
+
+def _placement(placement: Placement, name: str, seconds: Mapping[str, float]) -> Placement:
+    """Where a format runs. Layers in int8 take and give numbers in bfloat16 where that is clearly faster too."""
+    dtype = fastest({other: taken for other, taken in seconds.items() if other != "int8"}) if name == "int8" else name
+    return replace(placement, dtype=getattr(torch, dtype))
+
+
+def _reason(judge: FormatJudge, refusals: dict[str, str], kernels: KernelLibrary) -> str:
+    """Why the format that the judge saw last serves, for the log and the card."""
+    if kernels.missing:
+        return f"{USUAL}: no other format was measured, since there are no kernels for processors: {kernels.missing}"
+    told = {name: f"cosine {floored(judge.cosines[name])}" for name in SETTINGS if name in judge.cosines} | refusals
+    chosen = judge.format
+    least = f", {told.pop(chosen)}" if chosen in told else ""
+    reason = f"{chosen}: the fastest format here whose cosines to float32 are at least {judge.least}{least}"
+    return "; ".join([reason, *(f"{name}: {why}" for name, why in told.items())])
