@@ -13,7 +13,6 @@ import torch
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.format_judge import FormatJudge
 from gpu_worker.model.loading import Model
 from gpu_worker.model.tune import format_speeds
@@ -35,6 +34,7 @@ def load_fastest(load: LoadModel, placement: Placement, least_cosine: float) -> 
     """
     kernels, judge = library.load(), FormatJudge(least=least_cosine)
     seconds, refusals = dict(format_speeds.product_seconds(kernels)), dict[str, str]()
+    unmeasured = "" if seconds else kernels.missing
     model: Model | None = load(placement, linear="auto", judge=judge)
     while (name := _next(seconds, judge)) != USUAL:
         judge.format, model = name, None
@@ -49,7 +49,7 @@ def load_fastest(load: LoadModel, placement: Placement, least_cosine: float) -> 
     if model is None:
         judge.format = USUAL
         model = load(placement, linear="auto", judge=judge)
-    return replace(model, formats=_reason(judge, refusals, kernels))
+    return replace(model, formats=_reason(judge, refusals, unmeasured))
 
 
 def _next(seconds: Mapping[str, float], judge: FormatJudge) -> str:
@@ -63,10 +63,10 @@ def _placement(placement: Placement, name: str, seconds: Mapping[str, float]) ->
     return replace(placement, dtype=getattr(torch, dtype))
 
 
-def _reason(judge: FormatJudge, refusals: dict[str, str], kernels: KernelLibrary) -> str:
-    """Why the format that the judge saw last serves, for the log and the card."""
-    if kernels.missing:
-        return f"{USUAL}: no other format was measured, since there are no kernels for processors: {kernels.missing}"
+def _reason(judge: FormatJudge, refusals: dict[str, str], unmeasured: str) -> str:
+    """Why the format that the judge saw last serves, for log and card. `unmeasured`: why there are no speeds."""
+    if unmeasured:
+        return f"{USUAL}: no other format was measured, for want of the processor's kernels: {unmeasured}"
     told = {name: f"cosine {floored(judge.cosines[name])}" for name in SETTINGS if name in judge.cosines} | refusals
     chosen = judge.format
     least = f", {told.pop(chosen)}" if chosen in told else ""

@@ -18,19 +18,21 @@ from gpu_worker.model.tune.linear import undoing
 from gpu_worker.model.verify.closeness import LOWEST
 from gpu_worker.model.verify.final_rows import FinalRows
 from gpu_worker.model.verify.gate import Reference
+from gpu_worker.repository import packages
 
 MOST_WEIGHTS = 1_000_000_000
 """Most weights of a model that is tried. In bfloat16 they take 2 GB beside it while the trial lasts."""
 LONGEST, TEXTS = 64, 8
 """Most tokens of a text that is tried, and most texts."""
-TOO_LARGE = f"not measured above {MOST_WEIGHTS // 10**9} billion weights"
-"""Why a larger model has no cosines."""
+TOO_LARGE = f"not measured above {MOST_WEIGHTS / 10**9:.0f} billion weights"
+OWN_CODE = "not measured for code of its repository, which may keep numbers of another format"
+"""Why a model has no cosines."""
 
 
 class FormatTrials:
     """The formats in which a model would be clearly faster on this processor, with the cosines that it would keep.
 
-    `cosines`: by format, the least cosine of a probe to float32; empty where the model is too large to be tried.
+    `cosines`: by format, the least cosine of a probe to float32; empty where the model is not tried.
     """
 
     def __init__(self, model: Any, heads: Heads, reference: Reference, kernels: KernelLibrary, chosen: str) -> None:
@@ -38,14 +40,14 @@ class FormatTrials:
         states. `chosen` names the format that it is to run in."""
         self._seconds, self._chosen = format_speeds.product_seconds(kernels), chosen
         ratios = format_speeds.faster(self._seconds, chosen)
-        self._too_large = sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS
-        self.cosines = {} if self._too_large or not ratios else trial_cosines(model, heads, reference, ratios)
-        self._ratios = {name: ratio for name, ratio in ratios.items() if self._too_large or name in self.cosines}
+        self._untried = _why_untried(model)
+        self.cosines = {} if self._untried or not ratios else trial_cosines(model, heads, reference, ratios)
+        self._ratios = {name: ratio for name, ratio in ratios.items() if self._untried or name in self.cosines}
 
     @property
     def advice(self) -> str:
         """A line on faster formats; empty where there are none."""
-        return format_speeds.advice(self._ratios, self.cosines, TOO_LARGE)
+        return format_speeds.advice(self._ratios, self.cosines, self._untried)
 
     @property
     def warning(self) -> str:
@@ -64,7 +66,7 @@ def trial_cosines(model: Any, heads: Heads, reference: Reference, names: Iterabl
     chosen = [texts[number] for number in numbers]
 
     def rows_of(hidden: Tensor) -> FinalRows:
-        return FinalRows.of(heads, hidden.to(dtype), chosen, classify=False)
+        return FinalRows.of(heads, hidden.to(dtype), chosen, vectors_alone=True)
 
     expected = rows_of(reference.exact_of(numbers))
     cosines = {}
@@ -78,6 +80,13 @@ def trial_cosines(model: Any, heads: Heads, reference: Reference, names: Iterabl
         if cosine >= LOWEST:
             cosines[name] = cosine
     return cosines
+
+
+def _why_untried(model: nn.Module) -> str:
+    """Why a model is not tried, "" where it is."""
+    if packages.code_of(model):
+        return OWN_CODE
+    return TOO_LARGE if sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS else ""
 
 
 @contextmanager

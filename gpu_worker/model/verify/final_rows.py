@@ -1,62 +1,77 @@
 """What a model gives for the probes: the rows by which a run in one number format is compared with another.
 
-A text's cosine is that of its vector. Where the model makes none, it is the mean over the text's token vectors, and
-over its hidden states where the model makes no token vectors either. The logits of a classifier count as one vector,
-since a text may have a single one.
+These are its vectors, and the mean over a text's token vectors where it has a projection for them or makes no others.
+Logits, and the weights of tokens, are numbers and no vectors: those of all texts count as one vector. Where a model
+makes none of these, its hidden states count as token vectors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.heads.sparse import SpladeHead
 from gpu_worker.model.verify.closeness import cosines
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinalRows:
-    """Rows [N, D] of some texts, end to end; `counts` are the rows of each. `logits` [1, M] of all texts, or None."""
+class Rows:
+    """Rows [N, D] of an output: `counts` of them belong to one text after the other."""
 
-    rows: Tensor
+    numbers: Tensor
     counts: tuple[int, ...]
-    logits: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalRows:
+    """The rows of every output that counts, in the order in which a model of the same files makes them again."""
+
+    outputs: tuple[Rows, ...]
 
     @classmethod
-    def of(cls, heads: Heads, hidden: Tensor, texts: Sequence[Ids], *, classify: bool = True) -> "FinalRows":
+    def of(cls, heads: Heads, hidden: Tensor, texts: Sequence[Ids], *, vectors_alone: bool = False) -> "FinalRows":
         """Makes the rows from hidden states [T, H] of whole texts, in their order.
 
-        `classify`: with logits, for which the gate of heads must have run.
+        The gate of heads must have run, unless `vectors_alone` leaves out what transformers' own heads make.
         """
         batch = RaggedBatch.pack(texts, hidden.device)
         with torch.inference_mode():
-            if heads.dense is not None:
-                rows, counts = heads.dense(hidden, batch), (1,) * len(texts)
-            else:
-                rows = hidden if heads.multi_vector is None else heads.multi_vector(hidden)
-                counts = batch.lengths
-            logits = _logits(heads, hidden, batch) if classify else None
-        return cls(rows=rows.float(), counts=counts, logits=logits)
+            outputs = [*_vectors(heads, hidden, batch), *([] if vectors_alone else _own(heads, hidden, batch))]
+        return cls(outputs=tuple(outputs) or (Rows(numbers=hidden, counts=batch.lengths),))
 
     def least_cosine(self, other: "FinalRows") -> float:
-        """The least cosine of a text to the same text of `other`; -1 where a number is not finite."""
-        by_text = [text.mean() for text in cosines(self.rows.double(), other.rows.double()).split(self.counts)]
-        if self.logits is not None and other.logits is not None:
-            by_text.append(cosines(self.logits.double(), other.logits.double())[0])
+        """The least cosine of a text to the same text of `other`, over all outputs; -1 where one is not finite."""
+        by_text = [
+            text.mean()
+            for mine, theirs in zip(self.outputs, other.outputs, strict=True)
+            for text in cosines(mine.numbers.double(), theirs.numbers.double()).split(mine.counts)
+        ]
         least = torch.stack(by_text).min()
         return float(least) if torch.isfinite(least) else -1.0
 
 
-def _logits(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Tensor | None:
-    """All logits of a classifier, end to end: [1, M] float32; None where the model is none."""
-    logits: Tensor
+def _vectors(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[Rows]:
+    """The vectors of texts, and those of tokens where these count."""
+    if heads.dense is not None:
+        yield Rows(numbers=heads.dense(hidden, batch), counts=(1,) * len(batch.lengths))
+    if heads.multi_vector is not None and (heads.dense is None or len(heads.multi_vector.layers)):
+        yield Rows(numbers=heads.multi_vector(hidden), counts=batch.lengths)
+
+
+def _own(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[Rows]:
+    """Sparse vectors and weights, and logits."""
+    if isinstance(heads.sparse, SpladeHead):
+        count = len(batch.lengths)
+        text_of_row = torch.from_numpy(np.repeat(np.arange(count), batch.lengths)).to(hidden.device)
+        yield Rows(numbers=heads.sparse(hidden, text_of_row, count), counts=(1,) * count)
+    elif heads.sparse is not None:
+        yield Rows(numbers=heads.sparse(hidden)[None], counts=(1,))
     if heads.classifier is not None:
-        logits = heads.classifier(hidden, batch)
-    elif heads.token_classifier is not None:
-        logits = heads.token_classifier(hidden)
-    else:
-        return None
-    return logits.float().flatten()[None]
+        yield Rows(numbers=heads.classifier(hidden, batch).flatten()[None], counts=(1,))
+    if heads.token_classifier is not None:
+        yield Rows(numbers=heads.token_classifier(hidden).flatten()[None], counts=(1,))
