@@ -7,7 +7,7 @@ then in the fastest other format, and in the next one where that is too far away
 import gc
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 
@@ -35,40 +35,41 @@ def load_fastest(load: LoadModel, placement: Placement, least_cosine: float) -> 
     kernels, judge = library.load(), FormatJudge(least=least_cosine)
     seconds, refusals = dict(format_speeds.product_seconds(kernels)), dict[str, str]()
     unmeasured = "" if seconds else kernels.missing
-    model: Model | None = load(placement, linear="auto", judge=judge)
-    while (name := _next(seconds, judge)) != USUAL:
-        judge.format, model = name, None
-        gc.collect()  # the modules of a model refer to each other
-        linear: Linear = "int8" if name == "int8" else "auto"
+
+    def load_in(name: str, dtype: str) -> Model:
+        gc.collect()  # the modules of a model that was left refer to each other
+        judge.format, linear = name, "int8" if name == "int8" else "auto"
+        return load(replace(placement, dtype=getattr(torch, dtype)), linear=cast(Linear, linear), judge=judge)
+
+    model: Model | None = load_in(USUAL, USUAL)
+    while (name := fastest(near := _near(seconds, judge))) != USUAL:
+        model = None  # two models at once might not fit
         try:
-            model = load(_placement(placement, name, seconds), linear=linear, judge=judge)
+            model = load_in(name, _numbers(near) if name == "int8" else name)
             break
         except ModelRefused as refused:
             refusals[name] = str(refused)
             del seconds[name]
-    if model is None:
-        judge.format = USUAL
-        model = load(placement, linear="auto", judge=judge)
+    model = model or load_in(USUAL, USUAL)
     return replace(model, formats=_reason(judge, refusals, unmeasured))
 
 
-def _next(seconds: Mapping[str, float], judge: FormatJudge) -> str:
-    """The fastest format that keeps the cosine, as far as is known so far."""
-    return fastest({name: taken for name, taken in seconds.items() if judge.keeps(name)})
+def _near(seconds: Mapping[str, float], judge: FormatJudge) -> dict[str, float]:
+    """The formats that keep the cosine, as far as is known so far."""
+    return {name: taken for name, taken in seconds.items() if judge.keeps(name)}
 
 
-def _placement(placement: Placement, name: str, seconds: Mapping[str, float]) -> Placement:
-    """Where a format runs. Layers in int8 take and give numbers in bfloat16 where that is clearly faster too."""
-    dtype = fastest({other: taken for other, taken in seconds.items() if other != "int8"}) if name == "int8" else name
-    return replace(placement, dtype=getattr(torch, dtype))
+def _numbers(seconds: Mapping[str, float]) -> str:
+    """The format of the numbers between layers in int8: bfloat16 where that is clearly faster, too, else float32."""
+    return fastest({name: taken for name, taken in seconds.items() if name != "int8"})
 
 
 def _reason(judge: FormatJudge, refusals: dict[str, str], unmeasured: str) -> str:
     """Why the format that the judge saw last serves, for log and card. `unmeasured`: why there are no speeds."""
     if unmeasured:
         return f"{USUAL}: no other format was measured, for want of the processor's kernels: {unmeasured}"
-    told = {name: f"cosine {floored(judge.cosines[name])}" for name in SETTINGS if name in judge.cosines} | refusals
+    others = {name: f"cosine {floored(judge.cosines[name])}" for name in SETTINGS if name in judge.cosines} | refusals
     chosen = judge.format
-    least = f", {told.pop(chosen)}" if chosen in told else ""
+    least = f", {others.pop(chosen)}" if chosen in others else ""
     reason = f"{chosen}: the fastest format here whose cosines to float32 are at least {judge.least}{least}"
-    return "; ".join([reason, *(f"{name}: {why}" for name, why in told.items())])
+    return "; ".join([reason, *(f"{name}: {why}" for name, why in others.items())])

@@ -41,7 +41,7 @@ class FinalRows:
         """
         batch = RaggedBatch.pack(texts, hidden.device)
         with torch.inference_mode():
-            outputs = [*_vectors(heads, hidden, batch), *([] if vectors_alone else _own(heads, hidden, batch))]
+            outputs = [*_vectors(heads, hidden, batch), *([] if vectors_alone else _numbers(heads, hidden, batch))]
         return cls(outputs=tuple(outputs) or (Rows(numbers=hidden, counts=batch.lengths),))
 
     def least_cosine(self, other: "FinalRows") -> float:
@@ -63,7 +63,7 @@ def _vectors(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[Rows]
         yield Rows(numbers=heads.multi_vector(hidden), counts=batch.lengths)
 
 
-def _own(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[Rows]:
+def _numbers(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[Rows]:
     """Sparse vectors and weights, and logits."""
     if isinstance(heads.sparse, SpladeHead):
         count = len(batch.lengths)
