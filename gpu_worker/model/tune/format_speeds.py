@@ -1,6 +1,7 @@
 """How fast this processor multiplies in each number format: a few milliseconds at load, told in log and card."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -11,7 +12,7 @@ from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.native_layers import BlockedLinear, PackedLinear
 
-ROWS, INPUTS, OUTPUTS, ROUNDS = 256, 384, 1536, 7
+ROWS, INPUTS, OUTPUTS, ROUNDS = 256, 384, 1536, 10
 """Sizes of the measured product, and how often each format runs it."""
 CLEAR = 1.2
 """Least ratio of speeds that is worth a word."""
@@ -23,7 +24,10 @@ SETTINGS = {"bfloat16": "--dtype bfloat16", "int8": "--linear int8"}
 
 @cache
 def product_seconds(kernels: KernelLibrary) -> Mapping[str, float]:
-    """Measures the seconds of one product in each format that the processor's kernels have, by its name."""
+    """Measures the seconds of one product in each format that the processor's kernels have, by its name.
+
+    It takes a single thread: several wait for each other on a busy machine, and that is no matter of formats.
+    """
     torch.manual_seed(0)
     linear, rows = nn.Linear(INPUTS, OUTPUTS), torch.randn(ROWS, INPUTS)
     sides: dict[str, tuple[BlockedLinear, Tensor]] = {}
@@ -31,9 +35,20 @@ def product_seconds(kernels: KernelLibrary) -> Mapping[str, float]:
         sides[str(dtype).removeprefix("torch.")] = (PackedLinear(linear.to(dtype)), rows.to(dtype))
     if kernels.int8:
         sides["int8"] = (QuantizedLinear(linear.float()), rows)
-    with torch.inference_mode():
+    with torch.inference_mode(), _one_thread():
         runs = {name: lambda side=side: side[0](side[1]) for name, side in sides.items()}
         return shortest_seconds(runs, ROUNDS)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Makes PyTorch compute in the calling thread alone inside the `with` block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def faster(seconds: Mapping[str, float], chosen: str) -> dict[str, float]:

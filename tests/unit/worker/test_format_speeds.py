@@ -1,6 +1,7 @@
 """Log and card tell which number formats this processor multiplies faster, and how close a model would stay."""
 
 import pytest
+import torch
 
 from gpu_worker.kernels.cpu.library import KernelLibrary, load
 from gpu_worker.model.tune.format_speeds import advice, faster, fastest, floored, product_seconds, warning
@@ -77,10 +78,11 @@ def test_cosines_are_never_rounded_up(cosine: float, text: str) -> None:
 
 def test_each_format_of_the_kernels_is_measured() -> None:
     """Once a process; nothing where there are no kernels."""
-    kernels = load()
+    kernels, threads = load(), torch.get_num_threads()
     names = {str(dtype).removeprefix("torch.") for dtype in kernels.formats} | ({"int8"} if kernels.int8 else set())
     seconds = product_seconds(kernels)
     assert set(seconds) == names
     assert all(value > 0 for value in seconds.values())
     assert product_seconds(kernels) is seconds
+    assert torch.get_num_threads() == threads
     assert product_seconds(KernelLibrary(missing="none")) == {}
