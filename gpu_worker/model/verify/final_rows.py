@@ -20,7 +20,7 @@ from gpu_worker.ragged.token_types import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class OutputRows:
     """Rows [N, D] of an output: `counts` of them belong to one text after the other."""
 
     numbers: Tensor
@@ -31,7 +31,7 @@ class Rows:
 class FinalRows:
     """The rows of every output that counts, in the order in which a model of the same files makes them again."""
 
-    outputs: tuple[Rows, ...]
+    outputs: tuple[OutputRows, ...]
 
     @classmethod
     def of(cls, heads: Heads, hidden: Tensor, texts: Sequence[Ids], *, vectors_alone: bool = False) -> "FinalRows":
@@ -42,7 +42,7 @@ class FinalRows:
         batch = RaggedBatch.pack(texts, hidden.device)
         with torch.inference_mode():
             outputs = [*_vectors(heads, hidden, batch), *([] if vectors_alone else _numbers(heads, hidden, batch))]
-        return cls(outputs=tuple(outputs) or (Rows(numbers=hidden, counts=batch.lengths),))
+        return cls(outputs=tuple(outputs) or (OutputRows(numbers=hidden, counts=batch.lengths),))
 
     def least_cosine(self, other: "FinalRows") -> float:
         """The least cosine of a text to the same text of `other`, over all outputs; -1 where one is not finite."""
@@ -55,23 +55,23 @@ class FinalRows:
         return float(least) if torch.isfinite(least) else -1.0
 
 
-def _vectors(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[Rows]:
+def _vectors(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[OutputRows]:
     """The vectors of texts, and those of tokens where these count."""
     if heads.dense is not None:
-        yield Rows(numbers=heads.dense(hidden, batch), counts=(1,) * len(batch.lengths))
+        yield OutputRows(numbers=heads.dense(hidden, batch), counts=(1,) * len(batch.lengths))
     if heads.multi_vector is not None and (heads.dense is None or len(heads.multi_vector.layers)):
-        yield Rows(numbers=heads.multi_vector(hidden), counts=batch.lengths)
+        yield OutputRows(numbers=heads.multi_vector(hidden), counts=batch.lengths)
 
 
-def _numbers(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[Rows]:
+def _numbers(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Iterator[OutputRows]:
     """Sparse vectors and weights, and logits."""
     if isinstance(heads.sparse, SpladeHead):
         count = len(batch.lengths)
         text_of_row = torch.from_numpy(np.repeat(np.arange(count), batch.lengths)).to(hidden.device)
-        yield Rows(numbers=heads.sparse(hidden, text_of_row, count), counts=(1,) * count)
+        yield OutputRows(numbers=heads.sparse(hidden, text_of_row, count), counts=(1,) * count)
     elif heads.sparse is not None:
-        yield Rows(numbers=heads.sparse(hidden)[None], counts=(1,))
+        yield OutputRows(numbers=heads.sparse(hidden)[None], counts=(1,))
     if heads.classifier is not None:
-        yield Rows(numbers=heads.classifier(hidden, batch).flatten()[None], counts=(1,))
+        yield OutputRows(numbers=heads.classifier(hidden, batch).flatten()[None], counts=(1,))
     if heads.token_classifier is not None:
-        yield Rows(numbers=heads.token_classifier(hidden).flatten()[None], counts=(1,))
+        yield OutputRows(numbers=heads.token_classifier(hidden).flatten()[None], counts=(1,))
