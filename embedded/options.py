@@ -15,7 +15,8 @@ class EngineOptions(TypedDict, total=False):
     revision: str
     served_name: str | Sequence[str]
     device: str
-    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "fastest"]
+    least_cosine: float
     linear: Literal["auto", "fp8", "int8"]
     same_bits: bool
     max_tokens: int
@@ -62,4 +63,6 @@ def settings_of(model: str, options: EngineOptions) -> WorkerSettings:
         return _ArgumentSettings(model=model, queue_seconds=0, **options)  # type: ignore[call-arg, arg-type]
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:  # a rule about several settings
+            raise ValueError(first["msg"].removeprefix("Value error, ")) from None
         raise ValueError(f"{first['loc'][0]} = {first['input']!r}: {first['msg']}") from None

@@ -2,9 +2,9 @@
 
 from dataclasses import fields
 from math import inf
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gpu_worker.device.placement import Dtype
@@ -40,7 +40,14 @@ class WorkerSettings(ServiceSettings):
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
     dtype: Dtype = Field(
         "auto",
-        description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so.",
+        description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so. "
+        "fastest, on a CPU: that of float32, bfloat16 and int8 in which it multiplies fastest, among those that keep "
+        "--least-cosine; the load takes two or three times as long.",
+    )
+    least_cosine: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.999,
+        description="For --dtype fastest: the least cosine to its vector in float32 that the vector of each of the "
+        "gate's texts must keep, token vectors in the mean over a text.",
     )
     linear: Linear = Field(
         "auto",
@@ -135,6 +142,14 @@ class WorkerSettings(ServiceSettings):
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")
 
     # Flags and the contract write 0 for no limit. Inside the worker a limit in seconds is `inf` where there is none.
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        if self.dtype == "fastest" and self.linear != "auto":
+            raise ValueError(f"--dtype fastest chooses linear layers too, and goes with no --linear {self.linear}")
+        if self.dtype != "fastest" and "least_cosine" in self.model_fields_set:
+            raise ValueError(f"--least-cosine is for --dtype fastest, this is --dtype {self.dtype}")
+        return self
 
     def step_limit(self, default: float) -> float:
         """Longest duration of a step in seconds, `inf` for no limit. `default`: the device's own."""

@@ -18,6 +18,7 @@ from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.loop import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.card import card_of
+from gpu_worker.model.fastest import load_fastest
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
@@ -83,6 +84,8 @@ class ModelWorker:
         for measurement in self.model.findings:
             log.info("measured at load", told=measurement)
         card = self.card
+        if card.formats:
+            log.info("number formats", told=card.formats)
         log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
         if card.notice:
             log.warning("beware", notice=card.notice)
@@ -99,18 +102,20 @@ def load_model(settings: WorkerSettings) -> Model:
     # weights would race for it. Here it is made before they start.
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     placement = Placement.choose(settings.device, settings.dtype)
-    return load(
+    load_settings = partial(
+        load,
         settings.model,
-        placement,
         served_names=settings.served_name,
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=settings.late_overrides(),
         revision=settings.revision,
         forms=_forms(settings, placement),
-        linear=settings.linear,
         same_bits=settings.same_bits,
     )
+    if settings.dtype == "fastest":
+        return load_fastest(load_settings, placement, settings.least_cosine)
+    return load_settings(placement, linear=settings.linear)
 
 
 def _forms(settings: WorkerSettings, placement: Placement) -> Forms | None:

@@ -67,6 +67,7 @@ class ModelCard:
     max_sim: str = ""
     truncation_side: TruncationSide = TruncationSide.RIGHT
     aliases: tuple[str, ...] = ()
+    formats: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -63,3 +63,4 @@ class ModelCard:
     max_sim: str
     truncation_side: str
     aliases: tuple[str, ...]
+    formats: str

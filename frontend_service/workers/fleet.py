@@ -200,7 +200,8 @@ class Fleet:
                 self._standby.discard(address)
             elif address not in self._standby:
                 self._standby.add(address)
-                log.warning("another model of that name is served; waiting", target=address, model=name)
+                formats = {"dtype": model.card.dtype, "linear": model.card.linear}
+                log.warning("another model of that name is served; waiting", target=address, model=name, **formats)
         for name, model in served.items():
             before = self._served.get(name)
             if before is not None and not _is_same(before, model):

@@ -41,6 +41,7 @@ def card_of(model: Model) -> ModelCard:
         device=str(model.placement.device),
         attention=model.encoder.description,
         linear=model.linear,
+        formats=model.formats,
         weight_bytes=model.weight_bytes,
         fingerprint=model.fingerprint,
         special_tokens=model.tokenizer.special_tokens,

@@ -14,6 +14,7 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_id_of
+from gpu_worker.model.format_judge import FormatJudge
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
@@ -46,7 +47,8 @@ class Model:
 
     `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
     `late_interaction` has limits of its own for its sides.
-    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log.
+    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
+    what other number formats would bring, or why this one was chosen.
     `unpacked_reason` is why texts run by equal length, empty where they run packed.
     `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
     one order where a text's bits may not depend on others.
@@ -67,6 +69,7 @@ class Model:
     linear: str
     fingerprint: str
     notice: str
+    formats: str
     findings: tuple[str, ...]
     unpacked_reason: str
     flops_per_token: float
@@ -99,11 +102,13 @@ def load(
     forms: Forms | None = None,
     linear: Linear = "auto",
     same_bits: bool = False,
+    judge: FormatJudge | None = None,
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
     encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
-    the same bits whatever other texts are computed with it.
+    the same bits whatever other texts are computed with it; `judge`: judges the number format, None where the user
+    chose it.
 
     Raises ModelRefused.
     """
@@ -117,7 +122,7 @@ def load(
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear, same_bits)
+            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear, same_bits, judge)
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -134,6 +139,7 @@ def _loaded(
     forms: Forms | None,
     linear_setting: Linear,
     same_bits: bool,
+    judge: FormatJudge | None,
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
@@ -156,7 +162,9 @@ def _loaded(
         config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
     form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
-    preparation = Preparation(source, length_limits, probes, feeding, form_finder, linear_setting, same_bits=same_bits)
+    preparation = Preparation(
+        source, length_limits, probes, feeding, form_finder, linear_setting, same_bits=same_bits, judge=judge
+    )
     prepared = preparation.run()
     mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
     notices = (source.recipe.notice, prepared.notice, mode.notice, probes.notice(max(limits)))
@@ -176,6 +184,7 @@ def _loaded(
         linear=linear,
         fingerprint=_fingerprint(source, limit, reading, linear, same_bits),
         notice="; ".join(notice for notice in notices if notice),
+        formats=prepared.formats,
         findings=mode.findings,
         unpacked_reason=mode.unpacked_reason,
         flops_per_token=max(flops, 2.0 * mode.encoder.width**2),

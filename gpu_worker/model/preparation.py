@@ -26,6 +26,8 @@ from gpu_worker.model.execution import (
     make_packed,
     takes_attention,
 )
+from gpu_worker.model.format_judge import FormatJudge
+from gpu_worker.model.format_trials import FormatTrials
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import Source
@@ -56,15 +58,16 @@ Order = AbstractContextManager[object]
 class PreparedModel:
     """An encoder and heads that passed the gates.
 
-    `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
-    `head_order` is entered while heads run, `score_order` while scores are computed: what keeps PyTorch's operators in
-    one order, or nothing.
+    `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs, and
+    of a slow number format. `formats` is what faster formats would bring. `head_order` is entered while heads run,
+    `score_order` while scores are computed: what keeps PyTorch's operators in one order, or nothing.
     """
 
     mode: ExecutionMode
     heads: Heads
     linear: str
     notice: str
+    formats: str
     head_order: Order
     score_order: Order
 
@@ -82,8 +85,12 @@ class Preparation:
         linear: Linear,
         *,
         same_bits: bool = False,
+        judge: FormatJudge | None = None,
     ) -> None:
-        """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused."""
+        """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused.
+
+        `judge` judges the number format; None where the user chose it.
+        """
         model = source.model
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
         self._form_finder = form_finder
@@ -99,24 +106,25 @@ class Preparation:
             self._head_reference = HeadReference(model, source.recipe, probes, length_limits.positions, feeding)
         width = self._reference.width
         self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
+        chosen = "int8" if linear == "int8" else self._placement.dtype_name
+        self._trials = FormatTrials(self._base, self._heads, self._reference, self._kernels, chosen)
+        self._judge = judge
 
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
-        seconds = format_speeds.product_seconds(self._kernels)
-        chosen = "int8" if self._linear == "int8" else self._placement.dtype_name
         if self._exact:
             if self._order is not None:
                 mode, linear = self._mode_of_same_bits()
             else:
                 mode, linear = self._exact_mode()
                 gate = NearnessGate(self._reference, self._head_reference, self._heads)
+                seconds = format_speeds.product_seconds(self._kernels)
                 mode, products = with_fastest_products(self._base, mode, gate, seconds)
-                linear, chosen = (f"{linear}; whole layers: {products}", products) if products else (linear, chosen)
+                linear = f"{linear}; whole layers: {products}" if products else linear
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
-        advice = format_speeds.advice(seconds, chosen)
-        if advice:
-            mode = replace(mode, findings=(*mode.findings, advice))
+        if self._judge is not None:
+            self._judge.see(self._reference, mode.encoder, self._heads, self._trials.cosines)
         head_order: Order = nullcontext()
         if self._order is not None:
             head_order, linear = self._checked_bits(mode.encoder), f"{linear}, same bits"
@@ -124,7 +132,8 @@ class Preparation:
             mode=mode,
             heads=self._heads,
             linear=linear,
-            notice=self._reference.notice,
+            notice="; ".join(filter(None, (self._reference.notice, self._trials.warning))),
+            formats=self._trials.advice,
             head_order=head_order,
             score_order=self._order or nullcontext(),
         )

@@ -211,6 +211,7 @@ def test_the_card_survives() -> None:
         include_prompt=False,
         special_tokens={"cls": 101},
         notice="n",
+        formats="o",
         truncation_side=TruncationSide.LEFT,
     )
     assert codec.card_from_pb(codec.card_to_pb(card)) == card

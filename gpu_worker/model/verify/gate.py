@@ -66,7 +66,7 @@ class Reference:
             lengths = [len(text) for text in probes.texts]
             self._longest = lengths.index(max(lengths))
             before = self._first_run(model)
-            self.states = self._run_one_by_one(model)
+            self.states = self.run_one_by_one(model)
             after = self._run_alone(model, self._longest)
             if (before - after).abs().max() > MOST_NOISE * max(1.0, float(before.abs().max())):
                 raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
@@ -154,16 +154,27 @@ class Reference:
                 hidden = encoder(batch)
             rows = torch.from_numpy(batch.rows_of(np.argsort(order))).to(hidden.device)
             lengths = [len(text) for text in probes.texts]
-            exact, reference = (
-                torch.cat([states.split(lengths)[number] for number in numbers]) for states in (self.exact, self.states)
-            )
+            reference = torch.cat([self.states.split(lengths)[number] for number in numbers])
         return ProbeStates(
             hidden=hidden[rows].float(),
-            exact=exact,
+            exact=self.exact_of(numbers),
             reference=reference,
             numbers=list(numbers),
             lengths=[lengths[number] for number in numbers],
         )
+
+    def run_one_by_one(self, model: nn.Module, numbers: Sequence[int] | None = None) -> Tensor:
+        """Hidden states [T, H] float32 of the texts of these `numbers`, or all texts, end to end.
+
+        Every text is run alone, by the model's own attention.
+        """
+        numbers = range(len(self.probes.texts)) if numbers is None else numbers
+        return torch.cat([self._run_alone(model, number) for number in numbers]).float()
+
+    def exact_of(self, numbers: Sequence[int]) -> Tensor:
+        """The part [T, H] of `exact` that belongs to the texts of these `numbers`, in their order."""
+        states = self.exact.split([len(text) for text in self.probes.texts])
+        return torch.cat([states[number] for number in numbers])
 
     @property
     def whole(self) -> list[int]:
@@ -197,12 +208,8 @@ class Reference:
 
     def _run_exactly(self, model: nn.Module) -> tuple[Tensor, float]:
         """Hidden states [T, H] of all texts, and the padding noise, of a model whose weights are float32 for now."""
-        exact = self._run_one_by_one(model)
+        exact = self.run_one_by_one(model)
         return exact, self._padding_noise(model, exact)
-
-    def _run_one_by_one(self, model: nn.Module) -> Tensor:
-        """Hidden states [T, H] float32 of all texts, end to end; every text is run alone."""
-        return torch.cat([self._run_alone(model, number) for number in range(len(self.probes.texts))]).float()
 
     def _run_alone(self, model: Any, number: int) -> Tensor:
         """Hidden states [L, H] of one text; a text that the tokenizer made is run with all inputs that it made."""
