@@ -3,6 +3,7 @@ made otherwise stays as it is."""
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
@@ -21,6 +21,7 @@ from gpu_worker.model.tune.blocked_linear import PackedLinear
 from gpu_worker.model.tune.layer_parts import alternating, parts_of
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models import miniature
 from support.native import no_kernels
 
 LIBRARY = library.load()
@@ -247,18 +248,12 @@ class Pairs(nn.Module):
         return nn.functional.gelu(x), None
 
 
-def scaled(layer: Any, hidden_states: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-    """A layer whose names and parts are those of Qwen's, and which multiplies what it gives."""
-    return 1.01 * layer.honest(hidden_states, *arguments, **keywords)
-
-
-def test_a_layer_of_the_same_parts_that_computes_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recognised by its values: the model serves, as its own class runs it."""
-    monkeypatch.setattr(Qwen3DecoderLayer, "honest", Qwen3DecoderLayer.forward, raising=False)
-    monkeypatch.setattr(Qwen3DecoderLayer, "forward", scaled)
-    model = load("random:tiny-qwen3", CPU)
+def test_layers_of_the_same_parts_that_compute_otherwise_are_left_alone(tmp_path: Path) -> None:
+    """Granite names its parts as Llama does, and multiplies what it adds: the model runs packed, as it is written."""
+    miniature.write(tmp_path, "granite")
+    model = load(str(tmp_path), CPU)
     assert isinstance(model.encoder, PackedEncoder)
-    assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
+    assert not model.native_layers
 
 
 def layer(**changes: Any) -> nn.Module:
