@@ -152,7 +152,7 @@ async def step_tokens_of(engine: ModelEngine, host: Executor, device: Executor, 
     for trial in trials:
         log_trial = log.info if trial.fits else log.warning
         log_trial("largest step", fits=trial.fits, measured=str(trial))
-    if times.shortest:
+    if times.seconds:
         log.info("largest step", tokens=times.tokens, seconds_at_most=bound, measured=str(times))
     return trials[-1].tokens if trials else times.tokens
 

@@ -8,45 +8,46 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from gpu_worker.device.timing import PAYS
-
 FEWEST, MOST = 256, 16384
 """Tokens of the smallest and of the largest step that is timed; each step has twice the tokens of the one before."""
-FIRST, ROUNDS = 2, 2
-"""Steps of a size when it is first timed, and further rounds in which sizes alternate. The shortest step of a size
-counts, since other work of the machine only makes a step longer."""
+PAYS = 0.93
+"""Share of a smaller step's time by the token under which a larger step pays: it makes others wait twice as long."""
+FIRST, ROUNDS = 2, 3
+"""Steps of a size when it is first timed, and further rounds in which sizes alternate. The second shortest counts:
+other work of the machine makes steps longer, and a step looks short where other threads took more than their share."""
 LONGEST = 0.5
 """Seconds of the longest step that is timed, whatever the bound: a load should not take much longer for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """The `shortest` seconds of a step, by its tokens. `usual`: tokens of a step where nothing larger pays."""
+    """The `seconds` of a step, by its tokens. `usual`: tokens of a step where nothing larger pays."""
 
     usual: int
     bound: float = inf
-    shortest: Mapping[int, float] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
-        """The tokens to serve with: the most that pay within the bound, the usual number at least.
+        """The tokens to serve with: the usual number, doubled for as long as that pays.
 
         A model whose usual step takes longer than the bound keeps it too: the loop, which times each step, makes them
         shorter.
         """
         chosen = self.usual
-        for tokens, seconds in sorted(self.shortest.items()):
-            if tokens > chosen and seconds <= self.bound and self._by_token(tokens) < PAYS * self._by_token(chosen):
-                chosen = tokens
+        while 2 * chosen in self.seconds and self._pays(2 * chosen):
+            chosen *= 2
         return chosen
 
-    def _by_token(self, tokens: int) -> float:
-        return self.shortest[tokens] / tokens
+    def _pays(self, tokens: int) -> bool:
+        """Whether a step ends within the bound and is clearly faster by the token than one of half as many tokens."""
+        seconds = self.seconds[tokens]
+        return seconds <= self.bound and seconds < PAYS * 2 * self.seconds[tokens // 2]
 
     def __str__(self) -> str:
         """The times of the usual step and of larger ones, or of the largest one that was timed."""
-        shown = [tokens for tokens in sorted(self.shortest) if tokens >= self.usual] or [max(self.shortest, default=0)]
-        return ", ".join(f"{tokens} tokens in {1e3 * self.shortest.get(tokens, 0.0):.0f} ms" for tokens in shown)
+        shown = [tokens for tokens in sorted(self.seconds) if tokens >= self.usual] or [max(self.seconds, default=0)]
+        return ", ".join(f"{tokens} tokens in {1e3 * self.seconds.get(tokens, 0.0):.0f} ms" for tokens in shown)
 
 
 def find_step_times(measure: Callable[[int], float], usual: int, bound: float) -> StepTimes:
@@ -57,13 +58,13 @@ def find_step_times(measure: Callable[[int], float], usual: int, bound: float) -
     """
     longest = min(bound, LONGEST)
     measure(FEWEST)  # the first step pays for what is done once
-    shortest, fastest, tokens = dict[int, float](), 0.0, FEWEST
-    while not shortest or (tokens <= MOST and tokens <= fastest * longest):
-        shortest[tokens] = min(measure(tokens) for _ in range(FIRST))
-        fastest = max(fastest, tokens / max(shortest[tokens], 1e-6))
+    runs, fastest, tokens = dict[int, list[float]](), 0.0, FEWEST
+    while not runs or (tokens <= MOST and tokens <= fastest * longest):
+        runs[tokens] = [measure(tokens) for _ in range(FIRST)]
+        fastest = max(fastest, tokens / max(min(runs[tokens]), 1e-6))
         tokens *= 2
-    compared = [tokens for tokens in shortest if tokens >= usual]
+    compared = [tokens for tokens in runs if tokens >= usual]
     for _ in range(ROUNDS if len(compared) > 1 else 0):
         for tokens in compared:
-            shortest[tokens] = min(shortest[tokens], measure(tokens))
-    return StepTimes(usual=usual, bound=bound, shortest=shortest)
+            runs[tokens].append(measure(tokens))
+    return StepTimes(usual=usual, bound=bound, seconds={tokens: sorted(times)[1] for tokens, times in runs.items()})

@@ -96,7 +96,7 @@ def check_model(
     for measurement in model.findings:
         _print_line("measured at load", measurement)
     _print_memory(model, loading, trials)
-    if times.shortest:
+    if times.seconds:
         _print_line("steps, timed", str(times))
     _print_line("step, at most", f"{tokens} tokens")
     seconds = time.monotonic() - start

@@ -17,7 +17,7 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model.loading import Model, load
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import time_trials
-from gpu_worker.startup.step_time import FEWEST, LONGEST, MOST, StepTimes, find_step_times
+from gpu_worker.startup.step_time import FEWEST, LONGEST, MOST, PAYS, StepTimes, find_step_times
 from gpu_worker.startup.time_trials import timed_job, try_step_times
 from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import step_tokens_of
@@ -41,9 +41,9 @@ def model(name: str = "tiny-bert") -> Model:
     ("speed", "overhead", "tokens"),
     [
         (100_000, 0.0, 2048),
-        (100_000, 0.0025, 4096),
-        (100_000, 0.01, 16384),
-        (60_000, 0.01, 8192),
+        (100_000, 0.005, 4096),
+        (120_000, 0.02, 16384),
+        (60_000, 0.015, 8192),
         (30_000, 0.02, 4096),
         (15_000, 0.02, 2048),
         (500, 0.1, 2048),
@@ -51,7 +51,7 @@ def model(name: str = "tiny-bert") -> Model:
     ids=["nothing pays", "twice pays", "all pays", "three fit", "two fit", "the usual fits", "too slow for any"],
 )
 def test_a_step_has_as_many_tokens_as_pay_within_the_bound(speed: float, overhead: float, tokens: int) -> None:
-    """The usual number where no larger one is a twentieth faster by the token, or none ends in time."""
+    """The usual number where no larger one is clearly faster by the token, or none ends in time."""
     assert find_step_times(machine(speed, overhead), USUAL, BOUND).tokens == tokens
 
 
@@ -68,7 +68,7 @@ def test_what_is_chosen_pays_and_ends_in_time(speed: float, overhead: float, bou
     assert chosen in (2048, 4096, 8192, 16384)
     if chosen > USUAL:
         assert measure(chosen) <= bound
-        assert chosen / measure(chosen) >= USUAL / measure(USUAL) / 0.95
+        assert chosen / measure(chosen) >= USUAL / measure(USUAL) / PAYS
     sizes = sorted(ran)
     assert sizes[0] == FEWEST
     assert all(after == 2 * before for before, after in pairwise(sizes))
@@ -78,22 +78,26 @@ def test_what_is_chosen_pays_and_ends_in_time(speed: float, overhead: float, bou
 
 @pytest.mark.parametrize(("overhead", "tokens"), [(0.001, 2048), (0.02, 8192)], ids=["a near tie", "ahead"])
 def test_loads_on_a_busy_machine_choose_alike(overhead: float, tokens: int) -> None:
-    """A fifth of the steps take up to three times as long; a thousand loads, no more than a few choose otherwise."""
+    """A tenth of the steps take up to three times as long, some look short: of a thousand loads few are led astray."""
     honest = machine(80_000, overhead)
 
     def load_on(seed: int) -> int:
         draw = random.Random(seed)
-        times = lambda: draw.uniform(1.1, 3.0) if draw.random() < 0.2 else draw.uniform(1.0, 1.01)  # noqa: E731
+
+        def times() -> float:
+            chance = draw.random()
+            return draw.uniform(1.1, 3.0) if chance < 0.1 else 0.85 if chance > 0.97 else draw.uniform(1.0, 1.01)
+
         return find_step_times(lambda size: honest(size) * times(), USUAL, BOUND).tokens
 
-    assert sum(load_on(seed) != tokens for seed in range(1000)) <= 20
+    assert sum(load_on(seed) != tokens for seed in range(1000)) <= 30
 
 
 def test_times_are_told_from_the_usual_step_on() -> None:
     """Or of the largest one that was timed."""
-    many = StepTimes(usual=2048, shortest={1024: 0.02, 2048: 0.04, 4096: 0.07})
+    many = StepTimes(usual=2048, seconds={1024: 0.02, 2048: 0.04, 4096: 0.07})
     assert str(many) == "2048 tokens in 40 ms, 4096 tokens in 70 ms"
-    assert str(StepTimes(usual=2048, shortest={256: 0.3, 512: 0.5})) == "512 tokens in 500 ms"
+    assert str(StepTimes(usual=2048, seconds={256: 0.3, 512: 0.5})) == "512 tokens in 500 ms"
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -110,7 +114,7 @@ def test_a_real_engine_is_timed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(time_trials.time, "thread_time", lambda: next(ticks) / 16)  # every step takes as long
     times = try_step_times(made, BOUND, 0, silent)
     assert times.tokens == MOST
-    assert list(times.shortest) == [256, 512, 1024, 2048, 4096, 8192, 16384]
+    assert list(times.seconds) == [256, 512, 1024, 2048, 4096, 8192, 16384]
     assert max(launched) == MOST or name == "tiny-splade"  # whose costs count its vocabulary
 
 
@@ -128,7 +132,7 @@ def test_texts_of_a_timed_step_differ_in_length(tokens: int) -> None:
 def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, chosen: int) -> None:
     """The number is the device's, or the user's."""
     times = try_step_times(model(), bound, chosen, silent)
-    assert (times.tokens, times.shortest) == (chosen or CPU.step_tokens, {})
+    assert (times.tokens, times.seconds) == (chosen or CPU.step_tokens, {})
 
 
 def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
