@@ -1,11 +1,11 @@
-"""What cosines a model would keep in other number formats: tried on the model itself, before anything is changed.
+"""What cosines a model would keep in other number formats: tried on a copy, before anything is changed.
 
-Only its weights are rounded for the while, so a trial takes half of their memory at most and no second model. The model
-runs as transformers wrote it, on a few short probes: little beside the runs of the gate.
+A copy takes half of the weights' memory at most, for as long as the trial lasts. It runs as transformers wrote the
+model, on a few short probes: little beside the runs of the gate.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -14,19 +14,16 @@ from torch import Tensor, nn
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.tune import format_speeds, int8
-from gpu_worker.model.tune.linear import undoing
 from gpu_worker.model.verify.closeness import LOWEST
 from gpu_worker.model.verify.final_rows import FinalRows
 from gpu_worker.model.verify.gate import Reference
-from gpu_worker.repository import packages
 
 MOST_WEIGHTS = 1_000_000_000
 """Most weights of a model that is tried. In bfloat16 they take 2 GB beside it while the trial lasts."""
 LONGEST, TEXTS = 64, 8
 """Most tokens of a text that is tried, and most texts."""
 TOO_LARGE = f"not measured above {MOST_WEIGHTS / 10**9:.0f} billion weights"
-OWN_CODE = "not measured for code of its repository, which may keep numbers of another format"
-"""Why a model has no cosines."""
+"""Why a larger model has no cosines."""
 
 
 class FormatTrials:
@@ -36,11 +33,11 @@ class FormatTrials:
     """
 
     def __init__(self, model: Any, heads: Heads, reference: Reference, kernels: KernelLibrary, chosen: str) -> None:
-        """Tries the model, the encoder as it was loaded; afterwards it is the same again. `heads` pool its hidden
-        states. `chosen` names the format that it is to run in."""
+        """Tries the model, the encoder as it was loaded. `heads` pool its hidden states. `chosen` names the format that
+        it is to run in."""
         self._seconds, self._chosen = format_speeds.product_seconds(kernels), chosen
         ratios = format_speeds.faster(self._seconds, chosen)
-        self._untried = _why_untried(model)
+        self._untried = TOO_LARGE if sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS else ""
         self.cosines = {} if self._untried or not ratios else trial_cosines(model, heads, reference, ratios)
         self._ratios = {name: ratio for name, ratio in ratios.items() if self._untried or name in self.cosines}
 
@@ -72,8 +69,9 @@ def trial_cosines(model: Any, heads: Heads, reference: Reference, names: Iterabl
     cosines = {}
     for name in names:
         try:
-            with _rounded(model, heads, name), torch.inference_mode():
-                rows = rows_of(reference.run_one_by_one(model, numbers))
+            copy = _rounded_copy(model, name)
+            with torch.inference_mode():
+                rows = rows_of(reference.run_one_by_one(copy, numbers))
         except Exception:  # foreign code may fail anywhere in another format; then it is no advice
             continue
         cosine = rows.least_cosine(expected)
@@ -82,29 +80,17 @@ def trial_cosines(model: Any, heads: Heads, reference: Reference, names: Iterabl
     return cosines
 
 
-def _why_untried(model: nn.Module) -> str:
-    """Why a model is not tried, "" where it is."""
-    if packages.code_of(model):
-        return OWN_CODE
-    return TOO_LARGE if sum(weight.numel() for weight in model.parameters()) > MOST_WEIGHTS else ""
+def _rounded_copy(model: Any, name: str) -> Any:
+    """A copy of a model with weights in the format `name`: of its linear layers for int8, which shares all others.
 
-
-@contextmanager
-def _rounded(model: nn.Module, heads: Heads, name: str) -> Iterator[None]:
-    """Rounds a model's weights to the format `name` inside the `with` block: its linear layers for int8, else all."""
+    A copy, since a class may keep numbers in the format that it ran in last, as CTRL's keeps its positions.
+    """
     if name == "int8":
-        undo = undoing(model)
-        try:
-            int8.install(model, heads.modules())
-            yield
-        finally:
-            undo()
-        return
-    exact = [(weight, weight.data) for weight in model.parameters() if weight.is_floating_point()]
-    try:
-        for weight, numbers in exact:
-            weight.data = numbers.to(getattr(torch, name))
-        yield
-    finally:
-        for weight, numbers in exact:
-            weight.data = numbers
+        copy = deepcopy(model, {id(weight): weight for weight in model.parameters()})
+        int8.install(copy)
+        return copy
+    dtype, weights = getattr(torch, name), model.parameters()
+    halves = {
+        id(weight): nn.Parameter(weight.detach().to(dtype), False) for weight in weights if weight.is_floating_point()
+    }
+    return deepcopy(model, halves)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model import format_trials
 from gpu_worker.model.card import card_of
-from gpu_worker.model.format_trials import LONGEST, OWN_CODE, TEXTS, TOO_LARGE, FormatTrials, trial_cosines
+from gpu_worker.model.format_trials import LONGEST, TEXTS, TOO_LARGE, FormatTrials, trial_cosines
 from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.multi_vector import MultiVectorHead
@@ -42,7 +42,7 @@ def own_hidden(model: Any, texts: list[Any]) -> list[Tensor]:
 
 
 def reference_of(model: Any) -> Reference:
-    return Reference(model, Probes.of(model.config, 512, (0, 2, 3)))
+    return Reference(model, Probes.of(model.config, 64, (0, 2, 3)))
 
 
 def tried(reference: Reference) -> list[Any]:
@@ -141,12 +141,14 @@ def test_large_models_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.usefixtures("bfloat16_is_fast")
-def test_code_of_a_repository_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It might keep numbers in the other format."""
-    monkeypatch.setattr(format_trials.packages, "code_of", lambda _: ["class Model"])
-    monkeypatch.setattr(format_trials, "trial_cosines", None)
-    assert OWN_CODE in load("random:tiny-bert", CPU).formats
+def test_what_a_class_keeps_of_a_run_is_left_with_the_copy() -> None:
+    """CTRL keeps its positions in the format that it ran in last."""
+    config = AutoConfig.for_model("ctrl", vocab_size=100, n_positions=64, n_embd=32, dff=64, n_layer=2, n_head=2)
+    model = AutoModel.from_config(config).eval()
+    before = model(input_ids=torch.arange(9)[None]).last_hidden_state
+    assert trial_cosines(model, Heads(), reference_of(model), ["bfloat16"])["bfloat16"] < 1
+    assert model.pos_encoding.dtype == torch.float32
+    assert torch.equal(model(input_ids=torch.arange(9)[None]).last_hidden_state, before)
 
 
 @pytest.mark.usefixtures("bfloat16_is_fast")
