@@ -127,7 +127,7 @@ PRODUCTS: dict[str, Operator] = {"mm": _mm, "addmm": _addmm, "bmm": _bmm}
 
 def _activation(operator: Any, x: Tensor, *arguments: Any, **options: Any) -> Any:
     """Runs a function of single numbers on a tensor that is filled up so that it has no end, in no thread."""
-    if any(isinstance(each, Tensor) for each in (*arguments, *options.values())):
+    if any(isinstance(argument, Tensor) for argument in (*arguments, *options.values())):
         return _refused(operator)
     step = VECTORS * torch.get_num_threads()
     count = x.numel()
@@ -149,7 +149,7 @@ def _stays(operator: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -
     x, *others = arguments
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return True
-    plain = all(isinstance(each, int | float | str) for each in (*others, *options.values()))
+    plain = all(isinstance(other, int | float | str) for other in (*others, *options.values()))
     return plain and _is_even(_function_of(operator), x.dtype, *others, **options)
 
 
@@ -169,7 +169,7 @@ def _is_even(function: Any, dtype: torch.dtype, *others: Any, **options: Any) ->
         parts = torch.cat([function(part, *others, **options) for part in x.split(15)])
     except (RuntimeError, TypeError):  # it takes no such numbers, or more than them
         return False
-    return all(torch.equal(each.nan_to_num(), whole.nan_to_num()) for each in (spread, parts))
+    return all(torch.equal(other.nan_to_num(), whole.nan_to_num()) for other in (spread, parts))
 
 
 def _activation_in_place(operator: Any, x: Tensor, *arguments: Any, **options: Any) -> Tensor:

@@ -45,7 +45,7 @@ def check(placement: Placement) -> None:
 
 def build() -> str:
     """Everything that bits depend on beside a model: the library of kernels, PyTorch, and the processor's products."""
-    instructions = next(each for each in supported() if each.name == library.load().instructions)
+    instructions = next(chosen for chosen in supported() if chosen.name == library.load().instructions)
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
     return f"{library.path_of(instructions).stem}{' with AMX' if amx else ''}"
 
