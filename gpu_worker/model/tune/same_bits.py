@@ -7,10 +7,16 @@ from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.fixed_order import in_whole_vectors
 from gpu_worker.kernels.cpu.instructions import supported
 from gpu_worker.kernels.cpu.products import Product
 from gpu_worker.model.tune.linear import plain_layers
 from shared.errors import ModelRefused
+
+ACTIVATIONS = frozenset(
+    {"GELU", "GELUActivation", "GELUTanh", "PytorchGELUTanh", "NewGELUActivation", "SiLU", "SiLUActivation", "Sigmoid"}
+)
+"""Classes of torch and transformers that apply a function to each number."""
 
 
 class FixedLinear(nn.Module):
@@ -29,6 +35,17 @@ class FixedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self._product(x.reshape(-1, self.in_features))
         return y.view(*x.shape[:-1], self.out_features)
+
+
+class EvenActivation(nn.Module):
+    """An activation that gives a number the same bits wherever it stands in a tensor."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_whole_vectors(self.activation, x)
 
 
 def check(placement: Placement) -> None:
@@ -51,9 +68,16 @@ def build() -> str:
 
 
 def install(modules: Iterable[nn.Module]) -> None:
-    """Replaces all plain linear layers of some modules in place; a layer that several modules share stays one."""
+    """Replaces all plain linear layers and activations of some modules in place; a layer that several share stays one.
+
+    Activations are only replaced for speed: a model without others need not have each of its operators looked at.
+    """
     replacements: dict[int, FixedLinear] = {}
     for module in modules:
         for parent, name, layer in plain_layers(module):
             if layer.weight.dtype in library.load().formats:
                 setattr(parent, name, replacements.setdefault(id(layer), FixedLinear(layer)))
+        for parent in list(module.modules()):
+            for name, child in list(parent.named_children()):
+                if not isinstance(parent, EvenActivation) and type(child).__name__ in ACTIVATIONS:
+                    setattr(parent, name, EvenActivation(child))
