@@ -221,6 +221,12 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
     return lambda: attend(query, key, value, batch, AttentionTerms(scale=head**-0.5))
 
 
+def formats() -> list[str]:
+    """Number formats that this processor's kernels have, the one of eight bits last."""
+    kernels = library.load()
+    return [*sorted(str(dtype)[6:] for dtype in kernels.formats), *["int8"] * kernels.int8]
+
+
 def has_int8() -> bool:
     """Whether this processor runs linear layers in int8."""
     return library.load().int8

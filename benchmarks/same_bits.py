@@ -8,26 +8,21 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 
 from benchmarks.benchmark import OURS, Options
 from benchmarks.engine import turn
+from benchmarks.ours import formats
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer
 from benchmarks.rounds import Turn
 from benchmarks.workloads import MAX_TOKENS, MINILM, lognormal, token_ids
-from gpu_worker.kernels.cpu import library
 
 OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("tokens/s",)
 PEERS: Mapping[str, tuple[str, ...]] = {}
 MODELS = {"MiniLM": MINILM, "ModernBERT-base": "random:modernbert-base"}
 TEXTS = {"one text of 16 tokens": (16,), "16 texts, lognormal": lognormal(16)}
 SAME_BITS = "same bits"
-
-
-def formats() -> list[str]:
-    """Number formats that this processor's kernels have."""
-    kernels = library.load()
-    return [*sorted(str(dtype)[6:] for dtype in kernels.formats), *["int8"] * kernels.int8]
 
 
 def peer_of(options: Options, model: str, number_format: str, *setting: str) -> Peer:
@@ -41,7 +36,7 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """Starts both engines of every model and format; yields their turns."""
     with ExitStack() as cleanup:
         cases = dict[str, dict[str, Turn]]()
-        for (name, model), number_format in ((each, other) for each in MODELS.items() for other in formats()):
+        for (name, model), number_format in product(MODELS.items(), formats()):
             sides = {OURS: (), SAME_BITS: ("same-bits",)}
             peers = {
                 side: cleanup.enter_context(peer_of(options, model, number_format, *setting))

@@ -58,7 +58,7 @@ class WorkerSettings(ServiceSettings):
     same_bits: bool = Field(
         False,
         description="On processors, give a text the same bits alone, in any batch and in any order: products have one "
-        "order of sums, whatever a step's size. Costs speed; see docs/measured.md.",
+        "order of sums, whatever a step's size. Costs models of BERT's kind nothing, others some speed.",
     )
     max_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."

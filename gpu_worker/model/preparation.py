@@ -192,9 +192,9 @@ class Preparation:
         An order that changed no operator is left off, since looking at each of them takes time.
         """
         order, encoder_order = self._order or FixedOrder(), getattr(encoder, "order", None)
-        for each in (order, encoder_order):
-            if isinstance(each, FixedOrder):
-                each.used.clear()
+        for used_order in (order, encoder_order):
+            if isinstance(used_order, FixedOrder):
+                used_order.used.clear()
         bits.check_heads(encoder, self._heads, self._reference.probes, order)
         if isinstance(encoder, PackedEncoder) and isinstance(encoder_order, FixedOrder) and not encoder_order.used:
             encoder.order = nullcontext()

@@ -6,6 +6,7 @@ processor's kernels, activations run on tensors without such ends, and operators
 their names. All other operators of a model's layers read one row at a time, or sum in the order of the rows.
 """
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -41,6 +42,9 @@ KNOWN_SAFE = (
 """Operators made of others, none of which needs a look."""
 NAMESPACES = ("aten", "prim", "prims", "selvage")
 
+_in_vectors = threading.local()
+"""Whether the thread is in `in_whole_vectors`: its `now`."""
+
 
 class FixedOrder(TorchDispatchMode):
     """A context in which operators run in one order. `used`: names of the operators that it changed so far."""
@@ -60,7 +64,7 @@ class FixedOrder(TorchDispatchMode):
         if treatment is _by_parts:
             with self:
                 return operator.decompose(*arguments, **(options or {}))
-        if treatment in (_activation, _activation_in_place) and _stays(operator, arguments, options or {}):
+        if treatment in ACTIVATING and _stays(operator, arguments, options or {}):
             return operator(*arguments, **(options or {}))
         self.used.add(_name(operator))
         return treatment(operator, *arguments, **(options or {}))
@@ -127,29 +131,51 @@ PRODUCTS: dict[str, Operator] = {"mm": _mm, "addmm": _addmm, "bmm": _bmm}
 
 def _activation(operator: Any, x: Tensor, *arguments: Any, **options: Any) -> Any:
     """Runs a function of single numbers on a tensor that is filled up so that it has no end, in no thread."""
-    if any(isinstance(each, Tensor) for each in (*arguments, *options.values())):
+    if any(isinstance(argument, Tensor) for argument in (*arguments, *options.values())):
         return _refused(operator)
+    return in_whole_vectors(lambda part: operator(part, *arguments, **options), x)
+
+
+def in_whole_vectors(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Runs a function of single numbers so that PyTorch computes each of them alike: [...] -> [...].
+
+    Inside of it a `FixedOrder` finds nothing to change.
+    """
+    before, _in_vectors.now = getattr(_in_vectors, "now", False), True
+    try:
+        return _filled_up(function, x)
+    finally:
+        _in_vectors.now = before
+
+
+def _filled_up(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     step = VECTORS * torch.get_num_threads()
     count = x.numel()
     filled = up_to(count, step)
+    if filled == count and not _is_shared_unevenly(count):
+        return function(x.contiguous())
     flat = x.contiguous().view(-1)
     if filled > count:
         flat = F.pad(flat, (0, filled - count), value=1.0)
-    if ONE_PART <= filled < ONE_PART * torch.get_num_threads():
-        # PyTorch would share it among fewer threads than there are, so it gets parts that are not shared.
+    if _is_shared_unevenly(filled):
         parts = flat.split(max(step, (ONE_PART - 1) // step * step))
-        y = torch.cat([operator(part, *arguments, **options) for part in parts])
+        y = torch.cat([function(part) for part in parts])
     else:
-        y = operator(flat, *arguments, **options)
+        y = function(flat)
     return y[:count].view(x.shape)
+
+
+def _is_shared_unevenly(count: int) -> bool:
+    """Whether PyTorch shares so many numbers among fewer threads than there are, in parts of any length."""
+    return ONE_PART <= count < ONE_PART * torch.get_num_threads()
 
 
 def _stays(operator: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether a call may run as it is: on whole numbers, or with a function that is even."""
     x, *others = arguments
-    if not isinstance(x, Tensor) or not x.is_floating_point():
+    if not isinstance(x, Tensor) or not x.is_floating_point() or getattr(_in_vectors, "now", False):
         return True
-    plain = all(isinstance(each, int | float | str) for each in (*others, *options.values()))
+    plain = all(isinstance(other, int | float | str) for other in (*others, *options.values()))
     return plain and _is_even(_function_of(operator), x.dtype, *others, **options)
 
 
@@ -169,7 +195,7 @@ def _is_even(function: Any, dtype: torch.dtype, *others: Any, **options: Any) ->
         parts = torch.cat([function(part, *others, **options) for part in x.split(15)])
     except (RuntimeError, TypeError):  # it takes no such numbers, or more than them
         return False
-    return all(torch.equal(each.nan_to_num(), whole.nan_to_num()) for each in (spread, parts))
+    return all(torch.equal(other.nan_to_num(), whole.nan_to_num()) for other in (spread, parts))
 
 
 def _activation_in_place(operator: Any, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
@@ -179,3 +205,6 @@ def _activation_in_place(operator: Any, x: Tensor, *arguments: Any, **options: A
 def _function_of(operator: Any) -> Any:
     """The operator that gives a new tensor, where this one writes into its argument."""
     return getattr(getattr(torch.ops.aten, _name(operator).removesuffix("_")), operator._overloadname)
+
+
+ACTIVATING = (_activation, _activation_in_place)

@@ -31,7 +31,7 @@ class Product:
         self.bias = F.pad(numbers, (0, filling[3]))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Multiplies rows."""
+        """Multiplies rows x [N, K] with the weights: [N, M]."""
         rows = F.pad(x, (0, self._filled - self._inputs)) if self._filled > self._inputs else x.contiguous()
         y: Tensor = torch.ops.selvage.linear(rows, self.packed, self.bias, NO_ACTIVATION)
         return y if y.shape[1] == self.outputs else y[:, : self.outputs]

@@ -7,10 +7,16 @@ from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.fixed_order import in_whole_vectors
 from gpu_worker.kernels.cpu.instructions import supported
 from gpu_worker.kernels.cpu.products import Product
 from gpu_worker.model.tune.linear import plain_layers
 from shared.errors import ModelRefused
+
+ACTIVATIONS = frozenset(
+    {"GELU", "GELUActivation", "GELUTanh", "PytorchGELUTanh", "NewGELUActivation", "SiLU", "SiLUActivation", "Sigmoid"}
+)
+"""Classes of torch and transformers that apply a function to each number."""
 
 
 class FixedLinear(nn.Module):
@@ -31,6 +37,17 @@ class FixedLinear(nn.Module):
         return y.view(*x.shape[:-1], self.out_features)
 
 
+class EvenActivation(nn.Module):
+    """An activation that gives a number the same bits wherever it stands in a tensor."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_whole_vectors(self.activation, x)
+
+
 def check(placement: Placement) -> None:
     """Raises ModelRefused where a placement cannot promise equal bits."""
     if placement.device.type != "cpu":
@@ -45,15 +62,22 @@ def check(placement: Placement) -> None:
 
 def build() -> str:
     """Everything that bits depend on beside a model: the library of kernels, PyTorch, and the processor's products."""
-    instructions = next(each for each in supported() if each.name == library.load().instructions)
+    instructions = next(chosen for chosen in supported() if chosen.name == library.load().instructions)
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
     return f"{library.path_of(instructions).stem}{' with AMX' if amx else ''}"
 
 
 def install(modules: Iterable[nn.Module]) -> None:
-    """Replaces all plain linear layers of some modules in place; a layer that several modules share stays one."""
+    """Replaces all plain linear layers and activations of some modules in place; a layer that several share stays one.
+
+    Activations are only replaced for speed: a model without others need not have each of its operators looked at.
+    """
     replacements: dict[int, FixedLinear] = {}
     for module in modules:
         for parent, name, layer in plain_layers(module):
             if layer.weight.dtype in library.load().formats:
                 setattr(parent, name, replacements.setdefault(id(layer), FixedLinear(layer)))
+        for parent in list(module.modules()):
+            for name, child in list(parent.named_children()):
+                if not isinstance(parent, EvenActivation) and type(child).__name__ in ACTIVATIONS:
+                    setattr(parent, name, EvenActivation(child))

@@ -239,6 +239,22 @@ def test_operators_have_one_order(name: str, threads: int) -> None:
         torch.set_num_threads(before)
 
 
+def test_activations_of_layers_need_no_look() -> None:
+    """They are replaced, so that a model without other operators to change runs without looking at each of them."""
+    layers, order = nn.Sequential(nn.Linear(37, 21), nn.GELU("tanh"), nn.Sequential(nn.SiLU())), FixedOrder()
+    x = torch.randn(100, 37)
+    expected = layers(x)
+    same_bits.install([layers])
+    same_bits.install([layers])  # changes nothing more
+    with torch.inference_mode():
+        alone = torch.cat([layers(x[row : row + 1]) for row in range(len(x))])
+        with order:
+            assert torch.equal(layers(x), alone)
+        assert torch.equal(layers(x), alone)
+    assert torch.allclose(alone, expected, atol=1e-5)
+    assert not order.used
+
+
 def test_an_operator_without_an_order_is_refused() -> None:
     """By its name."""
     with torch.inference_mode(), FixedOrder(), pytest.raises(ModelRefused, match=r"aten.convolution.* no fixed order"):
