@@ -15,7 +15,15 @@ from pathlib import Path
 from benchmarks import result
 from benchmarks.workloads import named
 
-ROUNDS = {"offline": (2, 2), "engine": (3, 1), "maxsim": (4, 1), "services": (3, 1), "bulk": (3, 1), "overload": (1, 1)}
+ROUNDS = {
+    "offline": (2, 2),
+    "engine": (3, 1),
+    "maxsim": (4, 1),
+    "services": (3, 1),
+    "bulk": (3, 1),
+    "overload": (1, 1),
+    "rankings": (1, 1),
+}
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
 """Benchmarks that can compare with other checkouts."""
