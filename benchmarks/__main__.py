@@ -23,6 +23,7 @@ ROUNDS = {
     "bulk": (3, 1),
     "overload": (1, 1),
     "rankings": (1, 1),
+    "beside": (2, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
