@@ -24,6 +24,8 @@ ROUNDS = {
     "services": (3, 1),
     "bulk": (3, 1),
     "overload": (1, 1),
+    "rankings": (1, 1),
+    "beside": (2, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")

@@ -7,8 +7,9 @@ import os
 
 DEFAULTS = {
     # By default libgomp's threads spin for milliseconds after a step, on cores that the event loop and a frontend could
-    # use. Some tenths of a millisecond bridge the gaps inside a step.
-    "GOMP_SPINCOUNT": "10000",
+    # use. Where two threads of a step share a core, each parallel region takes as long as they spin. Some 20
+    # microseconds bridge the gaps inside a layer.
+    "GOMP_SPINCOUNT": "1000",
     # oneDNN keeps a compiled product for each number of tokens that a step had, by default a thousand of them, half a
     # mebibyte each, and PyTorch as many again. With these limits a step that finds none of its products is a few
     # milliseconds slower.

@@ -30,7 +30,7 @@ KEEP_FREED_MEMORY = {
 }
 """Environment variables with the effect that `gpu_worker.device.allocator.keep_freed_memory` has on our engine."""
 POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
-SPIN = {"GOMP_SPINCOUNT": "10000"}
+SPIN = {"GOMP_SPINCOUNT": "1000"}
 """The time that waiting threads spin, as the worker sets it for itself."""
 
 

@@ -1,0 +1,82 @@
+"""Real texts: docstrings of Python's library, NumPy and SciPy, each with the summary that asks for it.
+
+Needs the standard library only: source files are parsed, nothing is imported. The summary is not part of the document.
+With it, a document would repeat its query, and every ranking would be easy.
+"""
+
+import ast
+import importlib.util
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PYTHON = "python"
+"""The name of Python's own library among the packages."""
+PACKAGES = (PYTHON, "numpy", "scipy")
+SKIPPED = {"test", "tests", "site-packages", "dist-packages"}
+"""Folders without documentation, or of other packages."""
+LETTERS, WORDS = 100, 3
+"""Least letters of a document, and least words of its summary: shorter ones say nothing that could be ranked."""
+OWNERS = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Docstring:
+    """A docstring in two parts: `summary`, its first line, and `document`, what follows after an empty line."""
+
+    summary: str
+    document: str
+
+    @classmethod
+    def of(cls, text: str) -> "Docstring | None":
+        """Splits a docstring; gives None where its first line is no summary, or where too little follows."""
+        summary, _, rest = text.strip().partition("\n")
+        document = rest.strip()
+        alone = rest.startswith("\n")  # PEP 257: an empty line follows
+        if not alone or len(summary.split()) < WORDS or len(document) < LETTERS:
+            return None
+        return cls(summary=summary, document=document)
+
+
+def docstrings(packages: Sequence[str] = PACKAGES) -> Iterator[Docstring]:
+    """Yields the docstrings of packages in the order of their files. No summary and no document comes twice.
+
+    Raises ModuleNotFoundError for a package that is not installed.
+    """
+    summaries, documents = set[str](), set[str]()
+    for package in packages:
+        for path in sources(package):
+            for docstring in _of_file(path):
+                if docstring.summary not in summaries and docstring.document not in documents:
+                    yield docstring
+                summaries.add(docstring.summary)
+                documents.add(docstring.document)
+
+
+def sources(package: str) -> list[Path]:
+    """Lists the source files of a package, sorted. Raises ModuleNotFoundError."""
+    root = Path(sysconfig.get_path("stdlib")) if package == PYTHON else _folder(package)
+    paths = sorted(root.rglob("*.py"))
+    return [path for path in paths if SKIPPED.isdisjoint(path.relative_to(root).parts)]
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no package {package!r} whose docstrings could be read", name=package)
+    return Path(spec.origin).parent
+
+
+def _of_file(path: Path) -> Iterator[Docstring]:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of old escapes in other people's strings
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # templates, and files that are broken on purpose
+        return
+    for node in ast.walk(tree):
+        text = ast.get_docstring(node) if isinstance(node, OWNERS) else None
+        docstring = Docstring.of(text) if text else None
+        if docstring is not None:
+            yield docstring

@@ -1,0 +1,197 @@
+"""Rankings of real texts in each number format, beside sentence-transformers in float32: nothing is timed.
+
+The documents are docstrings of Python's library, NumPy and SciPy (`docstrings.py`), each asked for by its summary; all
+are ranked for each query by the dot products of MiniLM's vectors, made from texts by `selvage.Engine`. Late interaction
+uses sentence-transformers' conversion of MiniLM: token rows and a projection to 128 numbers, which is drawn, as nobody
+trained it. Its reference is MaxSim as numpy writes it out. Distances are 1 - cosine, which shows more digits.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer
+
+from benchmarks.benchmark import Options
+from benchmarks.docstrings import PYTHON, Docstring, docstrings
+from benchmarks.ours import has_int8
+from benchmarks.rounds import Figures, Turn
+from benchmarks.workloads import MINILM, minilm_folder
+from embedded.options import EngineOptions
+from selvage import Engine
+
+Numbers = npt.NDArray[np.float32]
+OUR_SIDE, RATE, COMPARED = "selvage float32", "texts/s", ()
+PEERS: Mapping[str, tuple[str, ...]] = {}
+EXACT, GOAL = "sentence-transformers float32", "goal of int8"
+SIDES: dict[str, EngineOptions] = {
+    OUR_SIDE: {"dtype": "float32"},
+    "selvage bfloat16": {"dtype": "bfloat16"},
+    "selvage int8": {"dtype": "float32", "linear": "int8"},
+    "selvage int8, rest bfloat16": {"dtype": "bfloat16", "linear": "int8"},
+}
+INT8_GOAL = {"mean distance": 0.005, "largest distance": 0.01}
+TEXTS, QUICK = 300, 300
+"""Documents whose vectors are compared; all documents with --quick, which reads Python's own library."""
+QUERIES, DOCUMENTS = 100, 1000
+"""Queries and documents of late interaction."""
+BLOCK = 500
+"""Queries whose scores are in memory at a time."""
+
+
+def sides() -> dict[str, EngineOptions]:
+    """Selects the number formats in which this processor makes products."""
+    half = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return {
+        name: options
+        for name, options in SIDES.items()
+        if (half or options["dtype"] != "bfloat16") and (has_int8() or "linear" not in options)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vectors:
+    """Unit vectors of all summaries, `queries` [Q, D], and of their documents [Q, D]."""
+
+    queries: Numbers
+    documents: Numbers
+
+
+def distances(rows: Numbers, exact: Numbers) -> Figures:
+    """Computes 1 - cosine of each row with its exact row, in float64, and how these are distributed."""
+    ours, theirs = (np.asarray(vectors, dtype=np.float64) for vectors in (rows, exact))
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    apart = np.maximum(1 - (ours * theirs).sum(axis=1) / lengths, 0)
+    quartiles = dict(
+        zip(("lower quartile", "median", "upper quartile"), np.quantile(apart, (0.25, 0.5, 0.75)), strict=True)
+    )
+    return {"mean distance": apart.mean(), **quartiles, "largest distance": apart.max()}
+
+
+def best(scores: Numbers, count: int) -> npt.NDArray[np.intp]:
+    """Finds the `count` best documents of each query [Q, count], the best first; equal ones in the documents' order."""
+    return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+
+
+def ranked(ours: Vectors, exact: Vectors) -> Figures:
+    """Ranks all documents for each query, and compares with the exact rankings. Shares are in per cent."""
+    overlap = equal = first = recalled = 0
+    largest = 0.0
+    for start in range(0, len(ours.queries), BLOCK):
+        part = slice(start, start + BLOCK)
+        scores, expected = (vectors.queries[part] @ vectors.documents.T for vectors in (ours, exact))
+        largest = max(largest, float(np.abs(scores - expected).max()))
+        top, top_expected = best(scores, 10), best(expected, 10)
+        overlap += sum(len(np.intersect1d(*pair)) for pair in zip(top, top_expected, strict=True))
+        equal += int((top == top_expected).all(axis=1).sum())
+        first += int((top[:, 0] == top_expected[:, 0]).sum())
+        recalled += int((top[:, 0] == np.arange(start, start + len(top))).sum())
+    count = len(ours.queries)
+    return {
+        "top ten overlap %": 10 * overlap / count,
+        "top ten in the same order %": 100 * equal / count,
+        "same first document %": 100 * first / count,
+        "recall@1 %": 100 * recalled / count,
+        "largest difference of a score": largest,
+    }
+
+
+def late_ranked(scores: Numbers, exact: Numbers) -> Figures:
+    """Compares late interaction's scores [Q, D], in which a query's own document has the query's number."""
+    top, expected = best(scores, 3), best(exact, 3)
+    count = len(scores)
+    return {
+        "same top three, in order %": 100 * float((top == expected).all(axis=1).sum()) / count,
+        "top three overlap %": 100
+        * sum(len(np.intersect1d(*pair)) for pair in zip(top, expected, strict=True))
+        / (3 * count),
+        "recall@1 %": 100 * float((top[:, 0] == np.arange(count)).sum()) / count,
+        "largest difference of a score": float(np.abs(scores - exact).max()),
+    }
+
+
+def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers:
+    """Writes MaxSim out: for each row of a query its largest product with a row of the document, summed. [Q, D]."""
+    rows, starts = np.concatenate(queries), np.cumsum([0, *map(len, queries)])[:-1]
+    columns = [np.add.reduceat((rows @ document.T).max(axis=1), starts) for document in documents]
+    return np.stack(columns, axis=1)
+
+
+def late_model(folder: Path) -> MultiVectorEncoder:
+    """Converts MiniLM to late interaction as sentence-transformers does, with a drawn projection; saves the model."""
+    model = MultiVectorEncoder(str(minilm_folder()), device="cpu", local_files_only=True)
+    projection: Any = model[1]
+    torch.nn.init.orthogonal_(projection.linear.weight, generator=torch.Generator().manual_seed(1))
+    model.save_pretrained(str(folder), create_model_card=False)
+    return model
+
+
+def corpus(quick: bool) -> list[Docstring]:
+    """Reads all docstrings, in an order that mixes the packages."""
+    texts = list(islice(docstrings([PYTHON]), QUICK) if quick else docstrings())
+    random.Random(1).shuffle(texts)
+    return texts
+
+
+def embedded(texts: Sequence[Docstring], options: EngineOptions) -> Vectors:
+    """Embeds all texts by an engine of its own."""
+    with Engine(MINILM, **options) as engine:
+        summaries, documents = ([getattr(text, side) for text in texts] for side in ("summary", "document"))
+        return Vectors(queries=engine.embed(summaries), documents=engine.embed(documents, truncate=True))
+
+
+def reference(texts: Sequence[Docstring]) -> Vectors:
+    """Embeds all texts by sentence-transformers."""
+    model = SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True)
+    summaries, documents = (
+        np.asarray(model.encode([getattr(text, side) for text in texts], normalize_embeddings=True))
+        for side in ("summary", "document")
+    )
+    return Vectors(queries=summaries, documents=documents)
+
+
+def late_reference(texts: Sequence[Docstring], folder: Path) -> Numbers:
+    """Computes the scores of late interaction [Q, D] from the rows of sentence-transformers; saves the model."""
+    model: Any = late_model(folder)
+    queries = model.encode_query([text.summary for text in texts[:QUERIES]], convert_to_numpy=True)
+    return max_sim(queries, model.encode_document([text.document for text in texts], convert_to_numpy=True))
+
+
+def late_scores(texts: Sequence[Docstring], folder: Path, options: EngineOptions) -> Numbers:
+    """Computes the scores of late interaction [Q, D] by an engine."""
+    with Engine(folder, **options) as engine:
+        queries = [text.summary for text in texts[:QUERIES]]
+        scores: Numbers = engine.score(queries, [text.document for text in texts], truncate=True)
+        return scores
+
+
+@contextmanager
+def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
+    """Makes all vectors and scores, one side after the other; yields their comparisons as turns."""
+    torch.set_num_threads(options.threads)
+    texts = corpus(options.quick)
+    exact, formats = reference(texts), {name: side | {"threads": options.threads} for name, side in sides().items()}
+    vectors = {EXACT: exact} | {name: embedded(texts, side) for name, side in formats.items()}
+    folder, late_texts = options.folder / "late", texts[:DOCUMENTS]
+    exact_scores = late_reference(late_texts, folder)
+    scores = {EXACT: exact_scores} | {name: late_scores(late_texts, folder, side) for name, side in formats.items()}
+    near: dict[str, Turn] = {
+        name: partial(distances, vectors[name].documents[:TEXTS], exact.documents[:TEXTS]) for name in formats
+    }
+    yield {
+        f"vectors of {min(TEXTS, len(texts))} documents": near | {GOAL: lambda: INT8_GOAL},
+        f"{len(texts):,} documents ranked for as many queries": {
+            name: partial(ranked, side, exact) for name, side in vectors.items()
+        },
+        f"late interaction, {len(late_texts):,} documents ranked for {len(exact_scores)} queries": {
+            name: partial(late_ranked, side, exact_scores) for name, side in scores.items()
+        },
+    }
