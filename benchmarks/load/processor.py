@@ -1,6 +1,7 @@
 """CPU seconds and memory of a process, the thread of its event loop apart; by Linux."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +60,18 @@ def family(pid: int, name: str) -> dict[str, int]:
     while waiting:
         parent = waiting.pop()
         for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-            for child in map(int, tasks.read_text().split()):
-                title = Path(f"/proc/{child}/comm").read_text().strip()
-                members[title if title not in members else f"{title} {child}"] = child
-                waiting.append(child)
+            with suppress(OSError):  # a thread or a child that has just ended
+                for child in map(int, tasks.read_text().split()):
+                    title = Path(f"/proc/{child}/comm").read_text().strip()
+                    members[title if title not in members else f"{title} {child}"] = child
+                    waiting.append(child)
     return members
+
+
+def is_running(pid: int) -> bool:
+    """Tells whether a process is there and has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "XZ"

@@ -34,7 +34,9 @@ def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def best_of(case: Mapping[str, Any], figure: str) -> str | None:
     """Finds the side of vLLM with the best median: the most of a rate, the least of a latency. None without any."""
-    medians = {side: figures[figure]["median"] for side, figures in case["sides"].items() if side.startswith(VLLM)}
+    medians: dict[str, float] = {
+        side: figures[figure]["median"] for side, figures in case["sides"].items() if side.startswith(VLLM)
+    }
     if not medians:
         return None
     return min(medians, key=lambda side: medians[side] if figure.endswith(" ms") else -medians[side])

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.load.processor import family, resident_mebibytes
+from benchmarks.load.processor import family, is_running, resident_mebibytes
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port, modules_of
 from benchmarks.published.models import MODELS, folder_of
@@ -146,12 +146,16 @@ def _program(
     try:
         yield process
     finally:
+        members = family(process.pid, "").values()
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it started and did not end
         process.wait()
+        until = time.monotonic() + STOP_SECONDS
+        while any(map(is_running, members)) and time.monotonic() < until:
+            time.sleep(POLL)  # the next server wants their cores and memory
 
 
 def _wait(name: str, url: str, programs: Mapping[str, "subprocess.Popen[bytes]"], log: Path) -> None:
