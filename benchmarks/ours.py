@@ -37,6 +37,7 @@ from gpu_worker.model.tune.int8 import Int8Linear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.random_models import synthetic
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
@@ -208,6 +209,29 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
     query, key, value = (tensor.transpose(0, 1) for tensor in drawn)
     attend = choose_attention(place.device, place.dtype, head, causal=False, softcap=False, bias=False)
     return lambda: attend(query, key, value, batch, AttentionTerms(scale=head**-0.5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomModel:
+    """A shape with random weights: config, encoder, the name of its pooling, and the content of tokenizer.json."""
+
+    config: Any
+    encoder: nn.Module
+    pooling: str
+    tokenizer: bytes
+
+
+def random_model(name: str, dtype: torch.dtype, layers: int = 0) -> RandomModel:
+    """Makes a `random:` shape as the worker makes it. `layers`: as many, 0 for those of the shape."""
+    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
+    if layers:
+        config.num_hidden_layers = layers
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:layers]
+    encoder = synthetic.build(config, recipe.weights_of, Placement(device=torch.device("cpu"), dtype=dtype))
+    assert recipe.dense is not None
+    tokenizer = synthetic.tokenizer(config.vocab_size).content
+    return RandomModel(config=config, encoder=encoder, pooling=recipe.dense.poolings[0], tokenizer=tokenizer)
 
 
 def has_int8() -> bool:

@@ -12,14 +12,15 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.machine import ROOT
+from benchmarks.ours import random_model
 from benchmarks.published.rows import Row, model_name
 from benchmarks.workloads import MINILM, minilm_folder
-from gpu_worker.device.placement import Placement
-from gpu_worker.random_models import synthetic
 
 MODELS = ROOT / "build" / "published"
 ST = "sentence_transformers.models."
 POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "lasttoken": "pooling_mode_lasttoken"}
+MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+"""What a text goes through, and the folder of each."""
 SPECIAL = {f"{role}_token": f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}
 
 
@@ -40,35 +41,32 @@ def write(model: str, folder: Path, *, dtype: str, max_tokens: int, layers: int 
 
     `layers`: as many, whatever its shape says; 0 for those of its shape.
     """
-    config, recipe = synthetic.shape_of(model.removeprefix("random:"))
-    if layers:
-        config.num_hidden_layers = layers
-        if getattr(config, "layer_types", None):
-            config.layer_types = config.layer_types[:layers]
-    number_format = getattr(torch, dtype)
-    place = Placement(device=torch.device("cpu"), dtype=number_format)
-    encoder: Any = synthetic.build(config, recipe.weights_of, place)
-    config.architectures, config.dtype = [type(encoder).__name__], dtype
-    config.save_pretrained(folder)
-    tensors = {name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}
+    made = random_model(model, getattr(torch, dtype), layers)
+    made.config.architectures, made.config.dtype = [type(made.encoder).__name__], dtype
+    made.config.save_pretrained(folder)
+    tensors = {name: tensor.contiguous() for name, tensor in made.encoder.state_dict().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "tokenizer.json").write_bytes(synthetic.tokenizer(config.vocab_size).content)
+    _json(folder / "tokenizer.json", _filled(json.loads(made.tokenizer), made.config.vocab_size))
     tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_tokens} | SPECIAL
     _json(folder / "tokenizer_config.json", tokenizer)
     _json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
-    assert recipe.dense is not None
-    (pooling,) = recipe.dense.poolings
-    modes = {key: name == pooling for name, key in POOLINGS.items()}
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.hidden_size} | modes)
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modes = {key: name == made.pooling for name, key in POOLINGS.items()}
+    _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": made.config.hidden_size} | modes)
     (folder / "2_Normalize").mkdir(exist_ok=True)
     entries = [
         {"idx": number, "name": str(number), "path": path, "type": ST + name}
-        for number, (name, path) in enumerate(paths.items())
+        for number, (name, path) in enumerate(MODULES.items())
     ]
     _json(folder / "modules.json", entries)
 
 
+def _filled(description: Any, size: int) -> Any:
+    """Fills a tokenizer's vocabulary up with words that no text has: the worker refuses a model with fewer tokens."""
+    vocabulary = description["model"]["vocab"]
+    vocabulary |= {f"unused{number}": number for number in range(len(vocabulary), size)}
+    return description
+
+
 def _json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(json.dumps(content, indent=None if path.name == "tokenizer.json" else 1) + "\n")

@@ -30,7 +30,7 @@ from benchmarks.published import servers
 from benchmarks.published.comparison import answers, compared, reference
 from benchmarks.published.models import folder_of
 from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
-from benchmarks.published.servers import Launch, Server, launches, started
+from benchmarks.published.servers import Launch, ReadyServer, launches, started
 from benchmarks.rounds import Measurements, case
 
 QUICK = ("token-embeddings", "dense", "clients")
@@ -42,7 +42,7 @@ PACKAGES = ("vllm", "torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     """Options of a run. `seconds`: of each case, 0 for the row's own. `sides`: names, empty for all."""
 
     scale: Any
@@ -52,7 +52,7 @@ class Options:
     sides: Sequence[str]
 
 
-def measured(row: Row, options: Options) -> dict[str, Any]:
+def measured(row: Row, options: RunOptions) -> dict[str, Any]:
     """Compares and measures a row, and gives its result."""
     sides = {side: launch for side, launch in launches(row, options.cores).items() if side in options.sides}
     cold, agreements = _compared(row, sides)
@@ -76,7 +76,7 @@ def measured(row: Row, options: Options) -> dict[str, Any]:
     }
 
 
-def _settings(row: Row, options: Options, seconds: float) -> dict[str, Any]:
+def _settings(row: Row, options: RunOptions, seconds: float) -> dict[str, Any]:
     preloaded = [path.name for path in servers.preloaded()]
     flags = {f"{OURS} {name}".strip(): " ".join(value) for name, value in row.ours.items()}
     flags |= {f"{VLLM} {name}".strip(): " ".join(value) for name, value in row.vllm.items()}
@@ -118,7 +118,7 @@ def turn(row: Row, side: str, launch: Launch, seconds: float, scale: str) -> dic
     return by_case
 
 
-def clients(row: Row, of: Case, server: Server, seconds: float, scale: str) -> dict[str, float]:
+def clients(row: Row, of: Case, server: ReadyServer, seconds: float, scale: str) -> dict[str, float]:
     """Runs the clients of a case in a process of their own and gives their figures. Exits where it fails."""
     wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
     command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted | {"watch": server.pids})]
@@ -129,7 +129,7 @@ def clients(row: Row, of: Case, server: Server, seconds: float, scale: str) -> d
     return figures
 
 
-def _memory(server: Server, figures: Mapping[str, float]) -> dict[str, float]:
+def _memory(server: ReadyServer, figures: Mapping[str, float]) -> dict[str, float]:
     """Tells each process's memory at rest, and sums what all processes of the server take."""
     whole = {
         "server: CPU ms/request": sum(figures[f"{name}: CPU ms/request"] for name in server.pids),
@@ -148,7 +148,7 @@ def main(arguments: argparse.Namespace) -> int:
     chosen = arguments.row or (QUICK if quick else rows())
     for name in chosen:
         row = rows(arguments.scale)[name]
-        options = Options(
+        options = RunOptions(
             scale=arguments.scale,
             rounds=1 if quick else arguments.rounds,
             seconds=QUICK_SECONDS if quick else arguments.seconds,

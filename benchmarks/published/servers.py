@@ -46,7 +46,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ReadyServer:
     """A server that is ready. `pids`: processes by name. `seconds`: from start to ready. `rest`: MiB by process."""
 
     url: str
@@ -116,7 +116,7 @@ def preloaded() -> list[Path]:
 
 
 @contextmanager
-def started(name: str, launch: Launch) -> Iterator[Server]:
+def started(name: str, launch: Launch) -> Iterator[ReadyServer]:
     """Starts all programs of a side; yields when it is ready, and ends them. Exits where it does not become ready."""
     log = MODELS / "logs" / f"{name.replace(' ', '-').replace(',', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def started(name: str, launch: Launch) -> Iterator[Server]:
             member: pid for program, process in programs.items() for member, pid in family(process.pid, program).items()
         }
         rest = {member: resident_mebibytes(pid) for member, pid in pids.items()}
-        yield Server(url=launch.url, pids=pids, seconds=seconds, rest=rest)
+        yield ReadyServer(url=launch.url, pids=pids, seconds=seconds, rest=rest)
 
 
 @contextmanager

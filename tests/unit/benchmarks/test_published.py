@@ -24,7 +24,7 @@ from benchmarks.published import comparison, models, page, run, servers, vllm_fi
 from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import Window, drive, figures
 from benchmarks.published.rows import OURS, Case, Row, Stream, rows
-from benchmarks.published.servers import Launch, Server, launches, started
+from benchmarks.published.servers import Launch, ReadyServer, launches, started
 from benchmarks.workloads import Workload
 from gpu_worker.random_models import synthetic
 from support.tiny import embed
@@ -55,7 +55,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[ReadyServer]:
     with started("fake", fake("rows")) as running:
         yield running
 
@@ -93,7 +93,7 @@ def test_the_short_texts_are_asked_alone_and_beside_long_ones() -> None:
     assert all(len(text.split()) + 2 == 4096 for text in long)
 
 
-def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: Server) -> None:
+def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: ReadyServer) -> None:
     """Whatever order the server gives them in; other counts of tokens are an error."""
     texts = ["a b c", "a"]
     with urlopen(f"{server.url}/v1/embeddings", body("dense", "fake", texts)) as reply:
@@ -120,7 +120,7 @@ def test_token_rows_and_scores_are_read_too() -> None:
     assert scores.tolist() == [[0.25], [0.5]]
 
 
-async def test_clients_report_rates_latencies_errors_and_cpu(server: Server) -> None:
+async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer) -> None:
     """Of the window; refused calls are errors and no latencies."""
     told = await drive(ROW, CASE, server.url, 0.5, server.pids)
     assert told["errors"] == 0
@@ -135,7 +135,7 @@ async def test_clients_report_rates_latencies_errors_and_cpu(server: Server) -> 
 
 
 @pytest.mark.parametrize("reconnecting", [True, False])
-def test_the_published_client_has_a_connection_a_request(server: Server, reconnecting: bool) -> None:
+def test_the_published_client_has_a_connection_a_request(server: ReadyServer, reconnecting: bool) -> None:
     """Others keep theirs."""
     case = replace(CASE, stream=replace(CASE.stream, requests=20))
     asyncio.run(drive(replace(ROW, reconnecting=reconnecting), case, server.url, 0.5, {}))
@@ -239,7 +239,7 @@ def test_a_row_is_measured_in_rounds_with_a_start_each(monkeypatch: pytest.Monke
         run, "clients", lambda *_: {"requests/s": 5.0, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0}
     )
     monkeypatch.setattr(run, "PAUSE", 0)
-    options = run.Options(scale="small", rounds=2, seconds=1.0, cores=[0], sides=[OURS, "vLLM"])
+    options = run.RunOptions(scale="small", rounds=2, seconds=1.0, cores=[0], sides=[OURS, "vLLM"])
     told = run.measured(ROW, options)
     (case,) = told["cases"]
     assert list(case["sides"]) == [OURS, "vLLM"]
