@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel
+from transformers.utils import logging
 
 from benchmarks.load.target import texts_of
 from benchmarks.published.asking import PATHS, Rows, body, rows_of
@@ -57,6 +58,7 @@ def answers(row: Row, url: str) -> list[Rows]:
 
 def reference(row: Row, folder: Path) -> list[Rows]:
     """Computes the rows of all probes by the model's own code in transformers, a text at a time, in float32."""
+    logging.disable_progress_bar()
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()

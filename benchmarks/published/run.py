@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks import result
@@ -146,6 +147,7 @@ def main(arguments: argparse.Namespace) -> int:
     cores = sorted(os.sched_getaffinity(0))
     quick = arguments.quick
     chosen = arguments.row or (QUICK if quick else rows())
+    failed: list[str] = []
     for name in chosen:
         row = rows(arguments.scale)[name]
         options = RunOptions(
@@ -155,11 +157,26 @@ def main(arguments: argparse.Namespace) -> int:
             cores=cores,
             sides=arguments.side or _sides(row, cores, quick),
         )
+        if error := _finish(row, options, None if quick else arguments.out):
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            failed.append(name)
+    return int(bool(failed))
+
+
+def _finish(row: Row, options: RunOptions, folder: Path | None) -> str:
+    """Measures a row, writes its result and prints it. Gives what went wrong, so that the next row is run."""
+    try:
         outcome = measured(row, options)
-        if not quick:
-            result.write(outcome, arguments.out / f"{name}.json")
-        print(f"**{outcome['says']}**\n\n{result.tables(outcome)}\n", flush=True)
-    return 0
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise  # a signal's, which ends everything
+        return error.code
+    except (OSError, ValueError) as error:
+        return repr(error)
+    if folder is not None:
+        result.write(outcome, folder / f"{row.name}.json")
+    print(f"**{outcome['says']}**\n\n{result.tables(outcome)}\n", flush=True)
+    return ""
 
 
 def _sides(row: Row, cores: Sequence[int], quick: bool) -> list[str]:
