@@ -33,14 +33,14 @@ def body(kind: Kind, model: str, texts: Sequence[str]) -> bytes:
 
 
 def rows_of(kind: Kind, reply: bytes, lengths: Sequence[int]) -> list[Rows]:
-    """Reads the rows [rows, dimensions] of each text, or the scores [documents, 1] of a rerank in the order sent.
+    """Reads the rows [rows, dimensions] of each text, or the scores [1, documents] of a rerank in the order sent.
 
     `lengths`: tokens of each text. Raises ValueError where the server counted other tokens than the texts have.
     """
     parsed = json.loads(reply)
     if kind == "rerank":
         scores = {result["index"]: result["relevance_score"] for result in parsed["results"]}
-        return [np.array([[scores[number]] for number in range(len(lengths) - 1)], dtype=np.float32)]
+        return [np.array([[scores[number] for number in range(len(lengths) - 1)]], dtype=np.float32)]
     if (counted := parsed["usage"]["prompt_tokens"]) != sum(lengths):
         raise ValueError(f"the texts have {sum(lengths)} tokens, and the server counted {counted}")
     ordered = sorted(parsed["data"], key=lambda entry: entry["index"])

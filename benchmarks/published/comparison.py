@@ -7,23 +7,31 @@ Random weights make all rows of a model alike, so that a server which mixed up i
 import json
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import safe_open
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import AutoModel
 from transformers.utils import logging
 
 from benchmarks.load.target import texts_of
 from benchmarks.published.asking import PATHS, Rows, body, rows_of
 from benchmarks.published.driver import OFFSET
-from benchmarks.published.models import POOLINGS
+from benchmarks.published.models import POOLINGS, PROJECTION
 from benchmarks.published.rows import OURS, Row, model_name
 
 REFERENCE = "the model in float32"
+POOLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda hidden: hidden.mean(0, keepdim=True),
+    "cls": lambda hidden: hidden[:1],
+    "lasttoken": lambda hidden: hidden[-1:],
+}
+"""How the states [tokens, H] of a text become its row [1, H]."""
 MOST_REQUESTS, ENOUGH_TOKENS = 8, 3000
 """Requests that are compared: as many, or fewer with as many tokens."""
 LEAST = 0.99
@@ -57,27 +65,37 @@ def answers(row: Row, url: str) -> list[Rows]:
 
 
 def reference(row: Row, folder: Path) -> list[Rows]:
-    """Computes the rows of all probes by the model's own code in transformers, a text at a time, in float32."""
+    """Computes rows or scores of all probes by the model's own code in transformers, each text alone, in float32."""
     logging.disable_progress_bar()
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
-    modes = json.loads((folder / "1_Pooling" / "config.json").read_text())
-    pooling = next(name for name, key in POOLINGS.items() if modes.get(key))
-    texts = [text for request, _ in probes(row) for text in request]
-    return list(_reference_rows(encoder, tokenizer, texts, "" if row.kind == "tokens" else pooling))
+    requests = [list(_hidden(encoder, tokenizer, texts)) for texts, _ in probes(row)]
+    if row.kind == "rerank":
+        with safe_open(folder / "model.safetensors", "pt") as tensors:
+            projection = tensors.get_tensor(PROJECTION).float()
+        return [maxsim([hidden @ projection.T for hidden in texts]).numpy() for texts in requests]
+    pool = POOLED[_pooling(folder)] if row.kind == "dense" else Tensor.clone
+    return [pool(hidden).numpy() for texts in requests for hidden in texts]
 
 
 @torch.inference_mode()
-def _reference_rows(
-    encoder: torch.nn.Module, tokenizer: Tokenizer, texts: Sequence[str], pooling: str
-) -> Iterator[Rows]:
-    """Yields the rows [rows, H] of each text. `pooling`: how they become one; "" where each token has its own."""
+def _hidden(encoder: torch.nn.Module, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Tensor]:
+    """Yields the last states [tokens, H] of each text."""
     for text in texts:
         ids = torch.tensor([tokenizer.encode(text).ids])
-        hidden = encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
-        pooled = {"mean": hidden.mean(0, keepdim=True), "cls": hidden[:1], "lasttoken": hidden[-1:], "": hidden}
-        yield pooled[pooling].numpy()
+        yield encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
+
+
+def _pooling(folder: Path) -> str:
+    modes = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    return next(name for name, key in POOLINGS.items() if modes.get(key))
+
+
+def maxsim(rows: Sequence[Tensor]) -> Tensor:
+    """Scores documents against the query, the first of `rows` [tokens, D] each: [1, documents]."""
+    query, *documents = (torch.nn.functional.normalize(tokens, dim=1) for tokens in rows)
+    return torch.stack([(query @ document.T).amax(1).sum() for document in documents])[None]
 
 
 def agreement(rows: Sequence[Rows], others: Sequence[Rows]) -> dict[str, float]:

@@ -6,9 +6,11 @@ Only data and the sizes by scale: nothing here starts a server or sends a reques
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from benchmarks.workloads import MINILM, NAME, PROMPTS, SPECIAL, Kind, Lengths, Scale, Workload, around
+from benchmarks.workloads import MINILM, NAME, PROMPTS, QUERY, SPECIAL, WIDTH, Kind, Lengths, Scale, Workload, around
 
 OURS, VLLM = "selvage", "vLLM"
+UNMARKED = ("--query-marker=", "--document-marker=", "--query-expansion=none", "--skiplist=none")
+"""Late interaction as vLLM makes it: no markers, queries as they are, and every token has a row that counts."""
 QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "random:bge-base-en"
 CHUNKED = ("--enable-chunked-prefill", "--max-num-batched-tokens", "512", "--long-prefill-token-threshold", "128")
 """Steps of 512 tokens with at most 128 of a long text: the numbers of the published runs."""
@@ -52,6 +54,7 @@ class Row:
     `published`: its source and figures. `max_tokens`: the longest text that both servers take. `ours`, `vllm`: flags by
     the name of a setting; every setting is a side of its own. `reconnecting`: a connection a request, as the published
     client makes. `seconds`: of each case. `layers`: layers of a random model; 0 for those of its shape.
+    `projected`: numbers of a token row of a ColBERT model, which has a projection; 0 for other models.
     `latency`: the row is about the slowest answers, not about a rate.
     """
 
@@ -67,6 +70,7 @@ class Row:
     reconnecting: bool = False
     seconds: float = 20.0
     layers: int = 0
+    projected: int = 0
     latency: bool = False
 
     @property
@@ -81,7 +85,14 @@ class Row:
 
 def rows(scale: Scale = "small") -> dict[str, Row]:
     """Builds all rows by name, for two cores (`small`), as published (`full`), or to try them out (`tiny`)."""
-    made = (_token_embeddings(scale), _dense(scale), *_short_and_medium(scale), _clients(scale), _beside(scale))
+    made = (
+        _token_embeddings(scale),
+        _dense(scale),
+        *_short_and_medium(scale),
+        _clients(scale),
+        _beside(scale),
+        _late(scale),
+    )
     return {row.name: replace(row, layers=TINY_LAYERS) if scale == "tiny" else row for row in made}
 
 
@@ -187,6 +198,37 @@ def _beside(scale: Scale) -> Row:
         vllm={"": UNCHUNKED, "steps of 512, chunks of 128": CHUNKED},
         seconds=60.0,
         latency=True,
+    )
+
+
+def _late(scale: Scale) -> Row:
+    counts = {"tiny": (4, 4, 20, 50), "small": (16, 8, 1000, 10_000), "full": (64, 8, 1000, 10_000)}
+    clients, several, many, most = counts[scale]
+    middle, short = (256, 128) if scale == "full" else (64, 16)
+
+    def documents(count: int, tokens: int, spread: float = 0.0, requests: int = 1) -> Workload:
+        lengths = around(count * requests, tokens, spread)
+        parts = tuple((QUERY, *lengths[start : start + count]) for start in range(0, count * requests, count))
+        says = f"a query and {count:,} documents of {tokens} tokens"
+        return Workload(name="rerank", says=says, model=BGE, kind="rerank", requests=parts)
+
+    loads = (
+        (Stream(workload=documents(several, 250, 0.2, requests=64), clients=clients), f"{clients} clients, "),
+        (Stream(workload=documents(many, middle), clients=2, requests=4), "2 clients, "),
+        (Stream(workload=documents(most, short), clients=1, requests=2), "1 client, "),
+    )
+    return Row(
+        name="late-interaction",
+        says="reranks by MaxSim: a query of 32 tokens and documents that are encoded with it",
+        published="PR 35330: jina-colbert-v2, 64 clients of some 2,058 tokens; 1,000 documents of 256; 10,000 of 128",
+        model=BGE,
+        dtype="bfloat16",
+        max_tokens=512,
+        cases=tuple(
+            Case(name=who + stream.workload.says.partition(" and ")[2], stream=stream) for stream, who in loads
+        ),
+        ours={"": UNMARKED},
+        projected=WIDTH,
     )
 
 

