@@ -23,7 +23,7 @@ from benchmarks.load.target import texts_of
 from benchmarks.published.asking import PATHS, Rows, body, rows_of
 from benchmarks.published.driver import OFFSET
 from benchmarks.published.models import POOLINGS, PROJECTION
-from benchmarks.published.rows import OURS, Row, model_name
+from benchmarks.published.rows import LEAST_COSINE, OURS, Row, model_name
 
 REFERENCE = "the model in float32"
 POOLED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -103,10 +103,10 @@ def agreement(rows: Sequence[Rows], others: Sequence[Rows]) -> dict[str, float]:
     left, right = (np.concatenate(list(side)).astype(np.float64) for side in (rows, others))
     left, right = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (left, right))
     cosines = _cosines(left, right)
-    figures = {"mean": float(cosines.mean()), "least": float(cosines.min())}
+    figures = {"mean cosine": float(cosines.mean()), LEAST_COSINE: float(cosines.min())}
     if len(right) > 1:
         shared = right.mean(0)
-        figures["least without what all rows share"] = float(_cosines(left - shared, right - shared).min())
+        figures[f"{LEAST_COSINE} without what all rows share"] = float(_cosines(left - shared, right - shared).min())
     return {name: round(value, 6) for name, value in figures.items()}
 
 
@@ -126,6 +126,6 @@ def compared(answered: Mapping[str, Sequence[Rows]], model: Sequence[Rows]) -> d
     for side, others in agreements.items():
         if OURS in answered and side != OURS:
             others[OURS] = agreement(answered[side], answered[OURS])
-        if side.startswith(OURS) and others[REFERENCE]["least"] < LEAST:
+        if side.startswith(OURS) and others[REFERENCE][LEAST_COSINE] < LEAST:
             sys.exit(f"{side}: cosines to {REFERENCE} are {others[REFERENCE]}, wanted is {LEAST} at least")
     return agreements

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.published.rows import VLLM, Row, rows
+from benchmarks.published.rows import LEAST_COSINE, VLLM, Row, rows
 from benchmarks.result import number, read, shown, table, tables
 
 NO_RESULT = "No result yet."
@@ -27,7 +27,7 @@ def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
             continue
         pairs = {name: " / ".join(number(sides[side][name]["median"]) for side in (ours, best)) for name in HEADS[4:6]}
         rates = [f"{number(sides[side][figure]['median'])} {figure}" for side in (ours, best)]
-        cosines = " / ".join(f"{_least(result, side):.4f}" for side in (ours, best))
+        cosines = " / ".join(f"{_least(result, side):.5f}" for side in (ours, best))
         times = shown(case["ours_over"][best][figure])
         yield [f"{row.name}, {case['case']}", rates[0], f"{rates[1]} ({best})", times, *pairs.values(), cosines]
 
@@ -44,7 +44,7 @@ def best_of(case: Mapping[str, Any], figure: str) -> str | None:
 
 def _least(result: Mapping[str, Any], side: str) -> float:
     """Reads the least cosine of a side's answers to those of the model's own code."""
-    least: float = next(iter(result["agreement"][side].values()))["least"]
+    least: float = next(iter(result["agreement"][side].values()))[LEAST_COSINE]
     return least
 
 
@@ -62,10 +62,12 @@ def conditions(result: Mapping[str, Any]) -> str:
     machine, settings = result["machine"], result["settings"]
     versions = ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items())
     flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags)
+    rounds = f"{settings['rounds']} round{'s' * (settings['rounds'] > 1)}"
     parts = [
         f"{settings['threads']} of {machine['cores']} cores of {machine['processor']}",
-        f"medians (quartiles) of {settings['rounds']} rounds, each with a start of its own",
+        f"medians (quartiles) of {rounds}, each with a start of its own",
         f"{number(settings['seconds'])} s a case",
+        f"scale {settings['scale']}",
         f"commit {machine['commit']}",
         versions,
         f"preloaded in vLLM: {', '.join(settings['preloaded in vLLM']) or 'nothing'}",
@@ -81,7 +83,7 @@ def _agreement(result: Mapping[str, Any]) -> str:
     for side, others in result["agreement"].items():
         cells = {"first start, s": number(result["cold start, s"][side])}
         for other, cosines in others.items():
-            cells |= {f"{name} cosine to {other}": f"{value:.5f}" for name, value in cosines.items()}
+            cells |= {f"{name}, to {other}": f"{value:.5f}" for name, value in cosines.items()}
         heads |= dict.fromkeys(cells)
         lines.append({"": side, **cells})
     return table(["", *heads], [[line.get(head, "") for head in ("", *heads)] for line in lines])

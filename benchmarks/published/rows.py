@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from benchmarks.workloads import MINILM, NAME, PROMPTS, QUERY, SPECIAL, WIDTH, Kind, Lengths, Scale, Workload, around
 
 OURS, VLLM = "selvage", "vLLM"
+"""Servers, as results name them."""
+LEAST_COSINE = "least cosine"
+"""The figure by which answers agree."""
 UNMARKED = ("--query-marker=", "--document-marker=", "--query-expansion=none", "--skiplist=none")
 """Late interaction as vLLM makes it: no markers, queries as they are, and every token has a row that counts."""
 QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "random:bge-base-en"

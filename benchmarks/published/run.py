@@ -4,6 +4,7 @@ A row names a model, its requests and its clients (`--row`; all by default). Bot
 start in turns, alone on the cores, with the clients in a process of their own on the same cores; vLLM with each setting
 that may be its best: one core left to itself or none, in chunks or not. The answers of all sides are compared with the
 model's own code before anything is timed. Results are kept a file a row, in benchmarks/results/published.
+`--scale tiny` cuts models to two layers: it shows that a row works.
 
   token-embeddings   16 prompts of token rows a request, 4 clients, a connection a request (PR 39533)
   dense              Qwen3-0.6B, 20 texts of 2,048 tokens +- 50 % at once (PR 35127)
@@ -35,6 +36,8 @@ from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
 from benchmarks.rounds import Measurements, case
 
+NORMAL = "small"
+"""The scale whose results are rendered; those of others have its name in theirs."""
 QUICK = ("token-embeddings", "dense", "clients")
 """Rows of `--quick`."""
 QUICK_SECONDS, PAUSE = 5.0, 1.0
@@ -175,7 +178,8 @@ def _finish(row: Row, options: RunOptions, folder: Path | None) -> str:
     except (OSError, ValueError) as error:
         return repr(error)
     if folder is not None:
-        result.write(outcome, folder / f"{row.name}.json")
+        scale = "" if options.scale == NORMAL else f"-{options.scale}"
+        result.write(outcome, folder / f"{row.name}{scale}.json")
     print(f"**{outcome['says']}**\n\n{result.tables(outcome)}\n", flush=True)
     return ""
 

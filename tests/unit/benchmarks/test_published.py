@@ -206,7 +206,7 @@ def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
     texts = [text for request in texts_of(workload, 1) for text in request]
     ours = [vector[None] for vector in embed(folder, texts)]
     found = comparison.agreement(ours, comparison.reference(row, folder))
-    assert found["least without what all rows share"] > 0.99999
+    assert found["least cosine without what all rows share"] > 0.99999
 
 
 def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
@@ -237,16 +237,18 @@ def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
     good = [(np.ones((1, 64)) + 0.01 * draw.normal(size=(1, 64))).astype(np.float32) for _ in range(4)]
     same = comparison.agreement(good, good)
     mixed = comparison.agreement(good[::-1], good)
-    assert same == {"mean": 1, "least": 1, "least without what all rows share": 1}
-    assert mixed["least"] > 0.999
-    assert mixed["least without what all rows share"] < 0.5
+    assert same == {"mean cosine": 1, "least cosine": 1, "least cosine without what all rows share": 1}
+    assert mixed["least cosine"] > 0.999
+    assert mixed["least cosine without what all rows share"] < 0.5
 
 
 def test_we_must_agree_with_the_model_and_the_peer_is_told() -> None:
     """Nothing is measured of a wrong answer of ours; a peer's stands beside its speed."""
     good, bad = [np.array([[1, 0]], dtype=np.float32)], [np.array([[0.6, 0.8]], dtype=np.float32)]
     told = comparison.compared({OURS: good, "vLLM": bad}, good)
-    assert told["vLLM"] == {comparison.REFERENCE: {"mean": 0.6, "least": 0.6}, OURS: {"mean": 0.6, "least": 0.6}}
+    assert told["vLLM"] == {
+        server: {"mean cosine": 0.6, "least cosine": 0.6} for server in (comparison.REFERENCE, OURS)
+    }
     with pytest.raises(SystemExit, match="selvage: cosines to the model in float32"):
         comparison.compared({OURS: bad, "vLLM": good}, good)
 
@@ -266,7 +268,7 @@ def test_a_row_is_measured_in_rounds_with_a_start_each(monkeypatch: pytest.Monke
     assert case["ours_over"]["vLLM"]["requests/s"]["median"] == 1
     assert case["sides"]["vLLM"]["start to ready, s"]["median"] > 0
     assert case["sides"]["vLLM"]["server: MiB at rest"]["median"] > 1
-    assert told["agreement"]["vLLM"][comparison.REFERENCE]["least"] == pytest.approx(1)
+    assert told["agreement"]["vLLM"][comparison.REFERENCE]["least cosine"] == pytest.approx(1)
     assert set(told["cold start, s"]) == {OURS, "vLLM"}
     assert str(ROOT) not in json.dumps(told)
 
@@ -275,7 +277,7 @@ def result_of(figure: str, values: dict[str, float]) -> dict[str, Any]:
     spreads = {name: {"median": 1.0, "lower": 1.0, "upper": 1.0} for name in ("requests/s", "p50 ms", "p99 ms")}
     sides = {side: spreads | {figure: {"median": value}} for side, value in values.items()}
     over = {side: spreads | {figure: {"median": 2.0, "lower": 2.0, "upper": 2.0}} for side in values if side != OURS}
-    agreement = {side: {comparison.REFERENCE: {"least": 0.999}} for side in values}
+    agreement = {side: {comparison.REFERENCE: {"least cosine": 0.999}} for side in values}
     return {"agreement": agreement, "cases": [{"case": "alone", "ours": OURS, "sides": sides, "ours_over": over}]}
 
 
@@ -290,7 +292,7 @@ def test_a_line_compares_with_the_best_setting_of_vllm(
     monkeypatch.setattr(page, "read", lambda wanted: result if wanted == f"published/{name}" else {})
     (line,) = page.summary().splitlines()[2:]
     assert f"| {name}, alone | 8 {figure} | {best} {figure} (vLLM" in line
-    assert "| 0.9990 / 0.9990 |" in line
+    assert "| 0.99900 / 0.99900 |" in line
     assert page.details("clients") == "No result yet."
 
 
