@@ -163,7 +163,8 @@ def test_figures_are_of_the_measured_stream_and_what_runs_beside_has_its_own() -
     assert told["beside: requests/s"] == pytest.approx(1 / 3)
     assert told["worker: CPU ms/request"] == 1000
     with pytest.raises(LoadFailed, match="texts of 5 tokens: no answer in the window"):
-        figures(case, window([11], [9]))
+        figures(case, window([9], [11]))
+    assert figures(case, window([11, 12], [9]))["beside: requests/s"] == 0
 
 
 def test_a_server_ends_with_all_that_it_started() -> None:
