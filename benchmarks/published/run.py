@@ -58,8 +58,11 @@ class RunOptions:
 
 
 def measured(row: Row, options: RunOptions) -> dict[str, Any]:
-    """Compares and measures a row, and gives its result."""
-    sides = {side: launch for side, launch in launches(row, options.cores).items() if side in options.sides}
+    """Compares and measures a row, and gives its result. Exits where a side is not known, or does not start."""
+    sides = launches(row, options.cores)
+    if unknown := [side for side in options.sides if side not in sides]:
+        sys.exit(f"--side = {unknown[0]!r}: there are {', '.join(map(repr, sides))}")
+    sides = {side: launch for side, launch in sides.items() if side in options.sides}
     cold, agreements = _compared(row, sides)
     seconds = options.seconds or row.seconds
     figures: Measurements = {of.name: {side: [] for side in sides} for of in row.cases}

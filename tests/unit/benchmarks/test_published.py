@@ -274,6 +274,14 @@ def test_a_row_is_measured_in_rounds_with_a_start_each(monkeypatch: pytest.Monke
     assert str(ROOT) not in json.dumps(told)
 
 
+def test_a_side_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything starts."""
+    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: None, "vLLM": None})
+    options = run.RunOptions(scale="small", rounds=1, seconds=1.0, cores=[0], sides=["vLLM, twice"])
+    with pytest.raises(SystemExit, match="--side = 'vLLM, twice': there are 'selvage', 'vLLM'"):
+        run.measured(ROW, options)
+
+
 def result_of(figure: str, values: dict[str, float]) -> dict[str, Any]:
     spreads = {name: {"median": 1.0, "lower": 1.0, "upper": 1.0} for name in ("requests/s", "p50 ms", "p99 ms")}
     sides = {side: spreads | {figure: {"median": value}} for side, value in values.items()}
