@@ -67,6 +67,7 @@ def answers(row: Row, url: str) -> list[Rows]:
 def reference(row: Row, folder: Path) -> list[Rows]:
     """Computes rows or scores of all probes by the model's own code in transformers, each text alone, in float32."""
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # it lists the projection of a ColBERT as unexpected
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
