@@ -103,7 +103,7 @@ def _compared(row: Row, sides: Mapping[str, Launch]) -> tuple[dict[str, float], 
     """Starts every side once and compares its answers; gives seconds to ready by side, and how the answers agree."""
     answered, cold = {}, {}
     for side, launch in sides.items():
-        with started(side, launch) as server:
+        with started(f"{row.name}, {side}", launch) as server:
             cold[side] = round(server.seconds, 1)
             print(f"{row.name}, {side}: ready after {server.seconds:.1f} s", file=sys.stderr, flush=True)
             answered[side] = answers(row, server.url)
@@ -116,7 +116,7 @@ def _compared(row: Row, sides: Mapping[str, Launch]) -> tuple[dict[str, float], 
 def turn(row: Row, side: str, launch: Launch, seconds: float, scale: str) -> dict[str, dict[str, float]]:
     """Starts a side, runs all cases of a row against it, and ends it; gives the figures by case."""
     by_case: dict[str, dict[str, float]] = {}
-    with started(side, launch) as server:
+    with started(f"{row.name}, {side}", launch) as server:
         time.sleep(PAUSE)
         for of in row.cases:
             figures = clients(row, of, server, seconds, scale)

@@ -32,8 +32,9 @@ CACHE = {"VLLM_CPU_KVCACHE_SPACE": "2"}
 PRELOADED = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"), ("libiomp5.so",)
 """Libraries that vLLM's manual wants loaded before all others, the first that is there of each kind."""
 LIBRARIES = (VENV / "lib", *map(Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")))
-LAST_LINES, NOISE = 15, ("leaked", "nanobind")
-"""Lines of the log that are shown for a server that did not start, and words of those that say nothing."""
+LAST_LINES, CAUSES, NOISE = 10, 3, ("leaked", "nanobind")
+"""Lines at the end of the log that are shown for a server that did not start, and of those with an error before them;
+words of lines that say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,8 @@ def _wait(name: str, url: str, programs: Mapping[str, "subprocess.Popen[bytes]"]
     while time.monotonic() < until:
         if ended := [program for program, process in programs.items() if process.poll() is not None]:
             lines = [line for line in log.read_text(errors="replace").splitlines() if not any(map(line.count, NOISE))]
-            tail = "\n".join(lines[-LAST_LINES:])
+            causes = [line for line in lines[:-LAST_LINES] if "Error" in line]
+            tail = "\n".join([*causes[:CAUSES], *lines[-LAST_LINES:]])
             sys.exit(f"{name}: {ended[0]} ended with {programs[ended[0]].returncode}\n{tail}\n({log})")
         try:
             urllib.request.urlopen(f"{url}/health", timeout=2).close()
