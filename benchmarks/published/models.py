@@ -52,7 +52,7 @@ def write(model: str, folder: Path, *, dtype: str, max_tokens: int, layers: int 
     made.config.architectures, made.config.dtype = [type(made.encoder).__name__], dtype
     tensors = {name: tensor.contiguous() for name, tensor in made.encoder.state_dict().items()}
     if projected:
-        made.config.architectures, made.config.dim = [COLBERT], projected
+        made.config.architectures = [COLBERT]  # without the width: vLLM 0.32 does not start where it is told
         tensors = _with_projection(tensors, made.config.hidden_size, projected)
     else:
         _write_modules(folder, made, max_tokens)
