@@ -71,6 +71,7 @@ def reference(row: Row, folder: Path) -> list[Rows]:
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
+    tokenizer.no_truncation()  # MiniLM's file says 128 tokens, its settings 256
     requests = [list(_hidden(encoder, tokenizer, texts)) for texts, _ in probes(row)]
     if row.kind == "rerank":
         with safe_open(folder / "model.safetensors", "pt") as tensors:
