@@ -50,6 +50,8 @@ def write(model: str, folder: Path, *, dtype: str, max_tokens: int, layers: int 
     """
     made = random_model(model, getattr(torch, dtype), layers)
     made.config.architectures, made.config.dtype = [type(made.encoder).__name__], dtype
+    if "roberta" in made.config.model_type:
+        made.config.position_embedding_type = "absolute"  # published files say so, and vLLM reads it
     tensors = {name: tensor.contiguous() for name, tensor in made.encoder.state_dict().items()}
     if projected:
         made.config.architectures = [COLBERT]  # without the width: vLLM 0.32 does not start where it is told

@@ -198,7 +198,7 @@ def test_both_servers_read_the_same_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(folder in map(str, next(iter(launch.programs.values()))) for launch in sides.values())
 
 
-@pytest.mark.parametrize("model", ["tiny-bert", "tiny-qwen3", "tiny-electra"])
+@pytest.mark.parametrize("model", ["tiny-bert", "tiny-qwen3", "tiny-electra", "tiny-xlm-roberta"])
 def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
     """Mean, last token and first token; our loader reads the pooling from the files that vLLM reads it from."""
     workload = replace(TEXTS, model=f"random:{model}", requests=((5,), (9,), (30,)))
