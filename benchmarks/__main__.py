@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks import result
+from benchmarks.published.rows import rows
 from benchmarks.workloads import MINILM, SHAPES, named
 
 ROUNDS = {
@@ -33,7 +34,10 @@ COMPARED = ("engine", "services")
 SHAPED = ("offline",)
 """Benchmarks with a choice of models."""
 SCALES = ("tiny", "small", "full")
-COMMANDS = {name.partition(".")[0]: f"benchmarks.{name}" for name in ("load.generator", "accelerator.run", "render")}
+COMMANDS = {
+    name.partition(".")[0]: f"benchmarks.{name}"
+    for name in ("load.generator", "accelerator.run", "published.run", "render")
+}
 """Modules of the commands that have flags of their own, by name."""
 
 
@@ -74,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{file})")
     _load(flags["load"])
     _accelerator(flags["accelerator"])
+    _published(flags["published"])
     flags["render"].add_argument("--check", action="store_true", help="compare, write nothing")
     return made
 
@@ -104,6 +109,18 @@ def _accelerator(flags: argparse.ArgumentParser) -> None:
     add("--limit", type=float, default=300.0, help="seconds for everything (default: %(default)s)")
     add("--commit", default="", help="what is measured, where there is no git to tell")
     add("--out", type=Path, default=result.RESULTS / "accelerator.json", help="default: %(default)s")
+
+
+def _published(flags: argparse.ArgumentParser) -> None:
+    add = flags.add_argument
+    add("--row", action="append", choices=rows(), metavar="NAME", help="one row; may be repeated (default: all)")
+    add("--scale", choices=SCALES, default="small", help="of models and requests (default: %(default)s)")
+    add("--rounds", type=int, default=3, help="each starts every side once (default: %(default)s)")
+    add("--seconds", type=float, default=0.0, help="of each case (default: the row's own)")
+    add("--cores", default="", metavar="N,N", help="cores of servers and clients (default: all of this process)")
+    add("--side", action="append", default=[], metavar="NAME", help="such as 'vLLM, all cores'; repeats (default: all)")
+    add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
+    add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
 
 
 def measure(arguments: argparse.Namespace) -> None:

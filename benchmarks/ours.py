@@ -40,6 +40,7 @@ from gpu_worker.model.tune.same_bits import FixedLinear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.random_models import synthetic
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import SelvageError
@@ -225,6 +226,29 @@ def formats() -> list[str]:
     """Number formats that this processor's kernels have, the one of eight bits last."""
     kernels = library.load()
     return [*sorted(str(dtype)[6:] for dtype in kernels.formats), *["int8"] * kernels.int8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomModel:
+    """A shape with random weights: config, encoder, the name of its pooling, and the content of tokenizer.json."""
+
+    config: Any
+    encoder: nn.Module
+    pooling: str
+    tokenizer: bytes
+
+
+def random_model(name: str, dtype: torch.dtype, layers: int = 0) -> RandomModel:
+    """Makes a `random:` shape as the worker makes it. `layers`: as many, 0 for those of the shape."""
+    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
+    if layers:
+        config.num_hidden_layers = layers
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:layers]
+    encoder = synthetic.build(config, recipe.weights_of, Placement(device=torch.device("cpu"), dtype=dtype))
+    assert recipe.dense is not None
+    tokenizer = synthetic.tokenizer(config.vocab_size).content
+    return RandomModel(config=config, encoder=encoder, pooling=recipe.dense.poolings[0], tokenizer=tokenizer)
 
 
 def has_int8() -> bool:

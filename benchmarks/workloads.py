@@ -4,6 +4,7 @@ import importlib.util
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
@@ -73,6 +74,7 @@ class Workload:
     """`requests`: tokens of each sequence of each request; a rerank's first is its query. Requests come in turn.
 
     `in_flight`: clients, or jobs, at a time. `instruction`: tokens at the start of a text that pooling leaves out.
+    `period`: words that a text repeats to its end; 0 where it repeats none.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Workload:
     requests: tuple[Lengths, ...]
     in_flight: tuple[int, ...] = (1,)
     instruction: int = 0
+    period: int = 0
 
 
 def named(scale: Scale = "small") -> dict[str, Workload]:
@@ -147,14 +150,16 @@ def token_ids(lengths: Sequence[int], seed: int = 1, vocabulary: int = 0) -> lis
     ]
 
 
-def text(model: str, tokens: int, draw: random.Random, marker: bool = False) -> str:
+def text(model: str, tokens: int, draw: random.Random, marker: bool = False, period: int = 0) -> str:
     """Draws a text of exactly `tokens` tokens for MiniLM and `random:` shapes, special ones included.
 
-    `marker`: one of them is what a late-interaction shape puts before a query or a document.
+    `marker`: one of them is what a late-interaction shape puts before a query or a document. `period`: words that are
+    drawn and then repeated; 0 to draw all.
     """
     synthetic = model.startswith("random:")
     count = tokens - SPECIAL - int(marker and synthetic and "colbert" in model)
-    return " ".join(draw.choices(SYNTHETIC if synthetic else WORDS, k=count))
+    words = draw.choices(SYNTHETIC if synthetic else WORDS, k=period or count)
+    return " ".join(islice(cycle(words), count))
 
 
 def minilm_folder() -> Path:

@@ -60,5 +60,8 @@ def by_sender(calls: Sequence[Call], *arguments: Any) -> dict[str, dict[str, flo
 def _latency(prefix: str, calls: Sequence[Call]) -> dict[str, float]:
     if not calls:
         return {}
-    middle, late = np.quantile([(call.ended - call.due) * 1e3 for call in calls], (0.5, 0.99))
-    return {f"{prefix}p50 ms": float(middle), f"{prefix}p99 ms": float(late)}
+    milliseconds = [(call.ended - call.due) * 1e3 for call in calls]
+    quantiles = zip(("p50", "p95", "p99"), np.quantile(milliseconds, (0.5, 0.95, 0.99)), strict=True)
+    return {f"{prefix}mean ms": float(np.mean(milliseconds))} | {
+        f"{prefix}{name} ms": float(value) for name, value in quantiles
+    }

@@ -1,6 +1,7 @@
 """CPU seconds and memory of a process, the thread of its event loop apart; by Linux."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,3 +43,35 @@ def children(pid: int) -> dict[str, int]:
         if "-m" in words:
             modules[words[words.index("-m") + 1]] = int(child)
     return modules
+
+
+def resident_mebibytes(pid: int) -> float:
+    """Reads the memory that a process has resident now."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def family(pid: int, name: str) -> dict[str, int]:
+    """Finds a process and all that descend from it: their ids, the first by `name`, others by their own names.
+
+    Of several with the same name, all but the first have their process id behind it.
+    """
+    members, waiting = {name: pid}, [pid]
+    while waiting:
+        parent = waiting.pop()
+        for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(OSError):  # a thread or a child that has just ended
+                for child in map(int, tasks.read_text().split()):
+                    title = Path(f"/proc/{child}/comm").read_text().strip()
+                    members[title if title not in members else f"{title} {child}"] = child
+                    waiting.append(child)
+    return members
+
+
+def is_running(pid: int) -> bool:
+    """Tells whether a process is there and has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "XZ"

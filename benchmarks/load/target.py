@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import grpc
 
@@ -28,7 +28,10 @@ class Checked(Target, Protocol):
 def texts_of(workload: Workload, seed: int) -> list[list[str]]:
     """Draws the texts of each request, with exactly the workload's tokens for MiniLM and `random:` shapes."""
     draw, late = random.Random(seed), workload.kind == "rerank"
-    return [[text(workload.model, length, draw, late) for length in lengths] for lengths in workload.requests]
+    return [
+        [text(workload.model, length, draw, late, workload.period) for length in lengths]
+        for lengths in workload.requests
+    ]
 
 
 def messages(workload: Workload, seed: int) -> list[bytes]:
@@ -88,6 +91,20 @@ class HttpTarget:
         """`lost`: the exception that a broken connection raises."""
         self._session, self._url, self._bodies, self._lost = session, url, bodies, lost
 
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, url: str, bodies: Sequence[bytes], *, deadline: float, reconnecting: bool = False
+    ) -> AsyncIterator[Self]:
+        """Opens a session; calls end after `deadline` seconds. `reconnecting`: every call has its own connection."""
+        import aiohttp  # may not be installed
+
+        timeout = aiohttp.ClientTimeout(total=deadline)
+        connector = aiohttp.TCPConnector(limit=0, force_close=reconnecting)
+        headers = {"Content-Type": "application/json"}
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+            yield cls(session, url, bodies, aiohttp.ClientError)
+
     async def check(self) -> None:
         """See `Checked`."""
         if (status := await self.call(0, ())) != OK:
@@ -108,14 +125,10 @@ class HttpTarget:
 async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Checked]:
     """Opens the target of http:..., or HOST:PORT (several with commas); calls end after `deadline` seconds."""
     if address.startswith("http"):
-        import aiohttp  # may not be installed
-
         url = f"{address.rstrip('/')}/{'rerank' if workload.kind == 'rerank' else 'embeddings'}"
-        timeout, connector = aiohttp.ClientTimeout(total=deadline), aiohttp.TCPConnector(limit=0)
-        headers = {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
-            bodies = [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
-            yield HttpTarget(session, url, bodies, aiohttp.ClientError)
+        bodies = [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
+        async with HttpTarget.opened(url, bodies, deadline=deadline) as target:
+            yield target
         return
     channels = [grpc.aio.insecure_channel(server, options=channel_options()) for server in address.split(",")]
     try:

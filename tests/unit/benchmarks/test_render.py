@@ -70,7 +70,8 @@ def test_the_speed_table_names_the_fastest_peer(monkeypatch: pytest.MonkeyPatch)
 
 def test_every_benchmark_teaches_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` of each name prints what it compares, whatever it needs to run."""
-    for name in ("offline", "engine", "maxsim", "services", "rankings", "load", "accelerator", "render"):
+    names = ("offline", "engine", "maxsim", "services", "rankings", "load", "accelerator", "published", "render")
+    for name in names:
         with pytest.raises(SystemExit, match="0"):
             parser().parse_args([name, "--help"])
         assert len(capsys.readouterr().out) > 300

@@ -1,0 +1,1 @@
+"""The tables that vLLM's developers published, made here beside vLLM: the same requests to both servers in turns."""

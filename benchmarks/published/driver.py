@@ -1,0 +1,123 @@
+"""The clients of a case, in a process of their own: plain HTTP to either server, and the figures as a line of JSON.
+
+`python -m benchmarks.published.driver '{"row": ..., "case": ..., "url": ...}'`. Every stream is a closed loop: each
+client waits for its answer before it sends the next request. The first request of a stream is sent before anything
+counts, and seconds of the same load pass before the window.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+from benchmarks.load import loops, outcome
+from benchmarks.load.processor import CpuSeconds, peak_mebibytes
+from benchmarks.load.target import HttpTarget, texts_of
+from benchmarks.published.asking import PATHS, body
+from benchmarks.published.rows import Case, Row, Stream, model_name, rows
+
+CLIENTS = "clients"
+"""Name of this process among those whose CPU is measured."""
+WARM_UP = 0.1
+"""Seconds of load before the window, as a share of the window's."""
+LONGEST = 600.0
+"""Seconds after which an answer is given up."""
+OFFSET = 1
+"""Seed of the texts of the measured stream; the one beside has the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The calls of each stream, CPU seconds by process, and the clock's times between which they count."""
+
+    calls: Sequence[list[loops.Call]]
+    spent: Mapping[str, CpuSeconds]
+    start: float
+    stop: float
+
+
+async def drive(row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int]) -> dict[str, float]:
+    """Runs a case and gives its figures. `watch`: process ids of the server, by name. Raises LoadFailed."""
+    async with AsyncExitStack() as cleanup:
+        targets = [
+            await cleanup.enter_async_context(_target(row, stream, url, OFFSET + number))
+            for number, stream in enumerate(case.streams)
+        ]
+        for target in targets:
+            await target.check()
+        window = await _run(case, targets, seconds, {CLIENTS: os.getpid(), **watch})
+    return figures(case, window) | {f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in watch.items()}
+
+
+async def _run(case: Case, targets: Sequence[HttpTarget], seconds: float, pids: Mapping[str, int]) -> Window:
+    """Runs all streams until the measured one's requests are answered, or the seconds are over."""
+    clock = asyncio.get_running_loop().time
+    counted = case.stream.requests
+    start = clock() + (0 if counted else WARM_UP * seconds)
+    stop = float("inf") if counted else start + seconds
+    loads = [
+        asyncio.create_task(loops.closed(target, _turns(stream), [()], stream.clients, stop))
+        for target, stream in zip(targets, case.streams, strict=True)
+    ]
+    await asyncio.wait(loads, timeout=max(0.0, start - clock()))
+    before = {name: CpuSeconds.of(pid) for name, pid in pids.items()}
+    await asyncio.wait(loads, timeout=None if counted else max(0.0, stop - clock()))
+    spent = {name: CpuSeconds.of(pid) - before[name] for name, pid in pids.items()}
+    stop = min(stop, clock())
+    return Window(calls=await asyncio.gather(*loads), spent=spent, start=start, stop=stop)
+
+
+def _turns(stream: Stream) -> Any:
+    """Yields the numbers of a stream's requests, in turn."""
+    size = len(stream.workload.requests)
+    return islice((number % size for number in count()), stream.requests or None)
+
+
+def figures(case: Case, window: Window) -> dict[str, float]:
+    """Computes the figures of a window: of the measured stream, of the one beside it, CPU of each process.
+
+    Raises LoadFailed where nothing of the measured stream was answered in the window.
+    """
+    parts: list[dict[str, float]] = []
+    for stream, calls in zip(case.streams, window.calls, strict=True):
+        inside, seconds = outcome.counted(calls, window.start, window.stop, is_open=False)
+        if not parts and not any(call.status == outcome.OK for call in inside):
+            statuses = sorted({call.status for call in calls})
+            raise outcome.LoadFailed(f"{stream.workload.says}: no answer in the window ({', '.join(statuses)})")
+        tokens = [sum(request) for request in stream.workload.requests]
+        measured = outcome.figures(inside, seconds, tokens)
+        parts.append(measured | {"errors": float(sum(call.status != outcome.OK for call in inside))})
+    measured, *beside = parts
+    measured |= {f"beside: {name}": value for part in beside for name, value in part.items()}
+    good = parts[0]["requests/s"] * (window.stop - window.start)
+    return measured | {f"{name}: CPU ms/request": spent.whole / good * 1e3 for name, spent in window.spent.items()}
+
+
+def _target(row: Row, stream: Stream, url: str, seed: int) -> Any:
+    """Opens the target of a stream: the bodies of its requests, and a session with as many connections as clients."""
+    kind = stream.workload.kind
+    bodies = [body(kind, model_name(row.model), texts) for texts in texts_of(stream.workload, seed)]
+    return HttpTarget.opened(f"{url}{PATHS[kind]}", bodies, deadline=LONGEST, reconnecting=row.reconnecting)
+
+
+def main(arguments: str) -> int:
+    """Runs the case that the JSON names, and prints its figures."""
+    wanted = json.loads(arguments)
+    row = rows(wanted["scale"])[wanted["row"]]
+    case = row.case(wanted["case"])
+    try:
+        measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"]))
+    except outcome.LoadFailed as error:
+        print(f"{row.name}, {case.name}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(measured))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

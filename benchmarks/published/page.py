@@ -1,0 +1,93 @@
+"""Tables of docs/published.md from the results: all rows in one table, and each row with all of its figures."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.published.rows import LEAST_COSINE, VLLM, Row, rows
+from benchmarks.result import number, read, shown, table, tables
+
+NO_RESULT = "No result yet."
+RATE, SLOWEST = "requests/s", "p99 ms"
+HEADS = ("", "Selvage", "vLLM, its best setting", "times", "p50 ms", "p99 ms", "cosine to the model, least")
+
+
+def summary() -> str:
+    """Renders a line for each case of each row: our rate beside vLLM's best setting, and the latencies of both."""
+    lines = [line for row in rows().values() for line in _lines(row, read(f"published/{row.name}"))]
+    return table(HEADS, lines) if lines else NO_RESULT
+
+
+def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
+    for case in result.get("cases", ()):
+        sides, ours = case["sides"], case["ours"]
+        figure = SLOWEST if row.latency else RATE
+        best = best_of(case, figure)
+        if best is None:
+            continue
+        pairs = {name: " / ".join(number(sides[side][name]["median"]) for side in (ours, best)) for name in HEADS[4:6]}
+        rates = [f"{number(sides[side][figure]['median'])} {figure}" for side in (ours, best)]
+        cosines = " / ".join(f"{_least(result, side):.5f}" for side in (ours, best))
+        times = shown(case["ours_over"][best][figure])
+        yield [f"{row.name}, {case['case']}", rates[0], f"{rates[1]} ({best})", times, *pairs.values(), cosines]
+
+
+def best_of(case: Mapping[str, Any], figure: str) -> str | None:
+    """Finds the side of vLLM with the best median: the most of a rate, the least of a latency. None without any."""
+    medians: dict[str, float] = {
+        side: figures[figure]["median"] for side, figures in case["sides"].items() if side.startswith(VLLM)
+    }
+    if not medians:
+        return None
+    return min(medians, key=lambda side: medians[side] if figure.endswith(" ms") else -medians[side])
+
+
+def _least(result: Mapping[str, Any], side: str) -> float:
+    """Reads the least cosine of a side's answers to those of the model's own code."""
+    least: float = next(iter(result["agreement"][side].values()))[LEAST_COSINE]
+    return least
+
+
+def details(name: str) -> str:
+    """Renders a row: where and how it was measured, how the answers agree, seconds to ready, all figures."""
+    result = read(f"published/{name}")
+    if not result:
+        return NO_RESULT
+    parts = [f"{result['says']} {conditions(result)}", _agreement(result), tables(result)]
+    return "\n\n".join(parts)
+
+
+def conditions(result: Mapping[str, Any]) -> str:
+    """States the machine, the rounds, the commit, the versions of vLLM and the flags of both servers."""
+    machine, settings = result["machine"], result["settings"]
+    versions = ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items())
+    flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags)
+    rounds = f"{settings['rounds']} round{'s' * (settings['rounds'] > 1)}"
+    parts = [
+        f"{settings['threads']} of {machine['cores']} cores of {machine['processor']}",
+        f"medians (quartiles) of {rounds}, each with a start of its own",
+        f"{number(settings['seconds'])} s a case",
+        f"scale {settings['scale']}",
+        f"commit {machine['commit']}",
+        versions,
+        f"preloaded in vLLM: {', '.join(settings['preloaded in vLLM']) or 'nothing'}",
+        flags,
+    ]
+    return f"{'; '.join(filter(None, parts))}."
+
+
+def _agreement(result: Mapping[str, Any]) -> str:
+    """Renders a line a side: the seconds of its first start, and its cosines to each other's answers."""
+    heads: dict[str, None] = {}
+    lines: list[dict[str, str]] = []
+    for side, others in result["agreement"].items():
+        cells = {"first start, s": number(result["cold start, s"][side])}
+        for other, cosines in others.items():
+            cells |= {f"{name}, to {other}": f"{value:.5f}" for name, value in cosines.items()}
+        heads |= dict.fromkeys(cells)
+        lines.append({"": side, **cells})
+    return table(["", *heads], [[line.get(head, "") for head in ("", *heads)] for line in lines])
+
+
+BLOCKS = {"published": summary} | {f"published/{name}": partial(details, name) for name in rows()}
+"""What is rendered, by the name between the markers of a page."""

