@@ -57,5 +57,5 @@ if __name__ == "__main__":
         del os.environ["GOMP_SPINCOUNT"]
         import torch  # noqa: F401
     work = situation(sys.argv[1], int(sys.argv[2]))
-    answer({"embed": lambda: work})
+    answer(lambda: {"embed": lambda: work})
     os._exit(0)  # threads that are busy forever would hold the engines' end up
