@@ -13,7 +13,7 @@ FEWEST, MOST = 256, 16384
 PAYS = 0.93
 """Share of a smaller step's time by the token under which a larger step pays: it makes others wait twice as long."""
 FIRST, ROUNDS = 2, 3
-"""Steps of a size when it is first timed, and further rounds in which sizes alternate. The second shortest counts:
+"""Steps of a size when it is first timed, one below the usual size, and further rounds in which sizes alternate. The second shortest counts:
 other work of the machine makes steps longer, and a step looks short where other threads took more than their share."""
 LONGEST = 0.5
 """Seconds of the longest step that is timed, whatever the bound: a load should not take much longer for it."""
@@ -60,11 +60,13 @@ def find_step_times(measure: Callable[[int], float], usual: int, bound: float) -
     measure(FEWEST)  # the first step pays for what is done once
     runs, fastest, tokens = dict[int, list[float]](), 0.0, FEWEST
     while not runs or (tokens <= MOST and tokens <= fastest * longest):
-        runs[tokens] = [measure(tokens) for _ in range(FIRST)]
+        runs[tokens] = [measure(tokens) for _ in range(FIRST if tokens >= usual else 1)]
         fastest = max(fastest, tokens / max(min(runs[tokens]), 1e-6))
         tokens *= 2
     compared = [tokens for tokens in runs if tokens >= usual]
     for _ in range(ROUNDS if len(compared) > 1 else 0):
         for tokens in compared:
             runs[tokens].append(measure(tokens))
-    return StepTimes(usual=usual, bound=bound, seconds={tokens: sorted(times)[1] for tokens, times in runs.items()})
+    return StepTimes(
+        usual=usual, bound=bound, seconds={tokens: sorted(times)[:2][-1] for tokens, times in runs.items()}
+    )
