@@ -13,8 +13,9 @@ FEWEST, MOST = 256, 16384
 PAYS = 0.93
 """Share of a smaller step's time by the token under which a larger step pays: it makes others wait twice as long."""
 FIRST, ROUNDS = 2, 3
-"""Steps of a size when it is first timed, one below the usual size, and further rounds in which sizes alternate. The second shortest counts:
-other work of the machine makes steps longer, and a step looks short where other threads took more than their share."""
+"""Steps of a size when it is first timed (one below the usual size), and further rounds in which sizes alternate.
+The second shortest counts: other work of the machine makes steps longer, and a step looks short where other threads
+took more than their share."""
 LONGEST = 0.5
 """Seconds of the longest step that is timed, whatever the bound: a load should not take much longer for it."""
 
