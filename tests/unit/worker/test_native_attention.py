@@ -159,6 +159,17 @@ def test_a_bias_may_hide_whole_blocks() -> None:
 
 
 @needs_kernels
+def test_a_bias_of_one_key_may_lie_anyhow() -> None:
+    """PyTorch takes a column of one number for contiguous, whatever its stride, as DeBERTa's own options make it."""
+    batch = batch_of([(1, 0), (1, 0)])
+    query, key, value = states_of(batch, torch.float32, (2, 2), 16)
+    column = torch.full((1, 2, 1, 5), 0.5).transpose(2, 3)[:, :, :1]
+    assert column.stride(3) == 5
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, AttentionTerms(scale=0.25, bias=lambda *_: column))
+    assert torch.equal(ours, value.transpose(0, 1))
+
+
+@needs_kernels
 @pytest.mark.parametrize("scale", [0.0, 1e8])
 def test_scores_of_any_size_give_numbers(scale: float) -> None:
     """All equal, and so large that a score's own rounding is above 1."""

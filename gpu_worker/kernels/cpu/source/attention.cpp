@@ -288,7 +288,8 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
                      const std::optional<at::Tensor>& bias) {
   check(query, key, value, sequences);
   if (bias) {
-    TORCH_CHECK(bias->dim() == 4 && bias->scalar_type() == at::kFloat && bias->stride(3) == 1, "bias must be [n, heads, queries, keys] float32");
+    TORCH_CHECK(bias->dim() == 4 && bias->scalar_type() == at::kFloat && (bias->stride(3) == 1 || bias->size(3) == 1),
+                "bias must be [n, heads, queries, keys] float32");
     TORCH_CHECK(bias->size(0) == 1 || bias->size(0) == sequences.size(0), "bias must be of one or of all sequences");
     TORCH_CHECK(bias->size(1) == query.size(0) || bias->stride(1) == 0, "bias must have a row of heads");
   }
