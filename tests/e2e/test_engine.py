@@ -23,7 +23,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim import choice as maxsim_choice
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.model.tune import linear_choice
+from gpu_worker.model.tune import linear_choice, split
 from gpu_worker.model.tune.linear_choice import ROWS, LinearKernel, LinearPlan
 from gpu_worker.settings import WorkerSettings
 from harness.environment import ROOT, python_path
@@ -40,6 +40,8 @@ FEW = TEXTS[:12]
 MEASURED = {"attention", "linear", "max_sim", "weight_bytes"}
 """Fields of a card that tell what was chosen by measuring at load; where linear layers run two ways, weights are kept
 twice."""
+ADVICE = r"products in \w+ are [\d.]+ x as fast on this processor; cosine to float32 [\d.]+: --\w+ \w+"
+"""What a card says of a faster number format."""
 ATTENTIONS = {way.value for way in exact_kernels(torch.float32, 16)}
 LINEARS = {str(LinearPlan(way, most)) for way in LinearKernel for most in (None, *ROWS)}
 MAX_SIMS = {PackedMaxSim(product).name for product in (onednn, plain)}
@@ -76,7 +78,7 @@ def alike(found: Any, expected: Any) -> None:
             alike(one, other)
     elif hasattr(expected, "__dataclass_fields__"):
         assert type(found) is type(expected)
-        measured = MEASURED if isinstance(expected, ModelCard) else set()
+        measured = {*MEASURED, "formats"} if isinstance(expected, ModelCard) else set()
         for name in expected.__dataclass_fields__.keys() - measured:
             alike(getattr(found, name), getattr(expected, name))
         if measured:
@@ -94,7 +96,10 @@ def allowed(card: ModelCard) -> None:
     else:
         assert not library.load().missing
         assert card.attention == f"native ({library.load().instructions})"
-    assert card.linear.removeprefix(f"native ({library.load().instructions}), others ") in LINEARS
+    linear, _, products = card.linear.partition("; whole layers: ")
+    assert linear.removeprefix(f"native ({library.load().instructions}), others ") in LINEARS
+    assert products in {"", "float32", *split.NAMES.values()}
+    assert re.fullmatch(rf"({ADVICE}(; {ADVICE})*)?", card.formats)
     assert card.max_sim in MAX_SIMS
     assert card.weight_bytes > 0
 

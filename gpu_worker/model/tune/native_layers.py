@@ -61,23 +61,23 @@ def install_layers(
 def _is_slower(native: nn.Module, layer: nn.Module, run: LayerRun, attention: PackedAttention) -> bool:
     """Whether the layer as it is written is clearly faster than the native one, on a step of usual texts."""
     batch = RaggedBatch.pack([np.zeros(USUAL, dtype=np.int32)] * TEXTS, run.states.device)
-    recorded, tokens = run.states.shape[1], torch.arange(USUAL * TEXTS) % run.states.shape[1]
-
-    def repeated(value: Any) -> Any:
-        """What the layer was called with, for as many tokens as the step has."""
-        if isinstance(value, tuple):
-            return tuple(map(repeated, value))
-        by_token = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == recorded
-        return value.index_select(1, tokens) if by_token else value
-
-    keywords = {name: repeated(value) for name, value in run.keywords.items()}
-    keywords |= {"hidden_states": repeated(run.states), "ragged": AttentionCall(attention=attention, batch=batch)}
+    keywords = {**run.keywords, "hidden_states": run.states}
+    keywords = {name: _repeated(value, run.states.shape[1]) for name, value in keywords.items()}
+    keywords["ragged"] = AttentionCall(attention=attention, batch=batch)
     try:
         with torch.inference_mode():
             runs = {name: partial(module, **keywords) for name, module in (("native", native), ("written", layer))}
             return clearly_fastest(runs, "native", ROUNDS) == "written"
     except Exception:  # a class that wants its other arguments by place cannot be timed alone; then the kernels serve
         return False
+
+
+def _repeated(value: Any, recorded: int) -> Any:
+    """What a layer was called with for `recorded` tokens, for as many tokens as a timed step has."""
+    if isinstance(value, tuple):
+        return tuple(_repeated(part, recorded) for part in value)
+    by_token = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == recorded
+    return value.index_select(1, torch.arange(USUAL * TEXTS) % recorded) if by_token else value
 
 
 def _native(layer: nn.Module, run: LayerRun, library: KernelLibrary, linear: LinearClass) -> "NativeLayer | None":

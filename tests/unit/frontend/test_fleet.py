@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from fake_workers import JOB, FakeWorker, World, eventually, streams
+from structlog.testing import capture_logs
 
 from frontend_service.workers import fleet
 from shared.errors import GivenBack, InvalidInput, Overloaded, UnknownModel, WorkerUnavailable
@@ -40,24 +41,25 @@ async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
         await second.server.stop(0)
 
 
-async def test_workers_that_chose_other_formats_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_workers_that_chose_other_formats_are_told_apart() -> None:
     """As with `--dtype fastest` on unlike machines: one name, one file, two formats. One serves alone; the log says why
     the other waits."""
     half = FakeWorker(b"1111", dtype="bfloat16", fingerprint="files and bfloat16")
     exact = FakeWorker(b"2222", dtype="float32", fingerprint="files and float32")
-    async with World(half) as world:
-        await world.until(True)
-        world.fleet._targets = [half.address, exact.address]
-        await exact.server.start()
-        await eventually(lambda: len(world.fleet._standby) == 1)
-        assert {(await world.run()).scores for _ in range(20)} == {b"1111"}
-        assert world.fleet.model("").card.dtype == "bfloat16"
-        [line] = [line for line in capsys.readouterr().out.splitlines() if "another model of that name" in line]
-        assert "float32" in line
-        await half.server.stop(0)
-        await world.until_scores(b"2222")
-        assert world.fleet.model("").card.dtype == "float32"
-        await exact.server.stop(0)
+    with capture_logs() as lines:
+        async with World(half) as world:
+            await world.until(True)
+            world.fleet._targets = [half.address, exact.address]
+            await exact.server.start()
+            await eventually(lambda: len(world.fleet._standby) == 1)
+            assert {(await world.run()).scores for _ in range(20)} == {b"1111"}
+            assert world.fleet.model("").card.dtype == "bfloat16"
+            [line] = [line for line in lines if "another model of that name" in line["event"]]
+            assert line["dtype"] == "float32"
+            await half.server.stop(0)
+            await world.until_scores(b"2222")
+            assert world.fleet.model("").card.dtype == "float32"
+            await exact.server.stop(0)
 
 
 async def test_models_of_several_names_are_chosen_by_name() -> None:
