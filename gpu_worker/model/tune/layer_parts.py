@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention.interface import TEMPERED
 from gpu_worker.kernels.attention.native import HEAD_STEP
 from gpu_worker.kernels.cpu.products import DEPTH
@@ -192,8 +193,9 @@ def parts_of(layer: nn.Module) -> Iterator[LayerParts]:
             parts = _named_parts(layer, names)
             if _fits(parts):
                 yield parts
-        except (AttributeError, ValueError):
-            continue
+        except Exception as error:  # other names, or foreign code that is made otherwise
+            if ran_out(error):
+                raise
 
 
 def _named_parts(layer: Any, names: PartNames) -> LayerParts:
@@ -260,15 +262,16 @@ def _norm_numbers(norm: nn.Module | None, width: int) -> NormNumbers:
         raise ValueError("it is no normalisation of rows")
     weight, dtype, centred = parameter.detach().float(), parameter.dtype, isinstance(norm, nn.LayerNorm)
     bias = bias_of(norm, width)
-    x = torch.randn(4, width, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x = (torch.randn(4, width, generator=torch.Generator().manual_seed(0)) + 1).to(dtype)
     with torch.inference_mode():
         expected = norm(x).float()
     rows = x.float() - x.float().mean(dim=1, keepdim=True) if centred else x.float()
     rows = rows * (rows.square().mean(dim=1, keepdim=True) + epsilon).rsqrt()
-    for factor in (weight, weight + 1):  # Gemma's is added to 1
-        if torch.allclose(rows * factor + bias, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype]):
-            return NormNumbers(numbers=torch.stack([factor, bias]), epsilon=epsilon, centred=centred)
-    raise ValueError("it is another normalisation")
+    factors = {float((rows * factor + bias - expected).abs().max()): factor for factor in (weight, weight + 1)}
+    factor = factors[min(factors)]  # Gemma's weights are added to 1
+    if not torch.allclose(rows * factor + bias, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype]):
+        raise ValueError("it is another normalisation")
+    return NormNumbers(numbers=torch.stack([factor, bias]), epsilon=epsilon, centred=centred)
 
 
 def alternating(inner: list[nn.Linear]) -> nn.Linear:

@@ -34,8 +34,12 @@ class _RecordingAttention(OneByOne):
 
 
 def layer_runs(encoder: PackedEncoder, batch: RaggedBatch) -> dict[nn.Module, LayerRun]:
-    """Runs the model of `encoder` on a batch and returns the last run of each layer of its lists of layers."""
+    """Runs the model of `encoder` on a batch and returns the last run of each layer of its lists of layers.
+
+    A layer that runs several times with other terms has none.
+    """
     attention, runs = _RecordingAttention(), dict[nn.Module, LayerRun]()
+    terms = dict[nn.Module, list[AttentionTerms]]()
 
     def begin(layer: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         states = arguments[0] if arguments else keywords.get("hidden_states")
@@ -46,6 +50,8 @@ def layer_runs(encoder: PackedEncoder, batch: RaggedBatch) -> dict[nn.Module, La
     def end(layer: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         if layer in runs:
             runs[layer].output, runs[layer].terms = output, attention.terms
+            if terms.setdefault(layer, attention.terms) != attention.terms:  # it serves in places that differ
+                runs[layer].terms = []
 
     layers = {
         layer for parent in encoder.model.modules() if isinstance(parent, nn.ModuleList) for layer in parent.children()

@@ -220,18 +220,35 @@ def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
 
 
-def test_layers_that_are_slower_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The load times a layer of each; a model whose own is clearly faster keeps it, and the log says so."""
+def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes native layers slow."""
     honest = NativeLayer.forward
 
     def waiting(self: NativeLayer, *arguments: Any, **options: Any) -> Tensor:
-        time.sleep(0.1)
+        time.sleep(0.05)
         return honest(self, *arguments, **options)
 
     monkeypatch.setattr(NativeLayer, "forward", waiting)
+
+
+def test_layers_that_are_slower_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load times a layer of each; a model whose own is clearly faster keeps it, and the log says so."""
+    slow_down(monkeypatch)
     model = load("random:tiny-bert", CPU)
-    assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
+    assert not model.native_layers
     assert any("clearly faster" in line for line in model.findings)
+
+
+def test_layers_of_same_bits_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bits must not hang on a moment at load."""
+    slow_down(monkeypatch)
+    assert load("random:tiny-bert", CPU, same_bits=True).native_layers
+
+
+def test_a_layer_that_reads_positions_is_left_alone(tmp_path: Path) -> None:
+    """Ministral 3 scales queries of long texts, beyond those that the gate tries."""
+    miniature.write(tmp_path, "ministral3")
+    assert not load(str(tmp_path), CPU).native_layers
 
 
 class Trebled(nn.LayerNorm):
@@ -284,6 +301,7 @@ def layer(**changes: Any) -> nn.Module:
         {"output__LayerNorm": nn.LayerNorm(64, eps=1e-3)},
         {"output__LayerNorm": Trebled(64)},
         {"attention__self__temperature_by_position": torch.exp},
+        {"attention__self__attention_head_size": [16, 16]},
         {"intermediate__intermediate_act_fn": nn.Mish()},
         {"intermediate__intermediate_act_fn": Pairs()},
         {"attention__self__key": nn.Linear(64, 32)},

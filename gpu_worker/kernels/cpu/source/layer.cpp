@@ -47,7 +47,7 @@ struct AttentionInputs {
     const Number* from = x.const_data_ptr<Number>();
     Number* to = y.mutable_data_ptr<Number>();
     const int64_t row_bytes = (layer.inputs + layer.outputs) * static_cast<int64_t>(sizeof(Number));
-    const int64_t size = most_rows(row_bytes);
+    const int64_t size = std::max(block_rows(rows, most_rows(row_bytes)), MOST_ROWS);
     const int64_t row_blocks = (rows + size - 1) / size;
     // Few rows are divided by outputs, in blocks of whole heads: then each thread reads a part of the weights.
     const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;

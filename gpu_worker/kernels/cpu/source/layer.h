@@ -18,10 +18,11 @@ struct Workspace {
   Scratch input, products, hidden, inner, sums, gates, residuals;
 };
 
-// Rows of a block, so that all threads have some where a step is small.
-inline int64_t block_rows(int64_t rows, int64_t most = MOST_ROWS) {
-  const int64_t share = round_up((rows + at::get_num_threads() - 1) / at::get_num_threads(), ROW_STEP);
-  return std::clamp(share, LEAST_ROWS, most);
+// Rows of a block, so that all threads have blocks of the same size, and some where a step is small.
+inline int64_t block_rows(int64_t rows, int64_t most) {
+  const int64_t threads = at::get_num_threads(), share = (rows + threads - 1) / threads;
+  const int64_t blocks = std::max<int64_t>((share + most - 1) / most, 1);  // of a thread
+  return std::max(round_up((share + blocks - 1) / blocks, ROW_STEP), LEAST_ROWS);
 }
 
 inline Activation activation_of(int64_t number) {
