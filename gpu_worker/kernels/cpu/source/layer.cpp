@@ -22,11 +22,21 @@ namespace {
 
 constexpr int64_t CACHED = 1 << 20;  // bytes of a block's numbers, about what a core's cache holds beside the weights
 constexpr int64_t MOST_BLOCK_ROWS = 128;
+constexpr int64_t FEW_ROWS = 32;  // so few are divided by outputs: reading the weights takes the time, each thread reads a part
 
 // Most rows of a block: many read large weights seldom, but their numbers should stay in the cache.
 int64_t most_rows(int64_t row_bytes) {
   return std::clamp(CACHED / row_bytes / ROW_STEP * ROW_STEP, MOST_ROWS, MOST_BLOCK_ROWS);
 }
+
+// Calls `work(first, last, workspace)` in all threads, each with some of the blocks, in whole units of them.
+const auto share_blocks = [](int64_t blocks, int64_t unit, const auto& work) {
+  at::parallel_for(0, blocks / unit, 1, [&](int64_t first, int64_t last) {
+    thread_local Workspace workspace;
+    work(first * unit, last * unit, workspace);
+    release_products<BFloat16>();
+  });
+};
 
 // Heads of `depth` numbers that a row begins with: `queries` and then `keys`; values follow.
 struct Heads {
@@ -105,43 +115,60 @@ struct FeedForward {
   bool gated, post_normalised;
 
   at::Tensor run(const at::Tensor& x, const at::Tensor& attended) const {
-    const int64_t width = output.outputs, rows = x.size(0);
-    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float)) + (width + down.inputs) * static_cast<int64_t>(sizeof(Number));
-    const int64_t size = block_rows(rows, most_rows(row_bytes));
+    const int64_t rows = x.size(0);
     at::Tensor y = at::empty_like(x);
     const Number *residual = x.const_data_ptr<Number>(), *from = attended.const_data_ptr<Number>();
     Number* to = y.mutable_data_ptr<Number>();
-    const std::vector<int64_t> costs((rows + size - 1) / size, 1);
-    share_tasks(costs, [&](const auto& next) {
-      thread_local Workspace workspace;
-      for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
-        for (; task < end; task++) {
-          const int64_t first = task * size;
-          run_block(residual + first * width, from + first * output.inputs, std::min(size, rows - first), to + first * width, workspace);
-        }
-      }
-      release_products<BFloat16>();
-    });
+    if (rows <= FEW_ROWS) {
+      thread_local Workspace memory;
+      run_rows(residual, from, rows, to, memory, share_blocks);
+    } else {
+      run_blocks(residual, from, rows, to);
+    }
     return y;
   }
 
  private:
-  void run_block(const Number* x, const Number* attended, int64_t rows, Number* to, Workspace& workspace) const {
+  // Divides the rows among the threads.
+  void run_blocks(const Number* x, const Number* attended, int64_t rows, Number* to) const {
     const int64_t width = output.outputs;
-    float* h = workspace.residuals.take<float>(rows * width);
-    add_product(output, attended, rows, output_norm, x, h, workspace);
-    Number* normed = workspace.hidden.take<Number>(rows * width);
-    for (int64_t row = 0; row < rows; row++) norm.run(h + row * width, width, normed + row * width);
-    Number* inner = workspace.inner.take<Number>(rows * down.inputs);
-    multiply_inner(normed, rows, inner, workspace);
-    add_product(down, inner, rows, down_norm, h, to, workspace);
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float)) + (width + down.inputs) * static_cast<int64_t>(sizeof(Number));
+    const int64_t size = block_rows(rows, most_rows(row_bytes));
+    const std::vector<int64_t> costs((rows + size - 1) / size, 1);
+    share_tasks(costs, [&](const auto& next) {
+      thread_local Workspace workspace;
+      const auto alone = [&](int64_t blocks, int64_t, const auto& work) { work(0, blocks, workspace); };
+      for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
+        for (; task < end; task++) {
+          const int64_t first = task * size;
+          run_rows(x + first * width, attended + first * output.inputs, std::min(size, rows - first), to + first * width, workspace, alone);
+        }
+      }
+      release_products<BFloat16>();
+    });
   }
 
-  void multiply_inner(const Number* x, int64_t rows, Number* inner, Workspace& workspace) const {
+  // Computes rows, with what they need in `memory`. `share` divides the blocks of outputs of each product.
+  template <typename Share>
+  void run_rows(const Number* x, const Number* attended, int64_t rows, Number* to, Workspace& memory, const Share& share) const {
+    const int64_t width = output.outputs;
+    float* h = memory.residuals.take<float>(rows * width);
+    add_product(output, attended, rows, output_norm, x, h, memory, share);
+    Number* normed = memory.hidden.take<Number>(rows * width);
+    for (int64_t row = 0; row < rows; row++) norm.run(h + row * width, width, normed + row * width);
+    Number* inner = memory.inner.take<Number>(rows * down.inputs);
+    share(up.outputs / up.block, gated ? 2 : 1, [&](int64_t first, int64_t last, Workspace& workspace) {
+      multiply_inner(normed, rows, first, last, inner, workspace);
+    });
+    add_product(down, inner, rows, down_norm, h, to, memory, share);
+  }
+
+  // Computes the inner numbers of blocks `first` to `last` - 1 of the outputs of `up`.
+  void multiply_inner(const Number* x, int64_t rows, int64_t first, int64_t last, Number* inner, Workspace& workspace) const {
     const auto input = up.prepare(x, up.inputs, rows, workspace.input);
     const int64_t block = up.block;
     float* gates = gated ? workspace.gates.take<float>(rows * block) : nullptr;
-    up.run(input, rows, 0, up.outputs / block, workspace.products, [&](int64_t row, int64_t column, Vector value) {
+    up.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
       const int64_t part = column / block, place = column % block;
       if (!gated) {
         store(inner + row * down.inputs + column, activated(value, activation));
@@ -154,16 +181,18 @@ struct FeedForward {
   }
 
   // Adds the product W x + b to the residual, normalised before or, in post-normalised layers, afterwards.
-  template <typename Residual, typename To>
+  template <typename Residual, typename To, typename Share>
   void add_product(const Layer& layer, const Number* x, int64_t rows, const Norm& norm, const Residual* residual, To* to,
-                   Workspace& workspace) const {
+                   Workspace& memory, const Share& share) const {
     const int64_t width = layer.outputs;
     const bool inside = norm && !post_normalised;
-    float* sums = workspace.sums.take<float>(rows * width);
-    const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
-    layer.run(input, rows, 0, width / layer.block, workspace.products, [&](int64_t row, int64_t column, Vector value) {
-      const int64_t place = row * width + column;
-      store(sums + place, inside ? value : value + load(residual + place));
+    float* sums = memory.sums.take<float>(rows * width);
+    share(width / layer.block, 1, [&](int64_t first, int64_t last, Workspace& workspace) {
+      const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
+      layer.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
+        const int64_t place = row * width + column;
+        store(sums + place, inside ? value : value + load(residual + place));
+      });
     });
     for (int64_t row = 0; row < rows; row++) {
       float* numbers = sums + row * width;
