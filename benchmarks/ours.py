@@ -23,7 +23,7 @@ from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.step.sequences import Step
+from gpu_worker.engine.step.step import Step
 from gpu_worker.kernels.attention.choice import choose as choose_attention
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu import library
@@ -154,7 +154,7 @@ class Ours:
         with torch.inference_mode():
             while len(queue):
                 units, upload = queue.next_step(budget)[0], Upload(device)
-                selections = [(opened.sequences, opened.sequence_numbers(units.start, units.stop))]
+                selections = [opened.selection(units.start, units.stop)]
                 step = Step.pack(selections, device, encoder.uncounted, encoder.token_types, upload)
                 assert step.batch is not None
                 upload.send()

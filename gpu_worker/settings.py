@@ -97,6 +97,18 @@ class WorkerSettings(ServiceSettings):
         description="How long a step should take at most: what comes meanwhile waits for its end. 0: no bound. "
         "Default: 200 on a CPU, no bound on an accelerator.",
     )
+    chunk_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Longest piece of a text, in tokens. Longer texts of a causal model are computed over several "
+        "steps; between these others have their turn, and the device keeps keys and values of the earlier pieces. 0: "
+        "each text in one step. Default: an eighth of a step.",
+    )
+    cache_megabytes: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Memory for keys and values of texts in pieces; a text that needs more than this is refused. 0: "
+        "enough for one text of --max-tokens and at least 2048, but at most half of the machine's memory; on an "
+        "accelerator a quarter of what the weights leave.",
+    )
     trust_remote_code: bool = Field(
         False, description="Run Python files of the model's repository. Only for repositories that you have read."
     )

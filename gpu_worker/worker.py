@@ -23,6 +23,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import try_step_sizes
+from gpu_worker.startup.piece_limits import cache_bytes, piece_limits
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.card import ModelCard
@@ -73,7 +74,9 @@ class ModelWorker:
         arrivals = create_arrivals_thread(model.placement)
         threads += [arrivals] if arrivals else []
         engine = ModelEngine(model, device, arrivals)
-        step_tokens = await step_tokens_of(engine, host, device, settings)
+        kept_bytes = cache_bytes(model, settings.cache_megabytes)
+        step_tokens = await step_tokens_of(engine, host, device, settings, kept_bytes)
+        engine.cut_texts(piece_limits(model, step_tokens, settings.chunk_tokens, kept_bytes))
         loop = _create_loop(engine, host, step_tokens, settings, observe)
         serving = asyncio.create_task(loop.run())
         await _warm_up(loop, serving, model)
@@ -112,6 +115,7 @@ def load_model(settings: WorkerSettings) -> Model:
         revision=settings.revision,
         forms=_forms(settings, placement),
         same_bits=settings.same_bits,
+        cuts=settings.chunk_tokens != 0,
     )
     if settings.dtype == "fastest":
         return load_fastest(load_settings, placement, settings.least_cosine)
@@ -133,15 +137,17 @@ def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
     return ThreadPoolExecutor(1, "arrivals", initializer=placement.enter)
 
 
-async def step_tokens_of(engine: ModelEngine, host: Executor, device: Executor, settings: WorkerSettings) -> int:
+async def step_tokens_of(
+    engine: ModelEngine, host: Executor, device: Executor, settings: WorkerSettings, kept_bytes: int = 0
+) -> int:
     """Tokens of the largest step: the user's number; else on an accelerator as its memory allows, on a processor as
-    many as pay within the bound of time.
+    many as pay within the bound of time. `kept_bytes`: memory that is for other things.
 
     Raises ModelRefused where the user's number does not fit.
     """
     placement, chosen = engine.model.placement, settings.step_tokens
     bound = settings.step_limit(placement.step_seconds)
-    measuring = partial(try_step_sizes, engine, placement.device_memory, chosen, _log_failure)
+    measuring = partial(try_step_sizes, engine, placement.device_memory, chosen, _log_failure, kept_bytes)
     timing = partial(try_step_times, engine.model, bound, chosen, _log_failure)
     event_loop = asyncio.get_running_loop()
     try:
@@ -172,6 +178,7 @@ def _create_loop(
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_limit,
         step_seconds=settings.step_limit(model.placement.step_seconds),
+        kept_tokens=engine.limits.kept,
         device_check=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )

@@ -16,9 +16,11 @@ from gpu_worker.device.inline import Inline
 from gpu_worker.device.memory import ran_out
 from gpu_worker.engine.jobs.create import JobFactory
 from gpu_worker.engine.jobs.interface import StepJob, StepSlice
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.sequences import Step
+from gpu_worker.engine.step.sequences import Selection
+from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.loading import Model
 from gpu_worker.ragged.upload import Upload
@@ -44,8 +46,10 @@ def _out_of_memory() -> Iterator[None]:
 class ModelStepHandle:
     """A step that was launched; see `StepHandle`."""
 
-    def __init__(self, computed: "Future[Computed]", arrived: "Future[Any]") -> None:
-        self._computed, self.arrived = computed, arrived
+    def __init__(
+        self, computed: "Future[Computed]", arrived: "Future[Any]", selections: Sequence[tuple[StepJob, Selection]]
+    ) -> None:
+        self._computed, self.arrived, self._selections = computed, arrived, selections
 
     def collect(self) -> None:
         """Waits, and puts every job slice's rows into its job's table; see `StepHandle`."""
@@ -55,20 +59,33 @@ class ModelStepHandle:
             download.wait()
             for step_slice in step_slices:
                 step_slice.on_host()
+            for job, selection in self._selections:  # last: had a slice failed, all would be computed again
+                job.drop_caches(selection)
 
 
 class ModelEngine:
     """The `StepEngine` of a loaded model."""
 
-    def __init__(self, model: Model, device: Executor | None = None, arrivals: Executor | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        device: Executor | None = None,
+        arrivals: Executor | None = None,
+        limits: PieceLimits = WHOLE,
+    ) -> None:
         """`device`: one thread that computes or, on an accelerator, launches; None: the caller's thread does.
-        `arrivals`: one thread that waits for downloads from an accelerator; None: `collect` does.
+        `arrivals`: one thread that waits for downloads from an accelerator; None: `collect` does. `limits`: how long
+        texts are cut.
         """
         self.model = model
         self._device, self._arrivals = device or Inline(), arrivals
-        self._factory = JobFactory(model)
+        self.cut_texts(limits)
         special = model.tokenizer.special_tokens
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
+
+    def cut_texts(self, limits: PieceLimits) -> None:
+        """Cuts the texts of further jobs so."""
+        self.limits, self._factory = limits, JobFactory(self.model, limits)
 
     def open(self, job: Job) -> StepJob:
         """Validates a job and opens it. Raises InvalidInput, or another error of the job's."""
@@ -83,22 +100,21 @@ class ModelEngine:
         """Packs a step of these job slices and hands it to the device's thread; see `StepEngine`."""
         model, device = self.model, self.model.placement.device
         jobs = [cast(StepJob, job_slice.job) for job_slice in job_slices]
-        selections = [
-            (job.sequences, job.sequence_numbers(job_slice.start, job_slice.stop))
-            for job, job_slice in zip(jobs, job_slices, strict=True)
-        ]
+        selections = [job.selection(part.start, part.stop) for job, part in zip(jobs, job_slices, strict=True)]
         upload = Upload(device)
         step = Step.pack(selections, device, model.encoder.uncounted, model.encoder.token_types, upload)
-        outputs = Outputs(step.batch, device, model.heads, self._dropped, model.maxsim)
+        outputs = Outputs(step.texts, device, model.heads, self._dropped, model.maxsim)
         step_slices = [
             job.step_slice(job_slice, packed)
-            for job, job_slice, packed in zip(jobs, job_slices, step.packed, strict=True)
+            for job, job_slice, selection, packed in zip(jobs, job_slices, selections, step.packed, strict=True)
+            if len(packed) or not len(selection.numbers)  # no output is made of a piece whose text goes on
         ]
         for step_slice in step_slices:
             step_slice.request_outputs(outputs)
         outputs.plan(upload)
         computed = self._device.submit(self._compute, step, upload, outputs, step_slices)
-        return ModelStepHandle(computed, self._arrivals.submit(_arrive, computed) if self._arrivals else computed)
+        arrived = self._arrivals.submit(_arrive, computed) if self._arrivals else computed
+        return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)))
 
     def _compute(self, step: Step, upload: Upload, outputs: Outputs, step_slices: list[StepSlice]) -> Computed:
         """Computes a step, in the device's thread."""
@@ -106,9 +122,11 @@ class ModelEngine:
         with torch.inference_mode():
             upload.send()
             if step.batch is not None:
-                hidden = self.model.encoder(step.batch)
-                with self.model.head_order:
-                    outputs.compute(hidden, download)
+                encoder = self.model.encoder.as_written if step.batch.pieces else self.model.encoder
+                hidden = step.hidden_of_texts(encoder(step.batch))
+                if len(step.texts.lengths):
+                    with self.model.head_order:
+                        outputs.compute(hidden, download)
             with self.model.score_order:
                 for step_slice in step_slices:
                     step_slice.on_device(download)

@@ -44,6 +44,7 @@ class AsyncLoop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = inf,
+        kept_tokens: float = inf,
         device_check: Job | None = None,
         observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
@@ -58,6 +59,7 @@ class AsyncLoop:
             queued_tokens=queued_tokens,
             queue_seconds=queue_seconds,
             step_seconds=step_seconds,
+            kept_tokens=kept_tokens,
             report=self._report,
             observe=observe,
             clock=clock,
@@ -192,6 +194,8 @@ class AsyncLoop:
 
     async def _launch_step(self) -> None:
         planned = self._loop.plan_step()
+        if planned is None:
+            return
         launched = await self._run(planned.brief, self._loop.launch_step, planned)
         event_loop = asyncio.get_running_loop()
         launched.handle.arrived.add_done_callback(lambda _: event_loop.call_soon_threadsafe(self._event.set))

@@ -15,10 +15,12 @@ class OutOfMemory(Exception):
 class OpenJob(Protocol):
     """A job while it is computed: the cost of each of its units, and what was computed so far. Hashed by identity.
 
-    `costs` are in tokens, in the order in which the units are to be computed.
+    `costs` are in tokens, in the order in which the units are to be computed. `room` says by unit how many tokens it
+    keeps on the device from its start on, or gives back at its end where the number is negative; empty where none does.
     """
 
     costs: Sequence[int]
+    room: Sequence[int]
 
     def result(self) -> JobResult:
         """Makes the result once every unit was computed. May raise the job's own error."""
@@ -41,6 +43,11 @@ class JobSlice:
     def tokens(self) -> int:
         """Cost of the slice."""
         return sum(self.job.costs[self.start : self.stop])
+
+    @property
+    def returned_room(self) -> int:
+        """Tokens that the device keeps no longer once the slice was computed."""
+        return -sum(min(0, room) for room in self.job.room[self.start : self.stop])
 
     @property
     def last(self) -> bool:

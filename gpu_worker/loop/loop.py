@@ -20,6 +20,7 @@ from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.pace import Pace
+from gpu_worker.queue.room import Room
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
 from shared.jobs import Job
 from shared.load import TURNS_PER_STEP, Load
@@ -47,18 +48,19 @@ class Loop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = inf,
+        kept_tokens: float = inf,
         report: Report = silent,
         observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
-        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`. Seconds are
-        `inf` where there is no limit.
+        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`. `kept_tokens`:
+        most tokens whose keys and values the device keeps. Numbers are `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
-        self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP))
+        self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP), room=kept_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
         self._open_jobs: dict[int, OpenJob] = {}
@@ -77,7 +79,9 @@ class Loop:
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
         self._admission.check_job(job, sum(open_job.costs), self.load, of_key=of_key)
         deadline = inf if job.remaining is None else now + job.remaining
-        self._queue.add_job(open_job, open_job.costs, key=job.key, priority=job.priority, deadline=deadline)
+        self._queue.add_job(
+            open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline
+        )
         self._open_jobs[job.id], self._unanswered[open_job] = open_job, UnansweredJob(job=job, submitted=now)
         if deadline < inf:
             self._deadlines.add(job.id, deadline)
@@ -110,7 +114,12 @@ class Loop:
     @property
     def queued(self) -> tuple[int, int]:
         """Tokens that wait, and jobs without an outcome. May be read from other threads, unlike `load`."""
-        return self._queue.waiting_tokens + self._queue.tokens_aside, len(self._open_jobs)
+        return self._queue.waiting_tokens + self._queue.tokens_unserved, len(self._open_jobs)
+
+    @property
+    def room(self) -> Room[OpenJob]:
+        """What the device keeps of long texts, and who waits for room. Its numbers may be read from other threads."""
+        return self._queue.room
 
     @property
     def budget(self) -> int:
@@ -165,10 +174,11 @@ class Loop:
             return Wait(seconds)
         return Launch() if waiting >= self._budget else Wait(inf)
 
-    def plan_step(self) -> PlannedStep:
-        """Takes the slices of the next step from the queue, of which some must wait."""
+    def plan_step(self) -> PlannedStep | None:
+        """Takes the slices of the next step from the queue; None where all that waits must wait for room."""
         units = self._queue.next_step(self._budget)
-        assert units
+        if not units:
+            return None
         for job in units:
             self._unanswered[job].planned = True
         return PlannedStep(slices=[JobSlice(job=job, start=part.start, stop=part.stop) for job, part in units.items()])
@@ -205,10 +215,13 @@ class Loop:
         if not launched.failed:
             self._learn(launched, end - begin)
         ended = []
-        for open_job in [job_slice.job for job_slice in launched.planned.slices]:
+        for job_slice in launched.planned.slices:
+            open_job = job_slice.job
             unanswered = self._unanswered.get(open_job)
             if unanswered is None:  # the job ended meanwhile: cancelled, late, or dropped
                 continue
+            if job_slice.returned_room:
+                self._queue.give_back_room(open_job, job_slice.returned_room)
             unanswered.started = begin if unanswered.started is None else unanswered.started
             if open_job in outcomes:
                 ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[open_job], end)))
@@ -231,7 +244,9 @@ class Loop:
         """Carries out an action, and waits for it. Returns the jobs that ended."""
         match action:
             case Launch():
-                self.launch_step(self.plan_step())
+                planned = self.plan_step()
+                if planned is not None:
+                    self.launch_step(planned)
             case Collect():
                 return self.end_step(self.collect_step())
             case Wait(seconds=seconds):

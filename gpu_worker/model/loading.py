@@ -26,6 +26,7 @@ from gpu_worker.model.tune.native_layers import forms_of
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.head_gate import NO_ORDER
+from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
 from gpu_worker.repository.files import first_line
@@ -49,7 +50,8 @@ class Model:
     `late_interaction` has limits of its own for its sides.
     `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
     what other number formats would bring, or why this one was chosen.
-    `unpacked_reason` is why texts run by equal length, empty where they run packed.
+    `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
+    be computed in pieces.
     `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
     one order where a text's bits may not depend on others.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
@@ -75,6 +77,7 @@ class Model:
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSimKernel
+    cutting: Cutting
     head_order: AbstractContextManager[object] = NO_ORDER
     score_order: AbstractContextManager[object] = NO_ORDER
 
@@ -103,12 +106,13 @@ def load(
     linear: Linear = "auto",
     same_bits: bool = False,
     judge: FormatJudge | None = None,
+    cuts: bool = True,
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
     encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
     the same bits whatever other texts are computed with it; `judge`: judges the number format, None where the user
-    chose it.
+    chose it; `cuts`: whether long texts are to be computed in pieces.
 
     Raises ModelRefused.
     """
@@ -122,7 +126,9 @@ def load(
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(source, served_names or source.names, max_tokens, late, forms, linear, same_bits, judge)
+            return _loaded(
+                source, served_names or source.names, max_tokens, late, forms, linear, same_bits, judge, cuts
+            )
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -140,6 +146,7 @@ def _loaded(
     linear_setting: Linear,
     same_bits: bool,
     judge: FormatJudge | None,
+    cuts: bool,
 ) -> Model:
     placement = source.placement
     config = source.model.config.get_text_config()
@@ -163,7 +170,7 @@ def _loaded(
     )
     form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
     preparation = Preparation(
-        source, length_limits, probes, feeding, form_finder, linear_setting, same_bits=same_bits, judge=judge
+        source, length_limits, probes, feeding, form_finder, linear_setting, same_bits=same_bits, judge=judge, cuts=cuts
     )
     prepared = preparation.run()
     mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
@@ -192,6 +199,7 @@ def _loaded(
         maxsim=maxsim.choose(
             placement.device, heads.multi_vector.width if heads.multi_vector else 128, same_bits=same_bits
         ),
+        cutting=prepared.cutting,
         head_order=prepared.head_order,
         score_order=prepared.score_order,
     )

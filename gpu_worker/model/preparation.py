@@ -44,12 +44,15 @@ from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
+from gpu_worker.model.verify.in_pieces import Cutting, cutting
 from gpu_worker.model.verify.nearness import NearnessGate
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
+NOT_WANTED = "--chunk-tokens is 0"
+"""Why no text is cut, where the user wants none cut."""
 Order = AbstractContextManager[object]
 """What is entered while operators run."""
 
@@ -70,6 +73,7 @@ class PreparedModel:
     formats: str
     head_order: Order
     score_order: Order
+    cutting: Cutting
 
 
 class Preparation:
@@ -86,10 +90,11 @@ class Preparation:
         *,
         same_bits: bool = False,
         judge: FormatJudge | None = None,
+        cuts: bool = True,
     ) -> None:
         """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused.
 
-        `judge` judges the number format; None where the user chose it.
+        `judge` judges the number format; None where the user chose it. `cuts`: whether long texts are to be cut.
         """
         model = source.model
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
@@ -108,7 +113,7 @@ class Preparation:
         self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
         chosen = "int8" if linear == "int8" else self._placement.dtype_name
         self._trials = FormatTrials(self._base, self._heads, self._reference, self._kernels, chosen)
-        self._judge = judge
+        self._judge, self._cuts = judge, cuts
 
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
@@ -136,6 +141,7 @@ class Preparation:
             formats=self._trials.advice,
             head_order=head_order,
             score_order=self._order or nullcontext(),
+            cutting=cutting(mode.encoder, self._reference) if self._cuts else Cutting(refusal=NOT_WANTED),
         )
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:

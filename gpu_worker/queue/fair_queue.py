@@ -21,6 +21,7 @@ from math import inf
 from typing import Generic, TypeVar, cast
 
 from gpu_worker.queue.priority_class import Key, PriorityClass
+from gpu_worker.queue.room import Room
 from gpu_worker.queue.size_counts import SizeCounts
 from gpu_worker.queue.waiting_job import WaitingJob
 from shared.jobs import Priority
@@ -39,11 +40,12 @@ J = TypeVar("J")
 class FairQueue(Generic[J]):
     """The units of all jobs that wait, with their costs in tokens. A job is any hashable object."""
 
-    def __init__(self, *, quantum: int, short: int = SHORT) -> None:
+    def __init__(self, *, quantum: int, short: int = SHORT, room: float = inf) -> None:
         """`quantum`: tokens that a key, or a long job, is served in a row while others wait; a unit may be larger.
 
-        `short`: jobs of fewer tokens than this are short.
+        `short`: jobs of fewer tokens than this are short. `room`: tokens that the device can keep.
         """
+        self.room: Room[J] = Room(room)
         self._quantum, self._short = quantum, short
         self._classes = {
             priority: PriorityClass(weight=WEIGHTS[priority], quantum=quantum) for priority in sorted(Priority)
@@ -52,19 +54,23 @@ class FairQueue(Generic[J]):
         self._jobs: dict[J, tuple[PriorityClass, WaitingJob]] = {}
         self._arrivals = count()
         self._virtual_time = 0.0
-        self._jobs_aside = self._tokens_aside = 0
+        self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
         self._largest_units = SizeCounts()  # the largest unit of each job
 
     def add_job(
         self,
         job: J,
         costs: Sequence[int],
+        room: Sequence[int] = (),
         *,
         key: str = "",
         priority: Priority = Priority.DEFAULT,
         deadline: float = inf,
     ) -> None:
-        """Adds a job whose units cost so many tokens, in the order in which they are to be served."""
+        """Adds a job whose units cost so many tokens, in the order in which they are to be served.
+
+        `room`: see `OpenJob`; no sequence needs more than there is.
+        """
         assert costs
         assert job not in self._jobs
         tokens = sum(costs)
@@ -75,6 +81,7 @@ class FairQueue(Generic[J]):
             tokens=tokens,
             longest=max(costs),
             long=tokens >= self._short,
+            room=room,
             arrival=next(self._arrivals),
             deadline=deadline,
         )
@@ -83,30 +90,40 @@ class FairQueue(Generic[J]):
         self._join(job)
 
     def remove_job(self, job: J) -> None:
-        """Forgets what waits of a job; an unknown job is no error."""
+        """Forgets what waits of a job, and gives back its room; an unknown job is no error."""
         if job in self._jobs:
-            self.bring_back(job)
             priority_class, waiting = self._jobs[job]
-            priority_class.leave(waiting)
+            if waiting.aside or waiting.in_line:
+                self._count_unserved(waiting, -1)
+            else:
+                priority_class.leave(waiting)
             self._forget(job, waiting)
+        self.room.forget(job)
+        self._admit_line()
+
+    def give_back_room(self, job: J, tokens: int) -> None:
+        """Gives back room that a job took for a sequence which was computed."""
+        self.room.give_back(job, tokens)
+        self._admit_line()
 
     def set_aside(self, job: J) -> None:
-        """Serves nothing of a job until it is brought back; an unknown job is no error."""
+        """Serves nothing of a job until it is brought back; an unknown job is no error. It keeps the room it has."""
         priority_class, waiting = self._jobs.get(job, (None, None))
         if priority_class is not None and waiting is not None and not waiting.aside:
-            priority_class.leave(waiting)
             waiting.aside = True
-            self._jobs_aside += 1
-            self._tokens_aside += waiting.tokens
+            if waiting.in_line:
+                waiting.in_line = False
+                self.room.leave_line(job)
+                self._admit_line()
+            else:
+                priority_class.leave(waiting)
+                self._count_unserved(waiting, 1)
 
     def bring_back(self, job: J) -> None:
         """Lets a job that was set aside wait again, behind what waits now; any other job is no error."""
         if job in self._jobs and self._jobs[job][1].aside:
-            waiting = self._jobs[job][1]
-            waiting.aside, waiting.tag = False, 0.0
-            self._jobs_aside -= 1
-            self._tokens_aside -= waiting.tokens
-            self._join(job)
+            self._jobs[job][1].aside = False
+            self._serve_again(job)
 
     @property
     def waiting_tokens(self) -> int:
@@ -115,9 +132,9 @@ class FairQueue(Generic[J]):
         return sum([priority_class.tokens for priority_class in self._classes.values()])
 
     @property
-    def tokens_aside(self) -> int:
-        """Tokens of the jobs that are set aside. They take up room, but no other job waits for them."""
-        return self._tokens_aside
+    def tokens_unserved(self) -> int:
+        """Tokens of the jobs that are set aside or in line for room. No other job waits for them."""
+        return self._tokens_unserved
 
     def tokens_of_key(self, priority: Priority, key: str) -> int:
         """Tokens of a key that wait in a class."""
@@ -138,7 +155,7 @@ class FairQueue(Generic[J]):
 
     def __len__(self) -> int:
         """Number of jobs that wait and may be served."""
-        return len(self._jobs) - self._jobs_aside
+        return len(self._jobs) - self._jobs_unserved
 
     def next_step(self, budget: int) -> dict[J, range]:
         """Takes the units of the next step, by job: `budget` tokens at most, but always a unit if any waits."""
@@ -154,6 +171,10 @@ class FairQueue(Generic[J]):
                 priority_class.reorder(key)
                 missed.append(served)
                 continue
+            stop, cost = self._with_room(job, waiting, stop, cost)
+            if stop == start:  # others are served while it stands in line
+                self._join_line(job)
+                continue
             taken[job] = range(taken[job].start if job in taken else start, stop)
             free -= cost
             self._charge(priority_class, cost, filling=bool(missed))
@@ -164,6 +185,42 @@ class FairQueue(Generic[J]):
             key.jobs.resume(waiting)
             priority_class.reorder(key)
         return taken
+
+    def _with_room(self, job: J, waiting: WaitingJob, stop: int, cost: int) -> tuple[int, int]:
+        """Takes room for the sequences that begin in a turn up to unit `stop`; ends the turn before the first one that
+        gets none. Returns where the turn ends then, and its cost."""
+        for unit in range(waiting.position, stop) if waiting.room else ():
+            if unit == waiting.position and waiting.has_room:
+                waiting.has_room = False
+            elif waiting.room[unit] > 0 and not self.room.take(job, waiting.room[unit]):
+                return unit, sum(waiting.costs[waiting.position : unit])
+        return stop, cost
+
+    def _join_line(self, job: J) -> None:
+        """Lets a job wait for the room that its next unit needs."""
+        priority_class, waiting = self._jobs[job]
+        priority_class.leave(waiting)
+        waiting.in_line = True
+        self._count_unserved(waiting, 1)
+        self.room.stand_in_line(job, waiting.room[waiting.position])
+
+    def _admit_line(self) -> None:
+        """Lets those be served who stand in line and have room now."""
+        while (job := self.room.next_in_line()) is not None:
+            waiting = self._jobs[job][1]
+            waiting.in_line, waiting.has_room = False, True
+            self._serve_again(job)
+
+    def _serve_again(self, job: J) -> None:
+        """Lets a job that was not served wait behind what waits now."""
+        waiting = self._jobs[job][1]
+        waiting.tag = 0.0
+        self._count_unserved(waiting, -1)
+        self._join(job)
+
+    def _count_unserved(self, waiting: WaitingJob, jobs: int) -> None:
+        self._jobs_unserved += jobs
+        self._tokens_unserved += jobs * waiting.tokens
 
     def _forget(self, job: J, waiting: WaitingJob) -> None:
         del self._jobs[job]

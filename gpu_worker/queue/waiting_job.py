@@ -11,6 +11,7 @@ class WaitingJob(Flow):
     """A job whose units from `position` on wait, `tokens` in all.
 
     `key`: its fairness key. `longest`: cost of its largest unit. `long`: its lane, however little is left of it.
+    `room`: see `OpenJob`. `has_room`: room was taken for the next unit. `aside`, `in_line`: why it is not served now.
     """
 
     job: object
@@ -19,8 +20,11 @@ class WaitingJob(Flow):
     tokens: int
     longest: int
     long: bool
+    room: Sequence[int] = ()
     position: int = 0
+    has_room: bool = False
     aside: bool = False
+    in_line: bool = False
 
     @property
     def next_cost(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from gpu_worker.ragged.launches import launches
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.spans import Span
+from gpu_worker.ragged.texts import PackedTexts, offsets_of
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.ragged.upload import Upload, UploadedArray
 
-__all__ = ["Counts", "Ids", "Keys", "LengthRun", "RaggedBatch", "Span", "row_ranges"]
+__all__ = ["Counts", "Ids", "LengthRun", "RaggedBatch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,93 +42,25 @@ class LengthRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """The tokens of a span that others attend to, where some are left out: the first ones of each sequence, K in all.
-
-    `longest`: the largest number of them in one sequence. On the device: `counts` [n] int32, their number in each
-    sequence; `cu_seqlens` [n + 1] int32; `rows` [K] int64, their places in the batch.
-    """
-
-    longest: int
-    uploaded_counts: UploadedArray
-    uploaded_rows: UploadedArray
-    uploaded_ends: UploadedArray
-
-    @classmethod
-    def of(cls, offsets: Counts, tails: Counts, upload: Upload) -> "Keys":
-        """Leaves out the last `tails` [n] tokens of the sequences that begin at `offsets` [n + 1]."""
-        lengths = np.diff(offsets) - tails
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        return cls(
-            longest=int(lengths.max()),
-            uploaded_counts=upload.add_array(lengths.astype(np.int32)),
-            uploaded_rows=upload.add_array(row_ranges(offsets[:-1], lengths)),
-            uploaded_ends=upload.add_array(ends.astype(np.int32)),
-        )
-
-    @property
-    def counts(self) -> Tensor:
-        return self.uploaded_counts.tensor
-
-    @property
-    def rows(self) -> Tensor:
-        return self.uploaded_rows.tensor
-
-    @property
-    def cu_seqlens(self) -> Tensor:
-        return self.uploaded_ends.tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Neighbouring sequences, tokens `start` to `stop` of the batch, whose attention is computed in one launch.
-
-    It has tensors and plain numbers only, so that a layer is compiled once for all batches. `longest`: tokens of the
-    longest sequence. `cu_seqlens` [n + 1] int32 lies on the device and begins with 0; the rows of `keys` are places in
-    the whole batch. `keys` is None where every token is attended to.
-    """
-
-    start: int
-    stop: int
-    longest: int
-    uploaded_ends: UploadedArray
-    keys: Keys | None
-
-    @property
-    def cu_seqlens(self) -> Tensor:
-        return self.uploaded_ends.tensor
-
-    @classmethod
-    def of(cls, offsets: Counts, tails: Counts, upload: Upload) -> "Span":
-        """Makes a span of n sequences that begin at `offsets` [n + 1] and end with `tails` [n] unattended tokens."""
-        return cls(
-            start=int(offsets[0]),
-            stop=int(offsets[-1]),
-            longest=int(np.diff(offsets).max()),
-            uploaded_ends=upload.add_array((offsets - offsets[0]).astype(np.int32)),
-            keys=Keys.of(offsets, tails, upload) if tails.any() else None,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaggedBatch:
-    """S sequences laid end to end, T tokens in all, without padding.
+class RaggedBatch(PackedTexts):
+    """S sequences laid end to end, T tokens in all, without padding; the last ones may be `pieces` of sequences.
 
     `ids` [1, T], `positions` [1, T] int64 and the tensors of `spans` lie on the device once their upload was sent.
     `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, so nothing is ever read back. The tokens of a
     sequence attend to its first `attended` [S] tokens. `layout` [S, 5] says the same for kernels on the host, by
     sequence: its first query and their number, its first key and their number, and how many keys precede its queries.
+    Tokens of later pieces also attend to the pieces before; `beginnings` leaves these pieces out.
     """
 
-    lengths: tuple[int, ...]
-    offsets: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int64]
     attended: Counts
     layout: npt.NDArray[np.int64]
     uploaded: UploadedArray
     """[2 or 3, T] int64: ids, positions, and token types where the model reads them."""
     spans: tuple[Span, ...]
-    """One span, or two where the longest sequence is much longer than most; see `launches`."""
+    """Spans of `beginnings`: one, or two where the longest sequence is much longer than most (see `launches`), or
+    none where the batch has later pieces alone."""
+    pieces: tuple[Piece, ...] = ()
+    """The last sequences of the batch, if these are pieces: first those that begin a sequence, then later ones."""
 
     @classmethod
     def pack(
@@ -137,33 +72,39 @@ class RaggedBatch:
         types: TokenTypes | None = None,
         second_segments: Sequence[int] = (),
         tails: Sequence[int] = (),
+        pieces: Sequence[Piece] = (),
         upload: Upload | None = None,
     ) -> "RaggedBatch":
-        """Lays sequences end to end; positions start anew in each of them.
+        """Lays sequences end to end, and pieces behind them; positions start anew in each sequence.
 
         `uncounted`: RoBERTa's padding id. Wherever it stands its position is the id itself, and the other tokens are
         counted from the id + 1 on. None: every token is counted, from 0 on. `types`: token types of a model that reads
-        them. `second_segments`: where the second text of a pair begins in each sequence, 0 for no pair; empty: no
-        pairs. `tails`: the number of tokens at the end of each sequence that no token attends to; empty: none.
-        `upload`: takes the arrays and is sent later by the caller; None: they are sent at once.
+        them; such a model runs no pieces. `second_segments`: where the second text of a pair begins in each sequence, 0
+        for no pair; empty: no pairs. `tails`: the number of tokens at the end of each sequence that no token attends
+        to; empty: none. `pieces`: those that begin a sequence come first. `upload`: takes the arrays and is sent later
+        by the caller; None: they are sent at once.
         """
         arrays = upload or Upload(device)
-        unattended = np.array(tails if any(tails) else [0] * len(sequences), dtype=np.int64)
-        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        rest = [0] * len(pieces)
+        unattended = np.array([*(tails if any(tails) else [0] * len(sequences)), *rest], dtype=np.int64)
+        texts = [*sequences, *(piece.tokens for piece in pieces)]
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        offsets = offsets_of(lengths)
         total = int(offsets[-1])
         rows = np.empty((3, total), dtype=np.int64)
-        np.concatenate(list(sequences), out=rows[0], casting="same_kind")
+        np.concatenate(texts, out=rows[0], casting="same_kind")
         rows[1] = np.arange(total) - np.repeat(offsets[:-1], lengths)
         if uncounted is not None:
             rows[1] = _positions(rows[0], offsets[:-1], lengths, uncounted)
-        seconds = np.array(second_segments if any(second_segments) else [0] * len(sequences), dtype=np.int64)
+        for place, piece in enumerate(pieces, len(sequences)):
+            rows[1, offsets[place] : offsets[place + 1]] = _positions_of_piece(piece, uncounted)
+        seconds = np.array([*(second_segments or [0] * len(sequences)), *rest], dtype=np.int64)
         token_types = None if types is None else types.of(rows[0], offsets, seconds)
         if token_types is not None:
             rows[2] = token_types
         rows = rows[: 2 if token_types is None else 3]
         starts, attended = offsets[:-1], lengths - unattended
+        beginnings = len(texts) - sum(piece.start > 0 for piece in pieces)
         batch = cls(
             lengths=tuple(lengths.tolist()),
             offsets=offsets,
@@ -172,8 +113,10 @@ class RaggedBatch:
             layout=np.stack([starts, lengths, starts, attended, np.zeros_like(starts)], axis=1),
             uploaded=arrays.add_array(rows),
             spans=tuple(
-                Span.of(offsets[start : stop + 1], unattended[start:stop], arrays) for start, stop in launches(lengths)
+                Span.of(offsets[start : stop + 1], unattended[start:stop], arrays)
+                for start, stop in (launches(lengths[:beginnings]) if beginnings else ())
             ),
+            pieces=tuple(pieces),
         )
         if upload is None:
             arrays.send()
@@ -193,18 +136,24 @@ class RaggedBatch:
         return self.uploaded.tensor[2:] if len(self.uploaded.tensor) > 2 else None
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return max(self.lengths)
+    def beginnings(self) -> "RaggedBatch":
+        """The batch without later pieces, for attention: its tokens attend to tokens of the batch alone."""
+        count = len(self.lengths) - sum(piece.start > 0 for piece in self.pieces)
+        return replace(
+            self,
+            lengths=self.lengths[:count],
+            offsets=self.offsets[: count + 1],
+            tokens=self.tokens[: self.offsets[count]],
+            attended=self.attended[:count],
+            layout=self.layout[:count],
+            pieces=(),
+        )
 
-    @property
-    def total(self) -> int:
-        """Tokens of the batch: T."""
-        return int(self.offsets[-1])
-
-    def rows_of(self, places: Counts) -> Counts:
-        """Rows of the batch that belong to the sequences at these places, one sequence after the other."""
-        return row_ranges(self.offsets[places], np.diff(self.offsets)[places])
+    def piece_rows(self) -> list[slice]:
+        """The rows of each piece in the batch."""
+        first = len(self.lengths) - len(self.pieces)
+        ends = self.offsets[first:].tolist()
+        return [slice(start, stop) for start, stop in pairwise(ends)]
 
     def runs(self) -> list[LengthRun]:
         """Runs of neighbours with the same length and the same number of attended tokens; a sorted batch has few."""
@@ -224,8 +173,9 @@ def _positions(tokens: Counts, starts: Counts, lengths: Counts, uncounted: int) 
     return positions
 
 
-def row_ranges(starts: Counts, lengths: Counts) -> Counts:
-    """Numbers from starts[i] to starts[i] + lengths[i] - 1, for one i after the other: [sum of lengths]."""
-    ends = np.cumsum(lengths)
-    rows: Counts = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
-    return rows
+def _positions_of_piece(piece: Piece, uncounted: int | None) -> Counts:
+    """Positions of a piece's tokens in their sequence."""
+    if uncounted is None:
+        return np.arange(piece.start, piece.stop)
+    whole = piece.sequence.astype(np.int64)
+    return _positions(whole, np.zeros(1, dtype=np.int64), np.array([len(whole)]), uncounted)[piece.start : piece.stop]

@@ -20,25 +20,29 @@ from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod, Task
 
 
-def try_step_sizes(engine: ModelEngine, memory: Memory | None, chosen: int, report: Report) -> list[Trial]:
+def try_step_sizes(
+    engine: ModelEngine, memory: Memory | None, chosen: int, report: Report, kept_bytes: int = 0
+) -> list[Trial]:
     """Finds the tokens of the largest step that fits. Returns all trials, of which the last one is to be served with.
 
     `memory`: None on a device whose memory is not measured; then there are no trials. `chosen`: the user's own number,
-    0 for the device's default. Raises ModelRefused where the user's number does not fit, and every error of a step that
-    is not about memory.
+    0 for the device's default. `kept_bytes`: memory that no step may take. Raises ModelRefused where the user's number
+    does not fit, and every error of a step that is not about memory.
     """
     if memory is None:
         return []
     return find_step_size(
-        partial(run_largest_steps, engine, memory, report), engine.model.placement.step_tokens, chosen
+        partial(run_largest_steps, engine, memory, report, kept_bytes=kept_bytes),
+        engine.model.placement.step_tokens,
+        chosen,
     )
 
 
-def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, tokens: int) -> Trial:
+def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, tokens: int, kept_bytes: int = 0) -> Trial:
     """Runs the largest steps of so many tokens, and measures their memory."""
     memory.reset_peak()
     ran = _run(engine, StepRetries(engine, report), tokens)
-    return Trial(tokens=tokens, taken=memory.peak if ran else None, available=memory.available)
+    return Trial(tokens=tokens, taken=memory.peak if ran else None, available=memory.available - kept_bytes)
 
 
 def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:

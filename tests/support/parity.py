@@ -216,8 +216,12 @@ def _pooled(rows: Tensor) -> Tensor:
     return torch.cat([ways[mode] for mode in POOLINGS])
 
 
-def ours(engine: ModelEngine, output: str, texts: Texts) -> list[Tensor]:
-    """The same numbers by the worker: all texts in one step, dealt out to three jobs."""
+Run = Callable[[ModelEngine, list[Job]], list[JobResult]]
+"""Computes jobs."""
+
+
+def ours(engine: ModelEngine, output: str, texts: Texts, compute: Run = run) -> list[Tensor]:
+    """The same numbers by the worker, dealt out to three jobs: by default all texts in one step."""
     work = {
         "vectors": raw(DENSE, MULTI),
         "splade": raw(SPARSE),
@@ -235,7 +239,7 @@ def ours(engine: ModelEngine, output: str, texts: Texts) -> list[Tensor]:
         if hand
     ]
     found: dict[int, Tensor] = {}
-    for hand, result in zip(hands, run(engine, jobs), strict=False):
+    for hand, result in zip(hands, compute(engine, jobs), strict=False):
         for each, numbers in zip(hand, _numbers_of(result, output), strict=True):
             found[each] = torch.from_numpy(numbers.copy()).flatten()
     return [found[each] for each in range(len(texts.ids))]

@@ -16,6 +16,7 @@ class FakeProgress:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.costs: Sequence[int] = job.tokens.lengths
+        self.room: Sequence[int] = ()
         self.computed: set[int] = set()
         self.served: list[int] = []
 

@@ -26,6 +26,7 @@ class FakeProgress:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.costs: Sequence[int] = job.tokens.lengths
+        self.room: Sequence[int] = ()
         self.served: list[int] = []
 
     def result(self) -> JobResult:

@@ -4,6 +4,7 @@ import numpy as np
 
 from gpu_worker.engine.jobs.table import byte_view
 from gpu_worker.engine.jobs.texts import TextJob, by_length
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
@@ -14,9 +15,9 @@ from shared.jobs import Classify, JobResult
 class ClassifyJob(TextJob):
     """An open Classify: `logits` are [S, labels], or [selected tokens, labels]."""
 
-    def __init__(self, sequences: Sequences, work: Classify, labels: int) -> None:
+    def __init__(self, sequences: Sequences, work: Classify, labels: int, limits: PieceLimits = WHOLE) -> None:
         """`sequences`: where tokens are classified, those tokens are selected."""
-        super().__init__(sequences, by_length(sequences))
+        super().__init__(sequences, by_length(sequences), limits)
         self.work = work
         rows = int(sequences.selected.sum()) if work.tokens else len(sequences)
         self.logits = np.empty((rows, labels), dtype=np.float32)

@@ -9,6 +9,7 @@ from gpu_worker.engine.jobs.encode import EncodeJob
 from gpu_worker.engine.jobs.interface import StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.heads import instruction
@@ -23,8 +24,8 @@ from shared.vectors import InputType, OutputKind
 class JobFactory:
     """Opens the jobs of one model, and decides which tokens get a row and which pooling leaves out."""
 
-    def __init__(self, model: Model) -> None:
-        self._model, self._abilities = model, Abilities(model)
+    def __init__(self, model: Model, limits: PieceLimits = WHOLE) -> None:
+        self._model, self._abilities, self._limits = model, Abilities(model), limits
         head = model.heads.multi_vector
         self._skiplist = Skiplist(model.late_interaction, skip_first=bool(head and head.skip_first))
 
@@ -52,20 +53,20 @@ class JobFactory:
         self._check_tokens(job)
         width = self._abilities.check_max_sim()
         sequences = Sequences(job, select=partial(self._skiplist, side=InputType.QUERY))
-        return TextMaxSimJob(sequences, work, width, self._model.flops_per_token)
+        return TextMaxSimJob(sequences, work, width, self._model.flops_per_token, self._limits)
 
     def _encode(self, job: Job, work: Encode) -> StepJob:
         self._check_tokens(job)
         self._abilities.check_encode(work)
         skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
         sequences = Sequences(job, self._skipped(job), skiplist)
-        return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost)
+        return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost, self._limits)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
         labels, only = self._abilities.check_classify(work), work.token_id
         sequences = Sequences(job, select=None if only is None else lambda ids, _: ids == only)
-        return ClassifyJob(sequences, work, labels)
+        return ClassifyJob(sequences, work, labels, self._limits)
 
     def _score(self, job: Job, work: Score) -> StepJob:
         self._check_tokens(job)
@@ -73,7 +74,8 @@ class JobFactory:
         model = self._model
         skiplist = partial(self._skiplist.of_scores, queries=work.queries) if ScoreJob.compares_tokens(work) else None
         sequences = Sequences(job, self._skipped(job), skiplist)
-        return ScoreJob(sequences, work, model.heads, model.flops_per_token, self._abilities.sparse_cost)
+        costs = model.flops_per_token, self._abilities.sparse_cost
+        return ScoreJob(sequences, work, model.heads, *costs, self._limits)
 
     def _check_tokens(self, job: Job) -> None:
         """Raises InvalidInput for no sequence or an id outside of the vocabulary, InputTooLong for a long sequence."""

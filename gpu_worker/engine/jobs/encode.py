@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from gpu_worker.engine.jobs.table import Table
 from gpu_worker.engine.jobs.texts import TextJob, by_length
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowFormat, RowOutput
@@ -21,10 +22,15 @@ class EncodeJob(TextJob):
     """An open Encode: a table for each kind of vector that was asked for, None for the others."""
 
     def __init__(
-        self, sequences: Sequences, work: Encode, heads: Heads, sparse_cost: Callable[[int], int] = int
+        self,
+        sequences: Sequences,
+        work: Encode,
+        heads: Heads,
+        sparse_cost: Callable[[int], int] = int,
+        limits: PieceLimits = WHOLE,
     ) -> None:
         """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's."""
-        super().__init__(sequences, by_length(sequences))
+        super().__init__(sequences, by_length(sequences), limits)
         self.work = work
         self.dense: Table | None = None
         self.tokens: Table | None = None

@@ -4,9 +4,8 @@ from typing import Protocol
 
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.sequences import PackedSequences, Sequences
+from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
 from gpu_worker.loop.interface import JobSlice, OpenJob
-from gpu_worker.ragged.batch import Counts
 
 
 class StepSlice(Protocol):
@@ -34,8 +33,11 @@ class StepJob(OpenJob, Protocol):
 
     sequences: Sequences
 
-    def sequence_numbers(self, start: int, stop: int) -> Counts:
-        """Numbers of the sequences of units `start` to `stop`, ascending; there may be none."""
+    def selection(self, start: int, stop: int) -> Selection:
+        """What units `start` to `stop` have of the job's sequences; there may be none."""
+
+    def drop_caches(self, selection: Selection) -> None:
+        """Gives back what was kept of the sequences that end in the selection, which was computed."""
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> StepSlice:
-        """Creates a slice of this job for a step whose batch has the sequences `packed`, those of the slice's units."""
+        """Creates a slice of this job for a step in which the sequences `packed` end, those of the slice's units."""

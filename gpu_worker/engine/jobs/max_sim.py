@@ -1,16 +1,18 @@
 """MaxSim jobs over a caller's documents. Queries are a caller's too, and no model runs, or texts that are encoded."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gpu_worker.engine.jobs.caller_documents import CallerDocuments, rows_on_device
 from gpu_worker.engine.jobs.scoring import QueryRows
 from gpu_worker.engine.jobs.texts import TextJob
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowFormat
-from gpu_worker.engine.step.sequences import PackedSequences, Sequences
+from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
 from gpu_worker.loop.interface import JobSlice
-from gpu_worker.ragged.batch import Counts
 from shared.errors import DimensionMismatch
 from shared.jobs import Job, JobResult, MaxSim
 from shared.vectors import DataType
@@ -36,12 +38,16 @@ class MaxSimJob:
             and not work.unit_rows
         )
         self.documents = CallerDocuments(work, np.array(work.queries.lengths, dtype=np.int64), flops_per_token)
-        self.costs = self.documents.costs
+        self.costs: Sequence[int] = self.documents.costs
+        self.room: Sequence[int] = ()
         self.sequences = Sequences(job)
 
-    def sequence_numbers(self, start: int, stop: int) -> Counts:
+    def selection(self, start: int, stop: int) -> Selection:
         """No sequence belongs to a unit."""
-        return np.empty(0, dtype=np.int64)
+        return Selection.of_whole(self.sequences, np.empty(0, dtype=np.int64))
+
+    def drop_caches(self, selection: Selection) -> None:
+        """Nothing is kept."""
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "MaxSimSlice":
         """Creates a slice of this job for a step."""
@@ -78,7 +84,14 @@ class MaxSimSlice:
 class TextMaxSimJob(TextJob):
     """An open MaxSim of texts: first its queries are encoded, then documents are units without a sequence."""
 
-    def __init__(self, sequences: Sequences, work: MaxSim, width: int, flops_per_token: float) -> None:
+    def __init__(
+        self,
+        sequences: Sequences,
+        work: MaxSim,
+        width: int,
+        flops_per_token: float,
+        limits: PieceLimits = WHOLE,
+    ) -> None:
         """`width`: dimensions of the model's token rows. Raises InvalidInput and DimensionMismatch."""
         dimensions = work.documents.dimensions
         if dimensions > width:
@@ -86,12 +99,13 @@ class TextMaxSimJob(TextJob):
                 f"documents have {dimensions} dimensions, the model's token rows {width}", field="documents.dimensions"
             )
         queries = [(number,) for number in range(len(sequences))]
-        super().__init__(sequences, [*queries, *(() for _ in work.documents.lengths)])
+        super().__init__(sequences, [*queries, *(() for _ in work.documents.lengths)], limits)
+        self.first_document = len(self.units.numbers) - len(work.documents.lengths)
         self.row_format = RowFormat(dimensions=dimensions, unit=work.unit_queries)
         counts = sequences.selected_counts
         columns = np.flatnonzero(sequences.selected) - np.repeat(sequences.offsets[:-1], counts)
         self.documents = CallerDocuments(work, counts, flops_per_token, columns, sequences.lengths)
-        self.costs = [*sequences.lengths.tolist(), *self.documents.costs]
+        self.costs = [*self.units.tokens[: self.first_document], *self.documents.costs]
         self.query_rows = QueryRows()
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "TextMaxSimSlice":
@@ -111,10 +125,9 @@ class TextMaxSimSlice:
 
     def __init__(self, job: TextMaxSimJob, job_slice: JobSlice, packed: PackedSequences) -> None:
         self._job, self._packed = job, packed
-        queries = len(job.sequences)
-        start, stop = max(0, job_slice.start - queries), job_slice.stop - queries
+        start, stop = max(0, job_slice.start - job.first_document), job_slice.stop - job.first_document
         self._documents = job.documents.documents_slice(start, stop) if stop > 0 else None
-        self._compared = np.arange(start, stop) if job.documents.pairs else np.arange(queries)
+        self._compared = np.arange(start, stop) if job.documents.pairs else np.arange(len(job.sequences))
 
     def request_outputs(self, outputs: Outputs) -> None:
         """Requests token vectors of the queries."""

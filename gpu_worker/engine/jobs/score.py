@@ -9,6 +9,7 @@ from gpu_worker.engine.jobs.late_scoring import LateScoring
 from gpu_worker.engine.jobs.scoring import Scoring, comparing_flops
 from gpu_worker.engine.jobs.sparse_scoring import SparseScoring
 from gpu_worker.engine.jobs.texts import TextJob
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
@@ -28,9 +29,10 @@ class ScoreJob(TextJob):
         heads: Heads,
         flops_per_token: float,
         sparse_cost: Callable[[int], int] = int,
+        limits: PieceLimits = WHOLE,
     ) -> None:
         """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's."""
-        super().__init__(sequences, _units(sequences, work))
+        super().__init__(sequences, _groups(sequences, work), limits)
         self._work = work
         shape = work.layout.shape(work.queries, len(sequences) - work.queries)
         hybrid, weights = work.method is ScoringMethod.HYBRID, work.weights or HybridWeights()
@@ -44,7 +46,7 @@ class ScoreJob(TextJob):
             self.scorings.append((weights.multi_vector, self._late))
             self.costs = self._with_comparing(heads.multi_vector.width, flops_per_token)
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
-            extra = [sum(sparse_cost(int(sequences.lengths[number])) for number in unit) for unit in self.units]
+            extra = [sparse_cost(tokens) for tokens in self.units.tokens]
             self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
             self.scorings.append((weights.sparse, SparseScoring(work, shape)))
 
@@ -63,7 +65,8 @@ class ScoreJob(TextJob):
         rows = int(self.sequences.lengths[:queries].sum())
         extra = rows * comparing_flops(width, self._work.explain) / flops_per_token
         return [
-            cost + int(cost * extra * (unit[0] >= queries)) for cost, unit in zip(self.costs, self.units, strict=True)
+            cost + int(cost * extra * (numbers[0] >= queries))
+            for cost, numbers in zip(self.costs, self.units.numbers, strict=True)
         ]
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "ScoreSlice":
@@ -111,8 +114,9 @@ class ScoreSlice:
             scoring_slice.on_host()
 
 
-def _units(sequences: Sequences, work: Score) -> list[tuple[int, ...]]:
-    """Units in ascending length: a pair is one unit; of a matrix first every query, then every document."""
+def _groups(sequences: Sequences, work: Score) -> list[tuple[int, ...]]:
+    """The sequences of each unit, in ascending length, before long ones are cut: a pair is one unit; of a matrix first
+    every query, then every document."""
     lengths, queries = sequences.lengths.tolist(), work.queries
     if work.layout is Layout.PAIRS:
         pairs = [(index, queries + index) for index in range(queries)]

@@ -4,25 +4,43 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits, Units
 from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.sequences import PackedSequences, Sequences
-from gpu_worker.ragged.batch import Counts
+from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
+from gpu_worker.ragged.sequence_cache import SequenceCache
 from shared.errors import Internal
 
 
 class TextJob:
-    """Sequences in units; the sequences of a unit are computed in the same step."""
+    """Sequences in units; the sequences of a unit are computed in the same step, or a long one in pieces.
 
-    def __init__(self, sequences: Sequences, units: Sequence[tuple[int, ...]]) -> None:
-        """`units`: the numbers of each unit's sequences, in the order in which units are served."""
-        self.sequences, self.units = sequences, units
-        lengths = sequences.lengths.tolist()
-        self.costs: Sequence[int] = [sum(lengths[number] for number in unit) for unit in units]
+    `caches`: by number, those of the sequences whose pieces are being computed.
+    """
+
+    def __init__(self, sequences: Sequences, groups: Sequence[tuple[int, ...]], limits: PieceLimits = WHOLE) -> None:
+        """`groups`: the numbers of the sequences of each unit, in the order in which units are served, before long ones
+        are cut. Raises InputTooLong for a sequence that has more tokens than the device may keep."""
+        limits.check(sequences)
+        self.sequences = sequences
+        self.units = Units.of(sequences, groups, limits.longest)
+        self.costs: Sequence[int] = self.units.tokens
+        self.room: Sequence[int] = self.units.room
+        self.caches: dict[int, SequenceCache] = {}
         self.finite = True
 
-    def sequence_numbers(self, start: int, stop: int) -> Counts:
-        """Numbers of the sequences of units `start` to `stop`, ascending."""
-        return np.array(sorted(number for unit in self.units[start:stop] for number in unit), dtype=np.int64)
+    def selection(self, start: int, stop: int) -> Selection:
+        """What units `start` to `stop` have of the sequences. Makes caches for those that are cut."""
+        numbers, starts, stops = self.units.ranges(start, stop)
+        lengths = self.sequences.lengths
+        for number in numbers[stops - starts < lengths[numbers]].tolist():
+            if number not in self.caches:
+                self.caches[number] = SequenceCache(int(lengths[number]))
+        return Selection(sequences=self.sequences, numbers=numbers, starts=starts, stops=stops, caches=self.caches)
+
+    def drop_caches(self, selection: Selection) -> None:
+        """Gives back what was kept of the sequences that end in the selection, which was computed."""
+        for number in selection.numbers[selection.ended].tolist():
+            self.caches.pop(number, None)
 
     def note_finite(self, packed: PackedSequences, outputs: Outputs) -> None:
         """Notes whether the model's hidden states of these sequences were finite numbers."""

@@ -21,20 +21,21 @@ from gpu_worker.kernels.maxsim.comparison import Mask, MaxSimKernel, Texts
 from gpu_worker.kernels.rows import choice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
-from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch
+from gpu_worker.ragged.texts import PackedTexts
+from gpu_worker.ragged.token_types import Counts, Ids
 from gpu_worker.ragged.upload import Upload, UploadedArray
 from shared.vectors import Layout
 
 
 class Outputs:
-    """The outputs of one step."""
+    """The outputs of one step, of the texts that end in it."""
 
     def __init__(
-        self, batch: RaggedBatch | None, device: torch.device, heads: Heads, dropped: Ids, maxsim: MaxSimKernel
+        self, texts: PackedTexts, device: torch.device, heads: Heads, dropped: Ids, maxsim: MaxSimKernel
     ) -> None:
-        """`batch`: None where no job has sequences in the step. `dropped`: special ids without a lexical weight."""
+        """`dropped`: special ids without a lexical weight."""
         self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
-        self._optional_batch, self._heads, self._dropped = batch, heads, dropped
+        self._texts, self._heads, self._dropped = texts, heads, dropped
         self._dense: dict[RowFormat, RowGroup] = {}
         self._skips: dict[RowFormat, list[Counts]] = {}
         self._tokens: dict[RowFormat, RowGroup] = {}
@@ -45,11 +46,6 @@ class Outputs:
         self._computations: list[Callable[[Tensor, StepDownload], None]] = []
         self._rows_in_place: Tensor | None = None
         self._finite_tokens: DownloadedArray | None = None
-
-    @property
-    def _batch(self) -> RaggedBatch:
-        assert self._optional_batch is not None
-        return self._optional_batch
 
     # On the host, while the step is packed: requests of the job slices.
 
@@ -113,16 +109,16 @@ class Outputs:
 
     def texts_of(self, packed: PackedSequences) -> Texts:
         """Places of the sequences' tokens in the batch."""
-        offsets = self._batch.offsets
+        offsets = self._texts.offsets
         return Texts(starts=offsets[packed.places], lengths=np.diff(offsets)[packed.places])
 
     def selected_mask(self) -> Mask | None:
         """Mask [T] of the batch: tokens of documents that were not selected are left out. None where all count."""
         if all(packed.sequences.selected.all() for packed, _ in self._in_place):
             return None
-        mask: Mask = np.ones(self._batch.total, dtype=np.bool_)
+        mask: Mask = np.ones(self._texts.total, dtype=np.bool_)
         for packed, _ in self._in_place:
-            mask[self._batch.rows_of(packed.places)] = packed.sequences.selected_in(packed.numbers)
+            mask[self._texts.rows_of(packed.places)] = packed.sequences.selected_in(packed.numbers)
         return mask
 
     # On the host again, once the download arrived.
@@ -135,12 +131,12 @@ class Outputs:
     def _finite_sequences(self) -> Mask:
         """Sequences of the batch whose hidden states are all finite numbers, [S]."""
         assert self._finite_tokens is not None
-        finite: Mask = np.logical_and.reduceat(self._finite_tokens.array, self._batch.offsets[:-1])
+        finite: Mask = np.logical_and.reduceat(self._finite_tokens.array, self._texts.offsets[:-1])
         return finite
 
     def _selected_rows(self, packed: PackedSequences) -> Counts:
         """Rows of the batch that belong to selected tokens, one sequence after the other."""
-        return self._batch.rows_of(packed.places)[packed.sequences.selected_in(packed.numbers)]
+        return self._texts.rows_of(packed.places)[packed.sequences.selected_in(packed.numbers)]
 
     def _plan_dense(self, upload: Upload) -> None:
         """Pools the rows of all formats at once; the rows of a format lie together."""
@@ -150,7 +146,7 @@ class Outputs:
         assert head is not None
         places = np.concatenate([group.index for group in groups])
         skip = np.concatenate([skip for row_format in self._dense for skip in self._skips[row_format]])
-        offsets = self._batch.offsets
+        offsets = self._texts.offsets
         pool = head.plan(offsets[places], np.diff(offsets)[places], skip, upload)
         counts = [len(group) for group in groups]
 
@@ -167,7 +163,7 @@ class Outputs:
         if not groups and not self._in_place:
             return
         assert head is not None
-        gathers = [_Gather(group.index, self._batch.total, upload) for group in groups]
+        gathers = [_Gather(group.index, self._texts.total, upload) for group in groups]
         finish_in_place = self._plan_rows_in_place(upload) if self._in_place else None
 
         def compute(hidden: Tensor, download: StepDownload) -> None:
@@ -186,9 +182,9 @@ class Outputs:
             (only,) = row_formats
             return lambda rows: self._kernels.finished(rows, None, only.dimensions, only.unit)
         assert not any(row_format.dimensions for row_format in row_formats)
-        unit = np.ones(self._batch.total, dtype=np.bool_)
+        unit = np.ones(self._texts.total, dtype=np.bool_)
         for packed, row_format in self._in_place:
-            unit[self._batch.rows_of(packed.places)] = row_format.unit
+            unit[self._texts.rows_of(packed.places)] = row_format.unit
         mask = upload.add_array(unit)
         return lambda rows: torch.where(mask.tensor[:, None], F.normalize(rows.float(), dim=1), rows)
 
@@ -196,14 +192,14 @@ class Outputs:
         """Classifies the requested sequences, and the requested tokens."""
         if self._logits.requested:
             assert self._heads.classifier is not None
-            classify = self._heads.classifier.plan(self._batch, self._logits.index, upload)
+            classify = self._heads.classifier.plan(self._texts, self._logits.index, upload)
             self._computations.append(
                 lambda hidden, download: self._download_logits(self._logits, classify(hidden), download)
             )
         if self._token_logits.requested:
             head = self._heads.token_classifier
             assert head is not None
-            gather = _Gather(self._token_logits.index, self._batch.total, upload)
+            gather = _Gather(self._token_logits.index, self._texts.total, upload)
             self._computations.append(
                 lambda hidden, download: self._download_logits(self._token_logits, head(gather(hidden)), download)
             )
@@ -217,7 +213,7 @@ class Outputs:
         groups = list(self._sparse.values())
         if not groups:
             return
-        head, batch = self._heads.sparse, self._batch
+        head, batch = self._heads.sparse, self._texts
         places = np.concatenate([group.places for group in groups])
         counts = [len(group.places) for group in groups]
         lengths = np.diff(batch.offsets)[places]

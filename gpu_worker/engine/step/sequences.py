@@ -1,16 +1,16 @@
-"""The sequences of a job, and the sequences of a step packed into one batch. No I/O."""
+"""The sequences of a job, and which of them, or of their tokens, a step computes. No I/O."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch, row_ranges
-from gpu_worker.ragged.token_types import TokenTypes
-from gpu_worker.ragged.upload import Upload
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.texts import row_ranges
+from gpu_worker.ragged.token_types import Counts, Ids
 from shared.jobs import Job
 
 TokenMask = npt.NDArray[np.bool_]
@@ -68,8 +68,50 @@ class Sequences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a step computes of a job: of the sequences `numbers` [n], ascending, the tokens `starts` to `stops` - 1 [n].
+
+    `caches` has, by number, the caches of the sequences that are computed in pieces.
+    """
+
+    sequences: Sequences
+    numbers: Counts
+    starts: Counts
+    stops: Counts
+    caches: dict[int, SequenceCache] = field(default_factory=dict)
+
+    @classmethod
+    def of_whole(cls, sequences: Sequences, numbers: Counts) -> "Selection":
+        """Selects all tokens of the sequences `numbers`."""
+        return cls(
+            sequences=sequences, numbers=numbers, starts=np.zeros_like(numbers), stops=sequences.lengths[numbers]
+        )
+
+    @property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Whether each sequence ends in the step: [n]."""
+        ends: TokenMask = self.stops == self.sequences.lengths[self.numbers]
+        return ends
+
+    @property
+    def whole(self) -> npt.NDArray[np.bool_]:
+        """Whether each sequence is computed in this step alone: [n]."""
+        computed: TokenMask = self.ended & (self.starts == 0)
+        return computed
+
+    def pieces(self) -> list[Piece]:
+        """The pieces of the sequences that are not computed in this step alone."""
+        chosen = ~self.whole
+        bounds = (array[chosen].tolist() for array in (self.numbers, self.starts, self.stops))
+        return [
+            Piece(self.sequences.ids_of(number), start, stop, self.caches[number])
+            for number, start, stop in zip(*bounds, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedSequences:
-    """Sequences of one job in a step: their `numbers` [n] in the job, ascending, and `places` [n] in the batch."""
+    """Sequences of one job that end in a step: their `numbers` [n] in the job, ascending, and `places` [n] in it."""
 
     sequences: Sequences
     numbers: Counts
@@ -93,53 +135,3 @@ class PackedSequences:
     def __len__(self) -> int:
         """Number of sequences: n."""
         return len(self.numbers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """All sequences of a step in one batch, sorted by length and then by unattended tail.
-
-    `batch` is None where no job has a sequence in the step. `packed`: the sequences of each job slice, in their order.
-    """
-
-    batch: RaggedBatch | None
-    packed: list[PackedSequences]
-
-    @classmethod
-    def pack(
-        cls,
-        selections: Sequence[tuple[Sequences, Counts]],
-        device: torch.device,
-        uncounted: int | None,
-        types: TokenTypes | None,
-        upload: Upload,
-    ) -> "Step":
-        """Packs the sequences of all job slices of a step.
-
-        `selections`: for each job slice the sequences of its job, and the numbers of those in the step, ascending.
-        `uncounted`, `types` and `upload`: see `RaggedBatch.pack`.
-        """
-        texts = [sequences.ids_of(number) for sequences, numbers in selections for number in numbers.tolist()]
-        seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in selections])
-        tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in selections])
-        lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in selections])
-        order = np.lexsort((tails, lengths))
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        ends = np.cumsum([len(numbers) for _, numbers in selections])
-        packed = [
-            PackedSequences(sequences=sequences, numbers=numbers, places=slice_places)
-            for (sequences, numbers), slice_places in zip(selections, np.split(places, ends[:-1]), strict=True)
-        ]
-        if not texts:
-            return cls(batch=None, packed=packed)
-        batch = RaggedBatch.pack(
-            [texts[place] for place in order.tolist()],
-            device,
-            uncounted,
-            types=types,
-            second_segments=seconds[order].tolist(),
-            tails=tails[order].tolist(),
-            upload=upload,
-        )
-        return cls(batch=batch, packed=packed)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.launched import SpanAttention, reach
-from gpu_worker.ragged.batch import Span
+from gpu_worker.kernels.attention.launched import SpanAttention, ends, reach
+from gpu_worker.ragged.spans import Span
 
 PACKAGE = "flash_attn_interface"
 HEADS = (64, 128, 256)
@@ -39,20 +39,30 @@ class Hopper(SpanAttention):
     def attend_span(
         self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
     ) -> Tensor:
-        left, right = (-1, -1) if terms.window is None else reach(terms)
-        output: Tensor = torch.ops.selvage.hopper_attention(
-            q,
-            k,
-            torch.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0),
-            span.cu_seqlens,
-            span.longest,
-            None if span.keys is None else span.keys.counts,
-            terms.scale,
-            terms.causal,
-            left,
-            right,
-        )
-        return output
+        counts = None if span.keys is None else span.keys.counts
+        return _launch(q, k, v, (span.cu_seqlens, span.cu_seqlens), (span.longest, span.longest), counts, terms)
+
+    def attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
+        bounds = ends(len(q), q.device), ends(len(k), q.device)
+        return _launch(q, k, v, bounds, (len(q), len(k)), None, terms)
+
+
+def _launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bounds: tuple[Tensor, Tensor],
+    longest: tuple[int, int],
+    counts: Tensor | None,
+    terms: AttentionTerms,
+) -> Tensor:
+    """Launches the kernel with `bounds` and `longest` of queries and of keys; `counts`: the keys that count."""
+    left, right = (-1, -1) if terms.window is None else reach(terms)
+    finite_v = torch.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0)
+    output: Tensor = torch.ops.selvage.hopper_attention(
+        q, k, finite_v, *bounds, *longest, counts, terms.scale, terms.causal, left, right
+    )
+    return output
 
 
 @torch.library.custom_op("selvage::hopper_attention", mutates_args=())
@@ -60,15 +70,18 @@ def hopper_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    ends: Tensor,
-    longest: int,
+    query_ends: Tensor,
+    key_ends: Tensor,
+    most_queries: int,
+    most_keys: int,
     keys: Tensor | None,
     scale: float,
     causal: bool,
     left: int,
     right: int,
 ) -> Tensor:
-    """q [T, H, D], k and v [T, Hkv, D], `ends` [S + 1] int32, `keys` [S] int32 numbers of keys that count -> [T, H, D].
+    """q [T, H, D], k and v [K, Hkv, D], their ends [S + 1] int32, `keys` [S] int32 numbers of keys that count
+    -> [T, H, D].
 
     It is an operator of our own, so that a compiler leaves it as it is: only late versions of the package register one.
     """
@@ -80,10 +93,10 @@ def hopper_attention(
         q,
         k,
         v,
-        cu_seqlens_q=ends,
-        cu_seqlens_k=ends,
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
+        cu_seqlens_q=query_ends,
+        cu_seqlens_k=key_ends,
+        max_seqlen_q=most_queries,
+        max_seqlen_k=most_keys,
         seqused_k=keys,
         softmax_scale=scale,
         causal=causal,

@@ -39,13 +39,15 @@ class AttentionTerms:
     softcap: float | None = None
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def mask(self, length: int, attended: int, device: torch.device) -> Tensor | None:
-        """Mask [L, A] bool: True where token i (row) may see token j of the first A; None where all may be seen."""
-        if not self.causal and not self.reaches_less_than(length):
+    def mask(self, length: int, attended: int, device: torch.device, past: int = 0) -> Tensor | None:
+        """Mask [L, A] bool: True where token `past` + i (row) may see token j of the first A; None where all may be
+        seen."""
+        end = past + length
+        if not self.causal and not self.reaches_less_than(end):
             return None
-        rows, columns = torch.arange(length, device=device)[:, None], torch.arange(attended, device=device)
+        rows, columns = torch.arange(past, end, device=device)[:, None], torch.arange(attended, device=device)
         distance = rows - columns
-        allowed = distance.abs() < (length if self.window is None else self.window)
+        allowed = distance.abs() < (end if self.window is None else self.window)
         if self.causal:
             allowed &= distance >= 0
         if self.chunk is not None:
@@ -67,13 +69,18 @@ class PackedAttention(Protocol):
     capturable: bool
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
-        """Computes attention: query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
+        """Computes attention: query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]. The batch has no later
+        pieces."""
+
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        """Computes attention of the last n of a sequence's first K tokens: query [H, n, D], key and value [Hkv, K, D]
+        -> [n, H, D]. The terms have no bias."""
 
 
-def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int) -> Tensor:
-    """Computes softmax attention, written out: query [..., H, L, D], key and value [..., Hkv, L, D] -> [..., H, L, D].
+def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
+    """Computes softmax attention, written out: query [..., H, L, D], key and value [..., Hkv, K, D] -> [..., H, L, D].
 
-    Only the first `attended` keys count.
+    Only the first `attended` keys count. `past` keys precede the first query.
     """
     bias = None if terms.bias is None else terms.bias(query, key)[..., :attended]
     key, value = key[..., :attended, :], value[..., :attended, :]
@@ -85,7 +92,7 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, a
         scores = scores.add_(bias)
     if terms.softcap is not None:
         scores = scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
-    mask = terms.mask(query.shape[-2], attended, query.device)
+    mask = terms.mask(query.shape[-2], attended, query.device, past)
     if mask is not None:
         scores = scores.masked_fill_(~mask, float("-inf"))
     return torch.matmul(torch.softmax(scores, dim=-1), value)
@@ -103,6 +110,10 @@ class OneByOne:
             rows = slice(int(start), int(stop))
             output[rows] = explicit(query[:, rows], key[:, rows], value[:, rows], terms, keys).transpose(0, 1)
         return output
+
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        keys = key.shape[1]
+        return explicit(query, key, value, terms, keys, keys - query.shape[1]).transpose(0, 1)
 
 
 def terms_of(

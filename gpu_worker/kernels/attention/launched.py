@@ -5,7 +5,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.ragged.batch import RaggedBatch, Span
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.spans import Span
 
 
 class SpanAttention:
@@ -38,11 +39,29 @@ class SpanAttention:
             ]
         )
 
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        """See `PackedAttention`: the kernels line up the last query with the last key, as pieces do."""
+        assert terms.softcap is None
+        assert terms.bias is None
+        if terms.chunk is not None:
+            return self._equal_runs.attend_piece(query, key, value, terms)
+        q, k, v = (states.transpose(0, 1) for states in (query, key, value))
+        return self.attend_keys(q, k, v, terms)
+
+    def attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
+        """Launches the kernel: q [n, H, D], the last tokens of k and v [K, Hkv, D] -> [n, H, D]."""
+        raise NotImplementedError
+
     def attend_span(
         self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
     ) -> Tensor:
         """Launches the kernel: q, k, v [t, H, D] of a span, `all_k`, `all_v` [T, H, D] of the batch -> [t, H, D]."""
         raise NotImplementedError
+
+
+def ends(count: int, device: torch.device) -> Tensor:
+    """Where the only sequence of a launch begins and ends: [0, count] int32, made on the device without a wait."""
+    return torch.arange(2, dtype=torch.int32, device=device) * count
 
 
 def reach(terms: AttentionTerms) -> tuple[int, int]:

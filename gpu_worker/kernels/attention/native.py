@@ -39,6 +39,15 @@ class NativeAttention:
             return self._attend(_filled(query), _filled(key), _filled(value), batch, terms)[..., :width]
         return self._attend(query, key, value, batch, terms)
 
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        width, tokens, keys = value.shape[-1], query.shape[1], key.shape[1]
+        if query.shape[-1] % HEAD_STEP or width % HEAD_STEP:
+            if not self._fills:
+                return self._otherwise.attend_piece(query, key, value, terms)
+            query, key, value = (_filled(states) for states in (query, key, value))
+        layout = torch.tensor([[0, tokens, 0, keys, keys - tokens]])
+        return attention(query, key, value, layout, terms, None)[..., :width]
+
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if terms.bias is None:
             return attention(query, key, value, torch.from_numpy(batch.layout), terms, None)

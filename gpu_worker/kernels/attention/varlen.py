@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.launched import SpanAttention, reach
-from gpu_worker.ragged.batch import Span
+from gpu_worker.kernels.attention.launched import SpanAttention, ends, reach
+from gpu_worker.ragged.spans import Span
 
 
 class Varlen(SpanAttention):
@@ -34,14 +34,20 @@ class Varlen(SpanAttention):
         self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
     ) -> Tensor:
         options = self._options(terms, grouped=q.shape[1] != k.shape[1])
-        ends, longest = span.cu_seqlens, span.longest
-        key_ends, longest_key = ends, longest
+        query_ends, longest = span.cu_seqlens, span.longest
+        key_ends, longest_key = query_ends, longest
         if span.keys is not None and "seqused_k" in self._arguments:
             options["seqused_k"] = span.keys.counts
         elif span.keys is not None:
             k, v = (states.index_select(0, span.keys.rows) for states in (all_k, all_v))
             key_ends, longest_key = span.keys.cu_seqlens, span.keys.longest
-        output: Tensor = self._attend(q, k, v, ends, key_ends, longest, longest_key, **options)
+        output: Tensor = self._attend(q, k, v, query_ends, key_ends, longest, longest_key, **options)
+        return output
+
+    def attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
+        sides = (ends(len(states), q.device) for states in (q, k))
+        options = self._options(terms, grouped=q.shape[1] != k.shape[1])
+        output: Tensor = self._attend(q, k, v, *sides, len(q), len(k), **options)
         return output
 
     def _options(self, terms: AttentionTerms, *, grouped: bool) -> dict[str, Any]:

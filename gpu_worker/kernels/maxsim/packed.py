@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
-from gpu_worker.ragged.batch import Counts, row_ranges
+from gpu_worker.ragged.texts import row_ranges
+from gpu_worker.ragged.token_types import Counts
 from gpu_worker.ragged.upload import to_device
 from shared.vectors import Layout
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, WeightedRanges
 from gpu_worker.kernels.rows.packing import pack
-from gpu_worker.ragged.batch import row_ranges
+from gpu_worker.ragged.texts import row_ranges
 from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, PackedAttention
+from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
@@ -43,6 +44,8 @@ class PackedEncoder(Encoder):
         return self._run(batch, counter), counter.calls
 
     def _run(self, batch: RaggedBatch, attention: PackedAttention) -> Tensor:
+        if batch.pieces:
+            attention = PieceAttention(attention)
         types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
         with self.order:
             output = self.model(
@@ -69,3 +72,6 @@ class _AttentionCounter:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         self.calls += 1
         return self.attention(query, key, value, batch, terms)
+
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        return self.attention.attend_piece(query, key, value, terms)

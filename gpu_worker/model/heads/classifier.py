@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.pooling import Pooling
 from gpu_worker.model.heads.transformers_head import TransformersHead
-from gpu_worker.ragged.batch import Counts, RaggedBatch
+from gpu_worker.ragged.texts import PackedTexts
+from gpu_worker.ragged.token_types import Counts
 from gpu_worker.ragged.upload import Upload
 
 ToLogits = Callable[[Tensor], Tensor]
@@ -18,11 +19,11 @@ ToLogits = Callable[[Tensor], Tensor]
 class SequenceClassifier(nn.Module):
     """Logits of whole texts."""
 
-    def plan(self, batch: RaggedBatch, places: Counts, upload: Upload) -> ToLogits:
+    def plan(self, batch: PackedTexts, places: Counts, upload: Upload) -> ToLogits:
         """Prepares on the host what computes the logits of the texts at `places` [n] of the batch."""
         raise NotImplementedError
 
-    def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
+    def forward(self, hidden: Tensor, batch: PackedTexts) -> Tensor:
         """Logits of all texts of a batch: hidden [T, H] -> [S, labels] float32."""
         upload = Upload(hidden.device)
         to_logits = self.plan(batch, np.arange(len(batch.lengths)), upload)
@@ -49,7 +50,7 @@ class HeadClassifier(SequenceClassifier):
         super().__init__()
         self.head, self.pooling, self.padding = head, pooling, padding
 
-    def plan(self, batch: RaggedBatch, places: Counts, upload: Upload) -> ToLogits:
+    def plan(self, batch: PackedTexts, places: Counts, upload: Upload) -> ToLogits:
         if self.pooling == LATE:
             mean = _pooling(batch, places, "mean", upload)
             return lambda hidden: mean(self.head(hidden[:, None]))
@@ -59,7 +60,7 @@ class HeadClassifier(SequenceClassifier):
         pooled = _pooling(batch, places, self.pooling, upload)
         return lambda hidden: self.head(pooled(hidden).to(hidden.dtype)[:, None]).float()
 
-    def _last_real(self, batch: RaggedBatch) -> Counts:
+    def _last_real(self, batch: PackedTexts) -> Counts:
         """Rows [S] of each text's last token that is not padding; the first row of a text of padding alone."""
         starts, rows = batch.offsets[:-1], np.arange(batch.total)
         real: Counts = np.where(batch.tokens == self.padding, -1, rows)
@@ -73,7 +74,7 @@ class PooledClassifier(SequenceClassifier):
         super().__init__()
         self.dense = dense
 
-    def plan(self, batch: RaggedBatch, places: Counts, upload: Upload) -> ToLogits:
+    def plan(self, batch: PackedTexts, places: Counts, upload: Upload) -> ToLogits:
         starts, lengths = batch.offsets[places], np.diff(batch.offsets)[places]
         return self.dense.plan(starts, lengths, np.zeros_like(lengths), upload)
 
@@ -91,7 +92,7 @@ class YesNoClassifier(SequenceClassifier):
         self.rows: Tensor
         self.softcap = softcap
 
-    def plan(self, batch: RaggedBatch, places: Counts, upload: Upload) -> ToLogits:
+    def plan(self, batch: PackedTexts, places: Counts, upload: Upload) -> ToLogits:
         last = _pooling(batch, places, "lasttoken", upload)
         return lambda hidden: self._odds(last(hidden))
 
@@ -103,7 +104,7 @@ class YesNoClassifier(SequenceClassifier):
         return logits[:, :1] - logits[:, 1:] if len(self.rows) == 2 else logits
 
 
-def _pooling(batch: RaggedBatch, places: Counts, mode: str, upload: Upload) -> Pooling:
+def _pooling(batch: PackedTexts, places: Counts, mode: str, upload: Upload) -> Pooling:
     lengths = np.diff(batch.offsets)[places]
     return Pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), upload)
 

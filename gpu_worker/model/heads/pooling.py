@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.rows import choice
 from gpu_worker.kernels.rows.interface import PoolRows, WeightedRanges
-from gpu_worker.ragged.batch import Counts, RaggedBatch, row_ranges
+from gpu_worker.ragged.batch import Counts, RaggedBatch
+from gpu_worker.ragged.texts import row_ranges
 from gpu_worker.ragged.upload import Upload
 
 

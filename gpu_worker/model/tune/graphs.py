@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune.graph_sizes import Bucket, smallest
-from gpu_worker.ragged.batch import RaggedBatch, Span
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.spans import Span
 from gpu_worker.ragged.upload import UploadedArray
 
 Replay = Callable[[], Tensor]

@@ -169,6 +169,7 @@ class NativeLayer(nn.Module):
         super().__init__()
         self.form, self.rotated, self.head_dim = parts.form, True, parts.head
         self._terms, self._heads = terms, parts.heads
+        self.is_causal = terms.causal
         self._activation, self._gated, self._post_normalised = parts.activation, parts.gated, parts.post_normalised
         self._inputs = linear(*parts.inputs)
         self._output, self._inner, self._down = (linear(part) for part in (parts.output, parts.inner, parts.down))

@@ -15,6 +15,7 @@ from gpu_worker.engine.jobs.max_sim import MaxSimJob
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences
+from gpu_worker.engine.step.step import NOTHING
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim
 from gpu_worker.loop.interface import JobSlice
@@ -282,8 +283,8 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
 
     def scored(asked: MaxSim, half_width: int) -> np.ndarray:
         job, download = MaxSimJob(Job(id=1, work=asked), asked, 1e6, half_width), StepDownload()
-        nothing = job.sequence_numbers(0, 2)
-        outputs = Outputs(None, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
+        nothing = job.selection(0, 2).numbers
+        outputs = Outputs(NOTHING, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
         packed_sequences = PackedSequences(sequences=job.sequences, numbers=nothing, places=nothing)
         step_slice = job.step_slice(JobSlice(job=job, start=0, stop=2), packed_sequences)
         step_slice.request_outputs(outputs)

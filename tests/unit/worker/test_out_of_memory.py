@@ -16,7 +16,7 @@ from gpu_worker.engine import engine as engine_module
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.encode import EncodeSlice
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.sequences import Step
+from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob
 from gpu_worker.model.loading import Model, load
@@ -71,7 +71,7 @@ def packing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     pack = Step.pack
 
     def packed(chosen: Any, *arguments: Any) -> Step:
-        crowded.heed(sum(int(sequences.lengths[numbers].sum()) for sequences, numbers in chosen))
+        crowded.heed(sum(int((each.stops - each.starts).sum()) for each in chosen))
         return pack(chosen, *arguments)
 
     patch.setattr(engine_module.Step, "pack", packed)

@@ -136,7 +136,7 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
         aside &= set(costs)
         waits = {job: sum(left) for job, left in costs.items() if job not in aside}
         assert (len(queue), queue.waiting_tokens) == (len(waits), sum(waits.values()))
-        assert queue.tokens_aside == sum(sum(costs[job]) for job in aside)
+        assert queue.tokens_unserved == sum(sum(costs[job]) for job in aside)
         assert queue.backlogs() == counted({job: (*told[job], tokens) for job, tokens in waits.items()})
 
 
@@ -154,7 +154,7 @@ def test_a_job_that_is_set_aside_waits_for_nobody() -> None:
     queue.add_job(1, [16] * 100, key="a")
     queue.set_aside(1)
     queue.set_aside(1)
-    assert (queue.waiting_tokens, len(queue), queue.tokens_aside, queue.next_step(64)) == (0, 0, 1600, {})
+    assert (queue.waiting_tokens, len(queue), queue.tokens_unserved, queue.next_step(64)) == (0, 0, 1600, {})
     queue.add_job(2, [16] * 100, key="b")
     for _ in range(5):
         assert set(queue.next_step(64)) == {2}
@@ -164,4 +164,4 @@ def test_a_job_that_is_set_aside_waits_for_nobody() -> None:
         assert {job: len(units) for job, units in queue.next_step(64).items()} == {1: 2, 2: 2}
     queue.set_aside(1)
     queue.remove_job(1)
-    assert (queue.waiting_tokens, queue.tokens_aside) == (70 * 16, 0)
+    assert (queue.waiting_tokens, queue.tokens_unserved) == (70 * 16, 0)

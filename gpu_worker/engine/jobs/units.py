@@ -1,0 +1,101 @@
+"""Units of a job over token ids: sequences, pairs of them, and pieces of long sequences. numpy only."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from gpu_worker.engine.step.sequences import Sequences
+from gpu_worker.ragged.token_types import Counts
+from shared.errors import InputTooLong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceLimits:
+    """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `kept`: most tokens whose keys
+    and values the device keeps."""
+
+    longest: int = 0
+    kept: float = inf
+
+    def check(self, sequences: Sequences) -> None:
+        """Raises InputTooLong for a sequence that would be cut and does not fit into what is kept."""
+        longest = int(sequences.lengths.max(initial=0))
+        if self.longest and longest > max(self.longest, self.kept):
+            raise InputTooLong(
+                f"a sequence has {longest} tokens, and --cache-megabytes holds keys and values of {int(self.kept)}"
+            )
+
+
+WHOLE = PieceLimits()
+"""No sequence is cut."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Units:
+    """Units in the order in which they are served; a piece is a unit, and the pieces of a sequence follow each other.
+
+    `numbers`: of the sequences of each unit. `tokens`: of each unit. `room`: tokens that a unit keeps on the device
+    from its start on, or if negative gives back at its end; empty where no sequence is cut.
+    """
+
+    numbers: list[tuple[int, ...]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    room: list[int] = field(default_factory=list)
+    _ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # by unit, of the pieces
+    _lengths: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @classmethod
+    def of(cls, sequences: Sequences, groups: Sequence[tuple[int, ...]], longest: int) -> "Units":
+        """Cuts sequences of more than `longest` tokens into pieces (0: none); the rest of their group follows as units
+        of one sequence. Sequences with an unattended tail stay whole, since no piece knows where the tail begins."""
+        lengths = sequences.lengths.tolist()
+        cut = {
+            number
+            for number in np.flatnonzero((sequences.lengths > longest) & (sequences.tails == 0)).tolist()
+            if longest
+        }
+        if not cut:
+            tokens = [sum(lengths[number] for number in group) for group in groups]
+            return cls(numbers=list(groups), tokens=tokens, _lengths=sequences.lengths)
+        units = cls(_lengths=sequences.lengths)
+        for group in groups:
+            if cut.isdisjoint(group):
+                units._add(group, sum(lengths[number] for number in group))
+                continue
+            for number in group:
+                units._add_sequence(number, lengths[number], longest if number in cut else lengths[number])
+        return units
+
+    def _add(self, numbers: tuple[int, ...], tokens: int, room: int = 0) -> None:
+        self.numbers.append(numbers)
+        self.tokens.append(tokens)
+        self.room.append(room)
+
+    def _add_sequence(self, number: int, length: int, longest: int) -> None:
+        """Adds a sequence of its own, in pieces of at most `longest` tokens."""
+        for start in range(0, length, longest):
+            stop = min(start + longest, length)
+            if stop - start < length:
+                self._ranges[len(self.numbers)] = (start, stop)
+            room = (length if start == 0 else 0) - (length if stop == length else 0)
+            self._add((number,), stop - start, room)
+
+    def ranges(self, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
+        """The sequences of units `start` to `stop`, ascending, and of each the first token and the one behind the last:
+        three arrays [n]. Pieces of one sequence are joined."""
+        numbers = np.array(sorted({number for unit in self.numbers[start:stop] for number in unit}), dtype=np.int64)
+        starts, stops = np.zeros_like(numbers), self._lengths[numbers]
+        for number, first, last in self._joined(unit for unit in range(start, stop) if unit in self._ranges):
+            place = np.searchsorted(numbers, number)
+            starts[place], stops[place] = first, last
+        return numbers, starts, stops
+
+    def _joined(self, units: Iterable[int]) -> Iterable[tuple[int, int, int]]:
+        """Number, first token and end of the pieces of each sequence among these units."""
+        joined: dict[int, tuple[int, int]] = {}
+        for unit in units:
+            (number,), (start, stop) = self.numbers[unit], self._ranges[unit]
+            joined[number] = (joined[number][0] if number in joined else start, stop)
+        return [(number, *bounds) for number, bounds in joined.items()]

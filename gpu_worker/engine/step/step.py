@@ -1,0 +1,96 @@
+"""A step: what it computes of all jobs, packed into one batch, and the texts that end in it. No I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.engine.step.sequences import PackedSequences, Selection
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.texts import PackedTexts
+from gpu_worker.ragged.token_types import Counts, TokenTypes
+from gpu_worker.ragged.upload import Upload
+
+NOTHING = PackedTexts(lengths=(), offsets=np.zeros(1, dtype=np.int64), tokens=np.zeros(0, dtype=np.int64))
+"""The texts of a step in which none ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a step computes, in one batch: whole sequences, sorted by length and then by unattended tail, then pieces.
+
+    `batch` is None where no job has a sequence in the step. `texts` are those that end in the step, each of them whole:
+    first the whole sequences, where they lie in the batch, then those that end with a piece. `packed`: the sequences of
+    each job slice that end in the step, and their places among `texts`.
+    """
+
+    batch: RaggedBatch | None
+    texts: PackedTexts
+    packed: list[PackedSequences]
+
+    @classmethod
+    def pack(
+        cls,
+        selections: Sequence[Selection],
+        device: torch.device,
+        uncounted: int | None,
+        types: TokenTypes | None,
+        upload: Upload,
+    ) -> "Step":
+        """Packs what the step computes of each job slice. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`."""
+        whole = [(selection.sequences, selection.numbers[selection.whole]) for selection in selections]
+        texts = [sequences.ids_of(number) for sequences, numbers in whole for number in numbers.tolist()]
+        seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in whole])
+        tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in whole])
+        lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in whole])
+        order = np.lexsort((tails, lengths))
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        ends = np.cumsum([len(numbers) for _, numbers in whole])
+        pieces = [piece for selection in selections for piece in selection.pieces()]
+        pieces.sort(key=lambda piece: piece.start > 0)  # the batch wants those that begin a sequence first
+        ended = [piece for piece in pieces if piece.last]
+        packed = [
+            _packed(selection, slice_places, len(order), ended)
+            for selection, slice_places in zip(selections, np.split(places, ends[:-1]), strict=True)
+        ]
+        if not texts and not pieces:
+            return cls(batch=None, texts=NOTHING, packed=packed)
+        batch = RaggedBatch.pack(
+            [texts[place] for place in order.tolist()],
+            device,
+            uncounted,
+            types=types,
+            second_segments=seconds[order].tolist(),
+            tails=tails[order].tolist(),
+            pieces=pieces,
+            upload=upload,
+        )
+        whole_texts = batch.first(len(order), *(piece.sequence for piece in ended)) if pieces else batch
+        return cls(batch=batch, texts=whole_texts, packed=packed)
+
+    def hidden_of_texts(self, hidden: Tensor) -> Tensor:
+        """Hidden states of `texts`, from those of the batch [T, H]; keeps those of pieces until their text ends."""
+        assert self.batch is not None
+        if not self.batch.pieces:
+            return hidden
+        ended = []
+        for piece, rows in zip(self.batch.pieces, self.batch.piece_rows(), strict=True):
+            piece.cache.add_hidden(piece.start, hidden[rows])
+            ended += [piece.cache.hidden] if piece.last else []
+        first = self.batch.offsets[len(self.batch.lengths) - len(self.batch.pieces)]
+        return torch.cat([hidden[:first], *ended])
+
+
+def _packed(selection: Selection, whole_places: Counts, first_ended: int, ended: list[Piece]) -> PackedSequences:
+    """The sequences of a job slice that end in the step: whole ones at `whole_places`, the others from `first_ended` on
+    in the order of `ended`."""
+    whole, ends = selection.whole, selection.ended
+    places = np.zeros(len(selection.numbers), dtype=np.int64)
+    places[whole] = whole_places
+    place_of = {piece.cache: place for place, piece in enumerate(ended, first_ended)}
+    places[ends & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.last]
+    return PackedSequences(sequences=selection.sequences, numbers=selection.numbers[ends], places=places[ends])

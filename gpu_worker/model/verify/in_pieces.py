@@ -1,0 +1,126 @@
+"""Whether long texts may be computed in pieces: the gate's texts, cut in several ways, must give what they give whole.
+
+A layer that looks at the whole text, at later tokens or at anything but its attention gives other numbers in pieces.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.device.memory import ran_out
+from gpu_worker.kernels.attention.interface import is_causal
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.verify.gate import Reference, compare
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.token_types import Ids
+from gpu_worker.repository.files import first_line
+from shared.errors import ModelRefused
+
+GROUP_TOKENS = 2048
+"""Most tokens of texts that are run together, unless one text alone has more: their caches take memory."""
+NumberedText = tuple[int, Ids]
+"""Token ids of a text, and a number that decides how it is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutting:
+    """Whether texts may be cut: `token_bytes` are what the device keeps of a token meanwhile, 0 where texts may not be
+    cut, for the reason `refusal`."""
+
+    token_bytes: int = 0
+    refusal: str = ""
+
+
+def cutting(encoder: Encoder, reference: Reference) -> Cutting:
+    """Finds out whether an encoder computes pieces as it computes whole texts. May raise what means that memory ran
+    out."""
+    packed = encoder.as_written
+    if not isinstance(packed, PackedEncoder):
+        return Cutting(refusal="its texts do not run packed")
+    if not is_causal(packed.model):
+        return Cutting(refusal="its tokens attend to tokens that come later")
+    if packed.token_types is not None:
+        return Cutting(refusal="it reads token types")
+    try:
+        _check(packed, reference)
+        return Cutting(token_bytes=_token_bytes(packed, reference))
+    except ModelRefused as refused:
+        return Cutting(refusal=str(refused))
+    except Exception as error:  # foreign code that was not made for this fails anywhere
+        if ran_out(error):
+            raise
+        return Cutting(refusal=f"{type(packed.model).__name__} fails on a piece of a text: {first_line(error)}")
+
+
+def _token_bytes(packed: PackedEncoder, reference: Reference) -> int:
+    """Bytes that the device keeps of a token, seen with a piece of one token."""
+    cache = SequenceCache(2)
+    piece = Piece(np.resize(reference.probes.texts[0], 2), 0, 1, cache)
+    with torch.inference_mode():
+        cache.add_hidden(0, packed(RaggedBatch.pack([], packed.device, packed.uncounted, pieces=[piece])))
+    return cache.bytes // cache.length
+
+
+def _check(packed: PackedEncoder, reference: Reference) -> None:
+    """Raises ModelRefused where texts in pieces differ from the reference, and from the encoder's own whole texts."""
+    run = partial(run_in_pieces, packed)
+    try:
+        reference.check(packed, reference.whole, run)
+        return
+    except ModelRefused:
+        whole, in_pieces = (reference.among_others(packed, reference.whole, way) for way in (None, run))
+    exact = whole.hidden if packed.dtype == torch.float32 else whole.exact
+    verdict = compare(in_pieces.hidden, exact, whole.hidden, reference.padding_noise, packed.dtype)
+    if verdict:
+        raise ModelRefused(f"its texts do not run in pieces as they run whole: {verdict}")
+
+
+def run_in_pieces(encoder: PackedEncoder, batch: RaggedBatch) -> Tensor:
+    """Hidden states [T, H] of the texts of a batch, each cut in two or three pieces, which run beside a whole text."""
+    texts = np.split(batch.tokens.astype(np.int32), batch.offsets[1:-1])
+    return torch.cat([hidden for group in _groups(list(enumerate(texts))) for hidden in _run_group(encoder, group)])
+
+
+def _groups(texts: list[NumberedText]) -> Iterator[list[NumberedText]]:
+    """Numbered texts in groups of at most GROUP_TOKENS tokens."""
+    group: list[NumberedText] = []
+    for number, text in texts:
+        if group and sum(len(other) for _, other in group) + len(text) > GROUP_TOKENS:
+            yield group
+            group = []
+        group.append((number, text))
+    yield group
+
+
+def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> list[Tensor]:
+    """Hidden states [L, H] of each text."""
+    caches = [SequenceCache(len(text)) for _, text in texts]
+    cuts = [list(pairwise(places(number, len(text)))) for number, text in texts]
+    shortest = min((text for _, text in texts), key=len)
+    for turn in range(max(map(len, cuts))):
+        pieces = [
+            Piece(text, *bounds[turn], cache)
+            for (_, text), bounds, cache in zip(texts, cuts, caches, strict=True)
+            if turn < len(bounds)
+        ]
+        pieces.sort(key=lambda piece: piece.start > 0)
+        step = RaggedBatch.pack([shortest], encoder.device, encoder.uncounted, pieces=pieces)
+        hidden = encoder(step)
+        for piece, rows in zip(step.pieces, step.piece_rows(), strict=True):
+            piece.cache.add_hidden(piece.start, hidden[rows])
+    return [cache.hidden for cache in caches]
+
+
+def places(number: int, length: int) -> list[int]:
+    """Where a text is cut, its beginning and its end included: the first or the last piece has one token, or all are
+    about equal."""
+    ways = ((1,), (length // 2, length - 1), (length // 3, 2 * length // 3))
+    return sorted({0, *ways[number % len(ways)], length})

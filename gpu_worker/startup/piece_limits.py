@@ -1,0 +1,36 @@
+"""How long texts are cut, and how much memory their keys and values may take. Knows no settings and no logs."""
+
+import os
+
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
+from gpu_worker.model.loading import Model
+from shared.load import TURNS_PER_STEP
+
+MEBIBYTE = 1 << 20
+LEAST_CACHE = 2048 * MEBIBYTE
+"""Bytes that a processor keeps for keys and values at least; they are taken only as far as texts need them."""
+MACHINE_SHARE, DEVICE_SHARE = 0.5, 0.25
+"""Largest shares of a machine's memory, and of what the weights leave of an accelerator's, for keys and values."""
+
+
+def cache_bytes(model: Model, megabytes: int) -> int:
+    """Most bytes for keys and values: the user's number, 0 for the default; 0 for a model whose texts are not cut."""
+    if not model.cutting.token_bytes:
+        return 0
+    if megabytes:
+        return megabytes * MEBIBYTE
+    memory = model.placement.memory
+    if memory:
+        return int(DEVICE_SHARE * (memory["limit"] - model.weight_bytes))
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    wanted = max(LEAST_CACHE, model.longest * model.cutting.token_bytes)
+    return min(wanted, int(MACHINE_SHARE * machine))
+
+
+def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
+    """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
+    `kept_bytes`: see `cache_bytes`."""
+    longest = max(1, step_tokens // TURNS_PER_STEP) if chunk_tokens is None else chunk_tokens
+    if not kept_bytes or not longest:
+        return WHOLE
+    return PieceLimits(longest=longest, kept=kept_bytes // model.cutting.token_bytes)
