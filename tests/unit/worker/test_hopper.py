@@ -78,8 +78,8 @@ def test_a_text_that_is_not_finite_reaches_nobody_else(installed: Install) -> No
     others = [*range(9), *range(14, 44)]
     assert torch.allclose(found[others], expected[others], atol=1e-6)
     q, k, v = (each.transpose(0, 1) for each in (query, key, value))
-    span = batch.spans[0]
-    alone = torch.ops.selvage.hopper_attention(q, k, v, span.cu_seqlens, 30, None, 0.5, False, -1, -1)
+    bounds = (*[batch.spans[0].cu_seqlens] * 2, 30, 30)
+    alone = torch.ops.selvage.hopper_attention(q, k, v, *bounds, None, 0.5, False, -1, -1)
     assert torch.isnan(alone[:9]).all()
 
 
@@ -88,7 +88,8 @@ def test_the_operator_says_what_it_gives(installed: Install) -> None:
     installed(hopper_twin.of_2026)
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in (9, 5)], CPU.device)
     q, k, v = (each.transpose(0, 1) for each in states(batch))
-    arguments = (q, k[:, :1], v[:, :1], batch.spans[0].cu_seqlens, 9, None, 0.5, True, -1, -1)
+    bounds = (*[batch.spans[0].cu_seqlens] * 2, 9, 9)
+    arguments = (q, k[:, :1], v[:, :1], *bounds, None, 0.5, True, -1, -1)
     torch.library.opcheck(torch.ops.selvage.hopper_attention.default, arguments)
 
 
