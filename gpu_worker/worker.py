@@ -178,7 +178,7 @@ def _create_loop(
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_limit,
         step_seconds=settings.step_limit(model.placement.step_seconds),
-        kept_tokens=engine.limits.kept,
+        cache_tokens=engine.limits.cache_tokens,
         device_check=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )

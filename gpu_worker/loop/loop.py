@@ -48,19 +48,19 @@ class Loop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = inf,
-        kept_tokens: float = inf,
+        cache_tokens: float = inf,
         report: Report = silent,
         observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
-        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`. `kept_tokens`:
-        most tokens whose keys and values the device keeps. Numbers are `inf` where there is no limit.
+        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
+        `cache_tokens`: most tokens whose keys and values the device keeps. Numbers are `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds = step_tokens, step_seconds
-        self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP), room=kept_tokens)
+        self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP), room=cache_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
         self._open_jobs: dict[int, OpenJob] = {}

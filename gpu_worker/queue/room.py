@@ -16,13 +16,13 @@ class Room(Generic[J]):
 
     def __init__(self, tokens: float = inf) -> None:
         """`tokens`: all the room that there is."""
-        self.tokens, self.kept = tokens, 0
+        self.capacity, self.taken = tokens, 0
         self._of_job: dict[J, int] = {}
         self._line: deque[tuple[J, int]] = deque()
 
     def take(self, job: J, tokens: int) -> bool:
         """Takes room for a job, unless others wait in line or too little is left."""
-        if self._line or self.kept + tokens > self.tokens:
+        if self._line or self.taken + tokens > self.capacity:
             return False
         self._take(job, tokens)
         return True
@@ -34,7 +34,7 @@ class Room(Generic[J]):
     def give_back(self, job: J, tokens: int) -> None:
         """Gives back some of a job's room; a job that has less gives back what it has."""
         returned = min(tokens, self._of_job.get(job, 0))
-        self.kept -= returned
+        self.taken -= returned
         if job in self._of_job:
             self._of_job[job] -= returned
             if not self._of_job[job]:
@@ -42,7 +42,7 @@ class Room(Generic[J]):
 
     def forget(self, job: J) -> None:
         """Gives back all of a job's room, and takes it out of the line; an unknown job is no error."""
-        self.kept -= self._of_job.pop(job, 0)
+        self.taken -= self._of_job.pop(job, 0)
         self.leave_line(job)
 
     def leave_line(self, job: J) -> None:
@@ -52,7 +52,7 @@ class Room(Generic[J]):
 
     def next_in_line(self) -> J | None:
         """Takes room for the first job of the line, and the job out of the line; None where it has to wait."""
-        if not self._line or self.kept + self._line[0][1] > self.tokens:
+        if not self._line or self.taken + self._line[0][1] > self.capacity:
             return None
         job, tokens = self._line.popleft()
         self._take(job, tokens)
@@ -64,5 +64,5 @@ class Room(Generic[J]):
         return len(self._line)
 
     def _take(self, job: J, tokens: int) -> None:
-        self.kept += tokens
+        self.taken += tokens
         self._of_job[job] = self._of_job.get(job, 0) + tokens

@@ -18,14 +18,14 @@ class SequenceCache:
 
     def add_layer_states(self, layer: int, start: int, key: Tensor, value: Tensor) -> None:
         """Keeps key and value [Hkv, n, D] of the piece that begins at token `start`. Layers come in their order."""
-        for kept, states in ((self._keys, key), (self._values, value)):
-            if layer == len(kept):
-                kept.append(states.new_empty(self.length, states.shape[0], states.shape[2]))
-            kept[layer][start : start + states.shape[1]] = states.transpose(0, 1)
+        for buffers, states in ((self._keys, key), (self._values, value)):
+            if layer == len(buffers):
+                buffers.append(states.new_empty(self.length, states.shape[0], states.shape[2]))
+            buffers[layer][start : start + states.shape[1]] = states.transpose(0, 1)
 
     def layer_states(self, layer: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values [Hkv, stop, D] of a layer, of the first `stop` tokens: views."""
-        keys, values = (kept[layer][:stop].transpose(0, 1) for kept in (self._keys, self._values))
+        keys, values = (buffers[layer][:stop].transpose(0, 1) for buffers in (self._keys, self._values))
         return keys, values
 
     def add_hidden(self, start: int, rows: Tensor) -> None:

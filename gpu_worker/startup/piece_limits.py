@@ -33,4 +33,4 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     longest = max(1, step_tokens // TURNS_PER_STEP) if chunk_tokens is None else chunk_tokens
     if not kept_bytes or not longest:
         return WHOLE
-    return PieceLimits(longest=longest, kept=kept_bytes // model.cutting.token_bytes)
+    return PieceLimits(longest=longest, cache_tokens=kept_bytes // model.cutting.token_bytes)

@@ -13,18 +13,18 @@ from shared.errors import InputTooLong
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `kept`: most tokens whose keys
-    and values the device keeps."""
+    """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_tokens`: most tokens whose
+    keys and values the device keeps."""
 
     longest: int = 0
-    kept: float = inf
+    cache_tokens: float = inf
 
     def check(self, sequences: Sequences) -> None:
         """Raises InputTooLong for a sequence that would be cut and does not fit into what is kept."""
         longest = int(sequences.lengths.max(initial=0))
-        if self.longest and longest > max(self.longest, self.kept):
+        if self.longest and longest > max(self.longest, self.cache_tokens):
             raise InputTooLong(
-                f"a sequence has {longest} tokens, and --cache-megabytes holds keys and values of {int(self.kept)}"
+                f"a sequence has {longest} tokens, --cache-megabytes holds keys and values of {int(self.cache_tokens)}"
             )
 
 
