@@ -101,7 +101,7 @@ class WorkerSettings(ServiceSettings):
         None,
         description="Longest piece of a text, in tokens. Longer texts of a causal model are computed over several "
         "steps; between these others have their turn, and the device keeps keys and values of the earlier pieces. 0: "
-        "each text in one step. Default: an eighth of a step.",
+        "each text in one step. Default: a quarter of a step.",
     )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(
         0,

@@ -4,9 +4,11 @@ import os
 
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.model.loading import Model
-from shared.load import TURNS_PER_STEP
 
 MEBIBYTE = 1 << 20
+PIECES_PER_STEP = 4
+"""Pieces of the default length in a full step. Each step reads all weights once: pieces of a quarter cost a twelfth of the
+speed of long texts on a processor, of an eighth twice as much."""
 LEAST_CACHE = 2048 * MEBIBYTE
 """Bytes that a processor keeps for keys and values at least; they are taken only as far as texts need them."""
 MACHINE_SHARE, DEVICE_SHARE = 0.5, 0.25
@@ -30,7 +32,7 @@ def cache_bytes(model: Model, megabytes: int) -> int:
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
     """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
     `kept_bytes`: see `cache_bytes`."""
-    longest = max(1, step_tokens // TURNS_PER_STEP) if chunk_tokens is None else chunk_tokens
+    longest = max(1, step_tokens // PIECES_PER_STEP) if chunk_tokens is None else chunk_tokens
     if not kept_bytes or not longest:
         return WHOLE
     return PieceLimits(longest=longest, cache_tokens=kept_bytes // model.cutting.token_bytes)
