@@ -7,8 +7,7 @@ from gpu_worker.model.loading import Model
 
 MEBIBYTE = 1 << 20
 PIECES_PER_STEP = 4
-"""Pieces of the default length in a full step. Each step reads all weights once: pieces of a quarter cost a twelfth of the
-speed of long texts on a processor, of an eighth twice as much."""
+"""Pieces of the default length in a full step. Each step reads all weights once, so that short pieces cost speed."""
 LEAST_CACHE = 2048 * MEBIBYTE
 """Bytes that a processor keeps for keys and values at least; they are taken only as far as texts need them."""
 MACHINE_SHARE, DEVICE_SHARE = 0.5, 0.25
