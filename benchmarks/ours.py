@@ -23,6 +23,7 @@ from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.step import Step
 from gpu_worker.kernels.attention.choice import choose as choose_attention
 from gpu_worker.kernels.attention.interface import AttentionTerms
@@ -99,6 +100,11 @@ class Ours:
         """Goes on with steps of so many tokens at most; `step_tokens` is what the worker would serve with."""
         assert not self._submitted
         self._loop = Loop(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
+
+    def cut_texts(self, tokens: int) -> None:
+        """Goes on with texts in pieces of so many tokens at most; 0 for whole texts."""
+        assert not self._submitted
+        self._engine.cut_texts(PieceLimits(longest=tokens))
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks import ours, products
 from benchmarks.peers.answering import Refused, answer, texts
+from benchmarks.peers.resident import peak_resident, resident_from_now
 from benchmarks.workloads import Ids
 from shared.errors import ModelRefused
 
@@ -25,7 +26,8 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
     """Loads the engine and gives the work by name.
 
     `embed`: `jobs` is the number of jobs that share the texts, `step_tokens` the most tokens of a step, 0 as the worker
-    chooses at load.
+    chooses at load, `chunk_tokens` the most tokens of a piece, 0 for whole texts. `memory`: resident bytes; from then
+    on `peak memory` counts.
 
     Raises Refused for a number format that the processor emulates, and for what the engine refuses to load.
     """
@@ -40,8 +42,9 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
         raise Refused(str(reason)) from reason
     product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
 
-    def embed(file: str, jobs: int = 1, step_tokens: int = 0) -> Work:
+    def embed(file: str, jobs: int = 1, step_tokens: int = 0, chunk_tokens: int = 0) -> Work:
         all_texts = texts(file)
+        engine.cut_texts(chunk_tokens)
         engine.bound_steps(step_tokens or engine.step_tokens)
         return lambda: dense(engine, all_texts, jobs)
 
@@ -61,6 +64,8 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
         "operations": lambda: product,
         "products": lambda: lambda: product() / engine.linear_flops,  # as tokens
         "maxsim": _maxsim,
+        "memory": lambda: resident_from_now,
+        "peak memory": lambda: peak_resident,
     }
 
 
