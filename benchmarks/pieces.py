@@ -1,8 +1,8 @@
 """Long texts of Qwen3-Embedding-0.6B's shape, as a whole and in pieces: speed, and memory above idle.
 
 Each side is a process of its own, in bfloat16 where the processor makes such products. The vectors of all sides are
-compared with those of whole texts before anything is timed. What a short text waits beside long ones is measured through
-the services, in `published --row short-beside-long`.
+compared with those of whole texts before anything is timed. What a short text waits beside long ones is measured
+through the services, in `published --row short-beside-long`.
 """
 
 import sys

@@ -18,6 +18,13 @@ QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "r
 CHUNKED = ("--enable-chunked-prefill", "--max-num-batched-tokens", "512", "--long-prefill-token-threshold", "128")
 """Steps of 512 tokens with at most 128 of a long text: the numbers of the published runs."""
 UNCHUNKED = ("--no-enable-chunked-prefill",)
+SHORT_STEPS = "steps of 512, chunks of 128"
+"""The name of the setting with the published numbers, at both servers."""
+OUR_CHUNKS = {
+    "": (),
+    "whole texts": ("--chunk-tokens=0",),
+    SHORT_STEPS: ("--step-tokens=512", "--chunk-tokens=128", "--step-milliseconds=0"),
+}
 TINY_LAYERS = 2
 """Layers of every random model of the scale `tiny`. Widths stay: vLLM has no attention for narrow heads."""
 Settings = tuple[str, ...]
@@ -113,7 +120,8 @@ def _token_embeddings(scale: Scale) -> Row:
         dtype="bfloat16",
         max_tokens=8192,
         cases=(Case(name="4 clients", stream=Stream(workload=texts, clients=4)),),
-        vllm={"": UNCHUNKED, "steps of 512, chunks of 128": CHUNKED},
+        ours=OUR_CHUNKS,
+        vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
         reconnecting=True,
         seconds=120.0 if scale == "full" else 60.0,
     )
@@ -198,7 +206,8 @@ def _beside(scale: Scale) -> Row:
             Case(name="alone", stream=short),
             Case(name=f"beside 2 clients of {length} tokens", stream=short, beside=long),
         ),
-        vllm={"": UNCHUNKED, "steps of 512, chunks of 128": CHUNKED},
+        ours=OUR_CHUNKS,
+        vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
         seconds=60.0,
         latency=True,
     )
