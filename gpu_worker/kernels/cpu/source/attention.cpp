@@ -81,30 +81,38 @@ void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bi
 // into powers of two. Returns what the row's earlier sums must be multiplied with.
 template <typename Number>
 float weigh(float* scores, Number* weights, int64_t width, Keys seen, float factor, Running& row) {
-  constexpr int DEGREE = sizeof(Number) == 2 ? 4 : 6;
+  constexpr int DEGREE = sizeof(Number) == 2 ? 3 : 5;
   if (seen.empty()) {
     for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
     return 1.0f;
   }
   std::fill(scores, scores + seen.first, -INFINITE);
   std::fill(scores + seen.last, scores + width, -INFINITE);
-  Vector most = load(scores);
-  for (int64_t column = WIDTH; column < width; column += WIDTH) most = at::vec::maximum(most, load(scores + column));
-  const float top = std::max(largest(most) * factor, row.largest);
+  // Two of each: an operation need not wait for the one before.
+  Vector most[2] = {Vector(-INFINITE), Vector(-INFINITE)};
+  for (int64_t column = 0; column < width; column += 2 * WIDTH) {
+    most[0] = at::vec::maximum(most[0], load(scores + column));
+    most[1] = at::vec::maximum(most[1], load(scores + column + WIDTH));
+  }
+  const float top = std::max(largest(at::vec::maximum(most[0], most[1])) * factor, row.largest);
   if (top == -INFINITE) {  // a bias hides all keys so far
     for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
     return 1.0f;
   }
   const Vector factors(factor), tops(top), zero(0.0f);
-  Vector sums(0.0f);
-  for (int64_t column = 0; column < width; column += WIDTH) {
-    // The difference is rounded once, `top` twice: of huge scores it may be above 0.
-    const Vector power = power_of_two<DEGREE>(at::vec::minimum(at::vec::fmsub(load(scores + column), factors, tops), zero));
-    sums = sums + power;
-    store(weights + column, power);
+  Vector sums[2] = {zero, zero};
+  for (int64_t column = 0; column < width; column += 2 * WIDTH) {
+    for (int64_t part = 0; part < 2; part++) {
+      const int64_t place = column + part * WIDTH;
+      // The difference is rounded once, `top` twice: of huge scores it may be above 0.
+      const Vector below = at::vec::minimum(at::vec::fmsub(load(scores + place), factors, tops), zero);
+      const Vector power = power_of_two<DEGREE>(below);
+      sums[part] = sums[part] + power;
+      store(weights + place, power);
+    }
   }
   const float earlier = row.largest == top ? 1.0f : std::exp2(row.largest - top);
-  row = {top, row.sum * earlier + sum(sums)};
+  row = {top, row.sum * earlier + sum(sums[0] + sums[1])};
   return earlier;
 }
 

@@ -20,7 +20,7 @@ inline Vector gelu(Vector x) {
   series = at::vec::fmadd(t, series, Vector(1.421413741f));
   series = at::vec::fmadd(t, series, Vector(-0.284496736f));
   series = at::vec::fmadd(t, series, Vector(0.254829592f));
-  const Vector tail = series * t * power_of_two<6>(a * a * Vector(-LOG2_E)) * Vector(0.5f);
+  const Vector tail = series * t * power_of_two<5>(a * a * Vector(-LOG2_E)) * Vector(0.5f);
   return x * Vector::blendv(tail, Vector(1.0f) - tail, x > Vector(0.0f));
 }
 

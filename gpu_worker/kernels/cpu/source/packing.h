@@ -3,6 +3,7 @@
 #include <ATen/cpu/vec/vec.h>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "products.h"
 #include "vectors.h"
@@ -48,16 +49,26 @@ inline void pack_values(const float* values, int64_t stride, int64_t count, int6
   std::fill(packed + count * width, packed + filled * width, 0.0f);
 }
 
-inline void pack_values(const BFloat16* values, int64_t stride, int64_t count, int64_t filled, int64_t width,
-                        BFloat16* packed) {
-  for (int64_t row = 0; row < filled; row += 2) {
-    BFloat16* pairs = packed + row * width;
-    const BFloat16 *even = values + row * stride, *odd = even + stride;
-    for (int64_t column = 0; column < width; column++) {
-      pairs[2 * column] = row < count ? even[column] : BFloat16(0.0f);
-      pairs[2 * column + 1] = row + 1 < count ? odd[column] : BFloat16(0.0f);
-    }
+#ifdef CPU_CAPABILITY_AVX512
+// Two rows of `width` numbers, a multiple of 16, as pairs of one column each.
+inline void pair_rows(const BFloat16* even, const BFloat16* odd, int64_t width, BFloat16* pairs) {
+  for (int64_t column = 0; column < width; column += 16) {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + column));
+    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd + column));
+    const __m512i both = _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+    _mm512_storeu_si512(pairs + 2 * column, both);
   }
 }
+
+inline void pack_values(const BFloat16* values, int64_t stride, int64_t count, int64_t filled, int64_t width,
+                        BFloat16* packed) {
+  const std::vector<BFloat16> zeros(width, BFloat16(0.0f));
+  for (int64_t row = 0; row < filled; row += 2) {
+    const BFloat16* even = row < count ? values + row * stride : zeros.data();
+    const BFloat16* odd = row + 1 < count ? values + (row + 1) * stride : zeros.data();
+    pair_rows(even, odd, width, packed + row * width);
+  }
+}
+#endif
 
 }  // namespace selvage

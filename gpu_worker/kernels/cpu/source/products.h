@@ -4,6 +4,8 @@
 #include <c10/util/BFloat16.h>
 #include <cstdint>
 
+#include "vectors.h"
+
 namespace selvage {
 
 inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
@@ -11,9 +13,9 @@ inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multi
 // Numbers of a product's right side that lie together: brgemm wants bfloat16 in pairs along the depth.
 template <typename Number>
 constexpr int64_t TOGETHER = 4 / sizeof(Number);
-// Keys are filled with zeros to a multiple of this, as matrix units want the depth of a product.
+// Keys are filled with zeros to a multiple of this, as matrix units want the depth of a product, and weights two vectors.
 template <typename Number>
-constexpr int64_t DEPTH_STEP = sizeof(Number) == 2 ? 32 : 16;
+constexpr int64_t DEPTH_STEP = sizeof(Number) == 2 ? 32 : 2 * WIDTH;
 
 // Scores have a multiple of so many rows, so that there are few kinds of them to compile.
 constexpr int64_t ROW_STEP = 4;
