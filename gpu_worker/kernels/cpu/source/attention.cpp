@@ -111,7 +111,7 @@ float weigh(float* scores, Number* weights, int64_t width, Keys seen, float fact
       store(weights + place, power);
     }
   }
-  const float earlier = row.largest == top ? 1.0f : std::exp2(row.largest - top);
+  const float earlier = row.largest == top ? 1.0f : first(power_of_two<5>(Vector(row.largest - top)));
   row = {top, row.sum * earlier + sum(sums[0] + sums[1])};
   return earlier;
 }

@@ -41,6 +41,14 @@ inline __m256i rounded(Vector x) {
 inline void store(BFloat16* row, Vector x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), rounded(x)); }
 #endif
 
+inline float first(Vector x) {
+#ifdef CPU_CAPABILITY_AVX512
+  return _mm512_cvtss_f32(x);
+#else
+  return _mm256_cvtss_f32(x);
+#endif
+}
+
 inline float largest(Vector x) {
   return at::vec::vec_reduce_all<float>([](const Vector& a, const Vector& b) { return at::vec::maximum(a, b); }, x);
 }
