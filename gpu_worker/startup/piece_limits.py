@@ -3,7 +3,9 @@
 import os
 
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
+from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
+from shared.card import ModelCard
 from shared.load import TURNS_PER_STEP
 
 MEBIBYTE = 1 << 20
@@ -34,3 +36,21 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     if not kept_bytes or not longest:
         return WHOLE
     return PieceLimits(longest=longest, cache_tokens=kept_bytes // model.cutting.token_bytes)
+
+
+def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
+    """The model's card, with what the limits of pieces mean for its texts."""
+    if not limits.longest:
+        return card_of(model)
+    return card_of(model, chunk_tokens=limits.longest, cache_tokens=int(limits.cache_tokens))
+
+
+def summary(model: Model, card: ModelCard) -> str:
+    """How long texts are computed, in a line for people."""
+    if not card.chunk_tokens:
+        return f"each in one step: {card.whole_texts}"
+    megabytes = card.cache_tokens * model.cutting.token_bytes / MEBIBYTE
+    return (
+        f"in pieces of {card.chunk_tokens} tokens; keys and values of {card.cache_tokens} tokens fit into "
+        f"{megabytes:.0f} MiB"
+    )
