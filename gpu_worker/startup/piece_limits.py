@@ -1,12 +1,12 @@
 """How long texts are cut, and how much memory their keys and values may take. Knows no settings and no logs."""
 
-import os
-
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.model.card import card_of
+from gpu_worker.model.card import CACHE_SETTING, card_of
 from gpu_worker.model.loading import Model
 from shared.card import ModelCard
+from shared.errors import ModelRefused
 from shared.load import TURNS_PER_STEP
+from shared.memory import machine_memory
 
 MEBIBYTE = 1 << 20
 LEAST_CACHE = 2048 * MEBIBYTE
@@ -16,17 +16,22 @@ MACHINE_SHARE, DEVICE_SHARE = 0.5, 0.25
 
 
 def cache_bytes(model: Model, megabytes: int) -> int:
-    """Most bytes for keys and values: the user's number, 0 for the default; 0 for a model whose texts are not cut."""
+    """Most bytes for keys and values: the user's number, 0 for the default; 0 for a model whose texts are not cut.
+
+    Raises ModelRefused where the user's number is more memory than there is.
+    """
     if not model.cutting.token_bytes:
         return 0
+    memory = model.placement.memory
+    available = memory["limit"] - model.weight_bytes if memory else machine_memory()
+    if megabytes * MEBIBYTE > available:
+        raise ModelRefused(f"{CACHE_SETTING} = {megabytes}: there are {available // MEBIBYTE} MiB of memory for it")
     if megabytes:
         return megabytes * MEBIBYTE
-    memory = model.placement.memory
     if memory:
-        return int(DEVICE_SHARE * (memory["limit"] - model.weight_bytes))
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return int(DEVICE_SHARE * available)
     wanted = max(LEAST_CACHE, model.longest * model.cutting.token_bytes)
-    return min(wanted, int(MACHINE_SHARE * machine))
+    return min(wanted, int(MACHINE_SHARE * available))
 
 
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
