@@ -26,6 +26,8 @@ from shared.errors import ModelRefused
 
 GROUP_TOKENS = 2048
 """Most tokens of texts that are run together, unless one text alone has more: their caches take memory."""
+UNPACKED, TWO_SIDED = "its texts do not run packed", "its tokens attend to tokens that come later"
+"""Reasons that hold whatever pieces give: such models are not tried."""
 NumberedText = tuple[int, Ids]
 """Token ids of a text, and a number that decides how it is cut."""
 
@@ -44,9 +46,9 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
     out."""
     packed = encoder.as_written
     if not isinstance(packed, PackedEncoder):
-        return Cutting(refusal="its texts do not run packed")
+        return Cutting(refusal=UNPACKED)
     if not is_causal(packed.model):
-        return Cutting(refusal="its tokens attend to tokens that come later")
+        return Cutting(refusal=TWO_SIDED)
     if packed.token_types is not None:
         return Cutting(refusal="it reads token types")
     try:
