@@ -1,4 +1,4 @@
-"""How long texts are cut, and how much memory their keys and values may take. Knows no settings and no logs."""
+"""Decides how long texts are cut and how much memory their keys and values may take. Knows no settings and no logs."""
 
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.model.card import CACHE_SETTING, card_of
@@ -51,7 +51,7 @@ def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
 
 
 def summary(model: Model, card: ModelCard) -> str:
-    """How long texts are computed, in a line for people."""
+    """Tells people in one line how long texts are computed."""
     if not card.chunk_tokens:
         return f"each in one step: {card.whole_texts}"
     megabytes = card.cache_tokens * model.cutting.token_bytes / MEBIBYTE
