@@ -11,8 +11,9 @@ Whatever else comes, every job is served. All T tokens of a job are in steps bef
 tokens in all: q is the larger of a quantum and the largest unit, B the budget of a step, J the most jobs of its key
 that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, L one more than the
 share of short jobs. s(n) = (6 + ln n) p, and p is the larger of q and the largest short job. Where q is more than
-B / 2, the factor B / (B - q) is 2. A job that waits for room is not served meanwhile: see `Room`. `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py
-holds it under any stream of jobs.
+B / 2, the factor B / (B - q) is 2. `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py
+holds it under any stream of jobs. While a job waits for room it is not served, see `Room`; the bound counts anew from
+when it has some.
 """
 
 from collections.abc import Sequence
