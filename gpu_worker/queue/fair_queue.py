@@ -98,6 +98,8 @@ class FairQueue(Generic[J]):
                 self._count_unserved(waiting, -1)
             else:
                 priority_class.leave(waiting)
+            if waiting.in_line:
+                priority_class.line.remove_job(waiting)
             self._forget(job, waiting)
         self.room.forget(job)
         self._admit_line()
@@ -114,6 +116,7 @@ class FairQueue(Generic[J]):
             waiting.aside = True
             if waiting.in_line:
                 waiting.in_line = False
+                priority_class.line.remove_job(waiting)
                 self.room.leave_line(job)
                 self._admit_line()
             else:
@@ -147,11 +150,11 @@ class FairQueue(Generic[J]):
         return max(self._quantum, (1 << len(self._largest_units.counts)) - 1)
 
     def backlogs(self) -> dict[Priority, Backlog]:
-        """What waits of each priority that has anything waiting, without jobs that are set aside."""
+        """What waits of each priority that has anything waiting: jobs in line as well, but none that is set aside."""
         return {
             priority: priority_class.backlog
             for priority, priority_class in self._classes.items()
-            if priority_class.tokens
+            if priority_class.tokens or priority_class.line.tokens
         }
 
     def __len__(self) -> int:
@@ -201,6 +204,7 @@ class FairQueue(Generic[J]):
         """Lets a job wait for the room that its next unit needs."""
         priority_class, waiting = self._jobs[job]
         priority_class.leave(waiting)
+        priority_class.line.add_job(waiting)
         waiting.in_line = True
         self._count_unserved(waiting, 1)
         self.room.stand_in_line(job, waiting.room[waiting.position])
@@ -208,7 +212,8 @@ class FairQueue(Generic[J]):
     def _admit_line(self) -> None:
         """Lets those be served who stand in line and have room now."""
         while (job := self.room.next_in_line()) is not None:
-            waiting = self._jobs[job][1]
+            priority_class, waiting = self._jobs[job]
+            priority_class.line.remove_job(waiting)
             waiting.in_line, waiting.has_room = False, True
             self._serve_again(job)
 
