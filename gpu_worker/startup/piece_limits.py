@@ -5,10 +5,11 @@ from gpu_worker.model.card import CACHE_SETTING, card_of
 from gpu_worker.model.loading import Model
 from shared.card import ModelCard
 from shared.errors import ModelRefused
-from shared.load import TURNS_PER_STEP
 from shared.memory import machine_memory
 
 MEBIBYTE = 1 << 20
+PIECES_PER_STEP = 4
+"""Pieces of the default length in a full step. Each step reads all weights once, so that short pieces cost speed."""
 LEAST_CACHE = 2048 * MEBIBYTE
 """Bytes that a processor keeps for keys and values at least; they are taken only as far as texts need them."""
 MACHINE_SHARE, DEVICE_SHARE = 0.5, 0.25
@@ -37,7 +38,7 @@ def cache_bytes(model: Model, megabytes: int) -> int:
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
     """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
     `kept_bytes`: see `cache_bytes`."""
-    longest = max(1, step_tokens // TURNS_PER_STEP) if chunk_tokens is None else chunk_tokens
+    longest = max(1, step_tokens // PIECES_PER_STEP) if chunk_tokens is None else chunk_tokens
     if not kept_bytes or not longest:
         return WHOLE
     return PieceLimits(longest=longest, cache_tokens=kept_bytes // model.cutting.token_bytes)

@@ -13,8 +13,8 @@ from shared.errors import InputTooLong
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """How long sequences are cut. `longest`: most tokens of a piece; 0 where every sequence is computed as a whole.
-    `cache_tokens`: most tokens whose keys and values the device keeps."""
+    """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_tokens`: most tokens
+    whose keys and values the device keeps."""
 
     longest: int = 0
     cache_tokens: float = inf
