@@ -41,20 +41,20 @@ class Step:
         upload: Upload,
     ) -> "Step":
         """Packs what the step computes of each job slice. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`."""
-        chosen = [(selection.sequences, selection.numbers[selection.whole]) for selection in selections]
-        texts = [sequences.ids_of(number) for sequences, numbers in chosen for number in numbers.tolist()]
-        seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in chosen])
-        tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in chosen])
-        lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in chosen])
+        whole = [(selection.sequences, selection.numbers[selection.whole]) for selection in selections]
+        texts = [sequences.ids_of(number) for sequences, numbers in whole for number in numbers.tolist()]
+        seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in whole])
+        tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in whole])
+        lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in whole])
         order = np.lexsort((tails, lengths))
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
-        ends = np.cumsum([len(numbers) for _, numbers in chosen])
+        ends = np.cumsum([len(numbers) for _, numbers in whole])
         pieces = [piece for selection in selections for piece in selection.pieces()]
         pieces.sort(key=lambda piece: piece.start > 0)  # the batch wants those that begin a sequence first
-        last_pieces = [piece for piece in pieces if piece.last]
+        ended = [piece for piece in pieces if piece.last]
         packed = [
-            _packed(selection, slice_places, len(order), last_pieces)
+            _packed(selection, slice_places, len(order), ended)
             for selection, slice_places in zip(selections, np.split(places, ends[:-1]), strict=True)
         ]
         if not texts and not pieces:
@@ -69,29 +69,28 @@ class Step:
             pieces=pieces,
             upload=upload,
         )
-        ended_texts = batch.first(len(order), *(piece.sequence for piece in last_pieces)) if pieces else batch
-        return cls(batch=batch, texts=ended_texts, packed=packed)
+        whole_texts = batch.first(len(order), *(piece.sequence for piece in ended)) if pieces else batch
+        return cls(batch=batch, texts=whole_texts, packed=packed)
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
-        """Makes the hidden states of `texts` from those of the batch [T, H]. Those of a piece are kept in the cache of
-        its text until the text ends."""
+        """Hidden states of `texts`, from those of the batch [T, H]; keeps those of pieces until their text ends."""
         assert self.batch is not None
         if not self.batch.pieces:
             return hidden
-        of_ended = []
+        ended = []
         for piece, rows in zip(self.batch.pieces, self.batch.piece_rows(), strict=True):
             piece.cache.add_hidden(piece.start, hidden[rows])
-            of_ended += [piece.cache.hidden] if piece.last else []
+            ended += [piece.cache.hidden] if piece.last else []
         first = self.batch.offsets[len(self.batch.lengths) - len(self.batch.pieces)]
-        return torch.cat([hidden[:first], *of_ended])
+        return torch.cat([hidden[:first], *ended])
 
 
-def _packed(selection: Selection, whole_places: Counts, first_place: int, last_pieces: list[Piece]) -> PackedSequences:
-    """The sequences of a job slice that end in the step, with their places among its texts: whole ones at
-    `whole_places`, those that end with a piece from `first_place` on, in the order of `last_pieces`."""
-    whole, ended = selection.whole, selection.ended
+def _packed(selection: Selection, whole_places: Counts, first_ended: int, ended: list[Piece]) -> PackedSequences:
+    """The sequences of a job slice that end in the step: whole ones at `whole_places`, the others from `first_ended` on
+    in the order of `ended`."""
+    whole, ends = selection.whole, selection.ended
     places = np.zeros(len(selection.numbers), dtype=np.int64)
     places[whole] = whole_places
-    place_of = {piece.cache: place for place, piece in enumerate(last_pieces, first_place)}
-    places[ended & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.last]
-    return PackedSequences(sequences=selection.sequences, numbers=selection.numbers[ended], places=places[ended])
+    place_of = {piece.cache: place for place, piece in enumerate(ended, first_ended)}
+    places[ends & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.last]
+    return PackedSequences(sequences=selection.sequences, numbers=selection.numbers[ends], places=places[ends])
