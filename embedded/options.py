@@ -21,6 +21,8 @@ class EngineOptions(TypedDict, total=False):
     same_bits: bool
     max_tokens: int
     step_tokens: int
+    chunk_tokens: int | None
+    cache_megabytes: int
     compile: bool
     graphs: bool
     queued_tokens: int

@@ -5,7 +5,6 @@ import gc
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -60,8 +59,7 @@ async def main(settings: WorkerSettings) -> None:
     gc.freeze()  # else every full collection would visit all objects of the model, and delay every request
     servicer.ready = _create_ready(worker, settings)
     if metrics:
-        placement, encoder = worker.model.placement, worker.model.encoder
-        metrics.read(lambda: replace(servicer.figures, memory=placement.memory, padding=encoder.padding_tokens))
+        metrics.read(lambda: worker.with_figures(servicer.figures))
     await server.set_ready(True)
     worker.log_ready()
     try:
@@ -155,6 +153,7 @@ if __name__ == "__main__":
     keep_freed_memory()
     if worker_settings.check:
         load = partial(load_model, worker_settings)
-        limits = (worker_settings.step_tokens, worker_settings.step_limit)
-        raise SystemExit(check_model(worker_settings.model, load, *limits))
+        steps = (worker_settings.step_tokens, worker_settings.step_limit)
+        pieces = (worker_settings.chunk_tokens, worker_settings.cache_megabytes)
+        raise SystemExit(check_model(worker_settings.model, load, *steps, *pieces))
     asyncio.run(main(worker_settings))

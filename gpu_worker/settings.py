@@ -94,20 +94,25 @@ class WorkerSettings(ServiceSettings):
     )
     step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
-        description="How long a step should take at most: what comes meanwhile waits for its end. 0: no bound. "
+        description="How long a step should take at most: what comes meanwhile waits for its end. A piece of a text "
+        "(--chunk-tokens), or a text that is not cut, may take longer by itself. 0: no bound. "
         "Default: 200 on a CPU, no bound on an accelerator.",
     )
     chunk_tokens: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="Longest piece of a text, in tokens. Longer texts of a causal model are computed over several "
-        "steps; between these others have their turn, and the device keeps keys and values of the earlier pieces. 0: "
-        "each text in one step. Default: a quarter of a step.",
+        description="Longest piece of a text, in tokens, for causal models (Qwen3, Llama, Mistral, ...). A longer text "
+        "is computed piece by piece, with texts of other callers between two pieces, so that nobody waits for all of "
+        "it. Smaller pieces mean shorter waits, larger ones faster long texts. 0: every text in one step. "
+        "Default: a quarter of a step. Other models compute every text in one step; their card says why "
+        "(whole_texts).",
     )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Memory for keys and values of texts in pieces; a text that needs more than this is refused. 0: "
-        "enough for one text of --max-tokens and at least 2048, but at most half of the machine's memory; on an "
-        "accelerator a quarter of what the weights leave.",
+        description="Memory in MiB for the keys and values of texts in pieces. A long text begins once all of its own "
+        "fit, and waits until then; one that could never fit is refused on arrival, and the card's max_tokens is "
+        "lowered to what fits. The log says how many tokens that is, and --check as well. 0: enough for the model's "
+        "longest text and at least 2048, but at most half of the machine's or container's memory; on an accelerator a "
+        "quarter of what the weights leave.",
     )
     trust_remote_code: bool = Field(
         False, description="Run Python files of the model's repository. Only for repositories that you have read."
@@ -161,6 +166,12 @@ class WorkerSettings(ServiceSettings):
             raise ValueError(f"--dtype fastest chooses linear layers too, and goes with no --linear {self.linear}")
         if self.dtype != "fastest" and "least_cosine" in self.model_fields_set:
             raise ValueError(f"--least-cosine is for --dtype fastest, this is --dtype {self.dtype}")
+        return self
+
+    @model_validator(mode="after")
+    def _cache_for_pieces(self) -> Self:
+        if self.chunk_tokens == 0 and self.cache_megabytes:
+            raise ValueError(f"--cache-megabytes {self.cache_megabytes} is for texts in pieces, --chunk-tokens is 0")
         return self
 
     def step_limit(self, default: float) -> float:

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,18 +18,18 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.loop import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
-from gpu_worker.model.card import card_of
 from gpu_worker.model.fastest import load_fastest
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import try_step_sizes
-from gpu_worker.startup.piece_limits import cache_bytes, piece_limits
+from gpu_worker.startup.piece_limits import cache_bytes, card_with_limits, piece_limits, summary
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
-from shared.jobs import Priority
+from shared.jobs import Job, Priority
+from shared.telemetry.figures import WorkerFigures
 from shared.together import first_of
 
 log = structlog.get_logger("worker")
@@ -38,12 +39,13 @@ log = structlog.get_logger("worker")
 class ModelWorker:
     """A loaded model and the loop that computes its jobs.
 
-    `serving`: the task that runs the loop until it is cancelled; it ends by itself only with DeviceLost. `threads`: all
-    that the worker started, one thread each.
+    `engine`: launches the loop's steps. `serving`: the task that runs the loop until it is cancelled; it ends by itself
+    only with DeviceLost. `threads`: all that the worker started, one thread each.
     """
 
     model: Model
     card: ModelCard
+    engine: ModelEngine
     loop: AsyncLoop
     serving: asyncio.Task[None]
     threads: tuple[ThreadPoolExecutor, ...]
@@ -76,11 +78,14 @@ class ModelWorker:
         engine = ModelEngine(model, device, arrivals)
         kept_bytes = cache_bytes(model, settings.cache_megabytes)
         step_tokens = await step_tokens_of(engine, host, device, settings, kept_bytes)
-        engine.cut_texts(piece_limits(model, step_tokens, settings.chunk_tokens, kept_bytes))
-        loop = _create_loop(engine, host, step_tokens, settings, observe)
+        limits = piece_limits(model, step_tokens, settings.chunk_tokens, kept_bytes)
+        engine.cut_texts(limits)
+        card = card_with_limits(model, limits)
+        jobs = list(warm_up_jobs(model, card.max_tokens))
+        loop = _create_loop(engine, host, step_tokens, settings, observe, jobs[0])
         serving = asyncio.create_task(loop.run())
-        await _warm_up(loop, serving, model)
-        return cls(model=model, card=card_of(model), loop=loop, serving=serving, threads=tuple(threads))
+        await _warm_up(loop, serving, jobs)
+        return cls(model=model, card=card, engine=engine, loop=loop, serving=serving, threads=tuple(threads))
 
     def log_ready(self) -> None:
         """Logs that the worker is ready, and what was measured when the model was loaded."""
@@ -89,9 +94,20 @@ class ModelWorker:
         card = self.card
         if card.formats:
             log.info("number formats", told=card.formats)
+        log.info("long texts", told=summary(self.model, card))
         log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
         if card.notice:
             log.warning("beware", notice=card.notice)
+
+    def with_figures(self, figures: WorkerFigures) -> WorkerFigures:
+        """Adds the figures that the model and its engine know. May be called from other threads."""
+        return replace(
+            figures,
+            memory=self.model.placement.memory,
+            padding=self.model.encoder.padding_tokens,
+            pieces=self.engine.pieces,
+            token_bytes=self.model.cutting.token_bytes,
+        )
 
     def shut_down(self) -> None:
         """Waits for the threads. `serving` must have ended."""
@@ -168,27 +184,32 @@ def _log_failure(event: str, error: Exception, parts: int) -> None:
 
 
 def _create_loop(
-    engine: ModelEngine, host: ThreadPoolExecutor, step_tokens: int, settings: WorkerSettings, observe: ObserveStep
+    engine: ModelEngine,
+    host: ThreadPoolExecutor,
+    step_tokens: int,
+    settings: WorkerSettings,
+    observe: ObserveStep,
+    small_job: Job,
 ) -> AsyncLoop:
-    model = engine.model
+    placement = engine.model.placement
     return AsyncLoop(
         engine,
         host,
         step_tokens=step_tokens,
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_limit,
-        step_seconds=settings.step_limit(model.placement.step_seconds),
+        step_seconds=settings.step_limit(placement.step_seconds),
         cache_tokens=engine.limits.cache_tokens,
-        device_check=replace(next(warm_up_jobs(model)), id=getrandbits(63), priority=Priority.INTERACTIVE),
+        device_check=replace(small_job, id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )
 
 
-async def _warm_up(loop: AsyncLoop, serving: asyncio.Task[None], model: Model) -> None:
+async def _warm_up(loop: AsyncLoop, serving: asyncio.Task[None], jobs: Sequence[Job]) -> None:
     """Computes the warm-up jobs, one after the other. Raises ModelRefused, DeviceLost."""
 
     async def run_jobs() -> None:
-        for job in warm_up_jobs(model):
+        for job in jobs:
             await loop.result_of(job)
 
     try:

@@ -68,6 +68,10 @@ class ModelCard:
     truncation_side: TruncationSide = TruncationSide.RIGHT
     aliases: tuple[str, ...] = ()
     formats: str = ""
+    chunk_tokens: int = 0
+    cache_tokens: int = 0
+    whole_texts: str = ""
+    limited_by: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

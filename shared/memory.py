@@ -1,14 +1,18 @@
-"""Measures the memory of this process, and gives free memory back. Standard library only.
+"""Measures the memory of this process and of its machine, and gives free memory back. Standard library only.
 
-Works on Linux with glibc; elsewhere the size is 0 and nothing is given back.
+Works on Linux with glibc; elsewhere the size of the process is 0 and nothing is given back.
 """
 
 import ctypes
 import os
+from collections.abc import Iterable
+from pathlib import Path
 
 ARENA_MAX, MMAP_THRESHOLD = -8, -3
 """Parameters of `mallopt`; malloc.h."""
 LARGE_BYTES = 1024 * 1024
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Files in which Linux tells a container its limit of memory, by version 2 and 1 of cgroups."""
 
 
 def memory_taken() -> int:
@@ -18,6 +22,18 @@ def memory_taken() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def machine_memory(limits: Iterable[Path] = CONTAINER_LIMITS) -> int:
+    """Bytes of memory that this machine has, or its container if that may have less. `limits`: files with the
+    container's limit as a number of bytes; files that are missing or hold no number are passed over."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limits:
+        try:
+            sizes.append(int(path.read_text()))
+        except (OSError, ValueError):
+            continue
+    return min(sizes)
 
 
 def give_back_large_blocks() -> None:

@@ -64,3 +64,7 @@ class ModelCard:
     truncation_side: str
     aliases: tuple[str, ...]
     formats: str
+    chunk_tokens: int
+    cache_tokens: int
+    whole_texts: str
+    limited_by: str

@@ -34,7 +34,15 @@ class TokenLimits:
         """Raises LimitExceeded where a request would raise the model's limit. A bound may lie above it."""
         limit = self._model_limit(input_type)
         if cut.max_tokens is not None and cut.max_tokens > limit and not cut.bound:
-            raise LimitExceeded(f"{cut.field} is {cut.max_tokens}, the model's limit is {limit}", field=cut.field)
+            raise LimitExceeded(
+                f"{cut.field} is {cut.max_tokens}, the model's limit is {limit}{self.reason(limit)}", field=cut.field
+            )
+
+    def reason(self, limit: int) -> str:
+        """What errors add to a resolved limit: the worker's setting, where that limits the model; else nothing."""
+        card = self._card
+        limited = card.limited_by and limit == max(card.chunk_tokens, card.cache_tokens)
+        return f" (the worker's {card.limited_by})" if limited else ""
 
     def _model_limit(self, input_type: InputType) -> int:
         """The model's limit for texts of this kind: late-interaction models have others for queries and documents."""

@@ -189,6 +189,7 @@ class ModelTokenizer:
         for cut in (texts.first_cut, texts.second_cut):
             self._limits.check(cut)
         limit = self._limits.resolve(texts.cut)
+        texts = replace(texts, limit_reason=self._limits.reason(limit))
         return self._pairs.tokenize(texts, prompt if prompt or is_chosen else None, limit)
 
     def _expand(self, text: TokenizedText) -> TokenizedText:
@@ -211,7 +212,8 @@ class ModelTokenizer:
             return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
         if not bounds.cut.truncate:
             has = f"{length} tokens" if read.whole else f"more than {limit} tokens"
-            raise InputTooLong(f"{field} has {has}, the limit is {limit}; truncate would cut it", field=field)
+            why = self._limits.reason(limit)
+            raise InputTooLong(f"{field} has {has}, the limit is {limit}{why}; truncate would cut it", field=field)
         if bounds.side is TruncationSide.LEFT and prompt_length:
             prompt_length = max(self._leading, prompt_length - (length - limit))
         if prompt_length and prompt_length >= limit - (self._added - self._leading):
@@ -239,8 +241,10 @@ class ModelTokenizer:
             length = len(ids) - expansions[-1]
             if length > limit:
                 never = "; token ids are never cut" if cut.truncate else ""
+                why = self._limits.reason(limit)
                 raise InputTooLong(
-                    f"tokenized[{index}] has {length} tokens, the limit is {limit}{never}", field=f"tokenized[{index}]"
+                    f"tokenized[{index}] has {length} tokens, the limit is {limit}{why}{never}",
+                    field=f"tokenized[{index}]",
                 )
             self._check_ids(ids, index)
             total += len(ids)

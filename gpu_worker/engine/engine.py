@@ -78,6 +78,8 @@ class ModelEngine:
         texts are cut.
         """
         self.model = model
+        self.pieces = 0
+        """Number of pieces of texts that were computed so far. May be read from other threads."""
         self._device, self._arrivals = device or Inline(), arrivals
         self.cut_texts(limits)
         special = model.tokenizer.special_tokens
@@ -124,6 +126,7 @@ class ModelEngine:
             if step.batch is not None:
                 encoder = self.model.encoder.as_written if step.batch.pieces else self.model.encoder
                 hidden = step.hidden_of_texts(encoder(step.batch))
+                self.pieces += len(step.batch.pieces)
                 if len(step.texts.lengths):
                     with self.model.head_order:
                         outputs.compute(hidden, download)

@@ -125,6 +125,7 @@ class AsyncLoop:
     def figures(self) -> WorkerFigures:
         """Figures for metrics. May be read from other threads."""
         tokens, jobs = self._loop.queued
+        room = self._loop.room
         return WorkerFigures(
             queued_tokens=tokens,
             queued_jobs=jobs,
@@ -132,6 +133,9 @@ class AsyncLoop:
             cancelled_waiting=self._loop.cancelled_waiting,
             stalled=bool(self.stalled),
             budget=self._loop.budget,
+            kept_tokens=room.taken,
+            cache_tokens=0 if room.capacity == inf else int(room.capacity),
+            waiting_for_cache=room.waiting,
         )
 
     async def run(self) -> None:

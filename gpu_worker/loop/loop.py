@@ -128,7 +128,8 @@ class Loop:
 
     @property
     def load(self) -> Load:
-        """What waits, and the current speed. Jobs that are set aside count as queued, but not in the backlogs."""
+        """What waits, and the current speed. Jobs that are set aside count as queued, but not in the backlogs;
+        those that wait for room count in both."""
         tokens, jobs = self.queued
         return Load(
             queued_tokens=tokens,

@@ -1,13 +1,51 @@
 """The card of a loaded model, from its recipe, its abilities, and what was decided at load."""
 
+import hashlib
+from dataclasses import replace
+
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.loading import Model
-from shared.card import ModelCard
+from shared.card import LateInteraction, ModelCard
 from shared.vectors import Activation, OutputKind
 
+CACHE_SETTING = "--cache-megabytes"
 
-def card_of(model: Model) -> ModelCard:
-    """Makes the card. A field is empty, 0 or its default where the model has no such head or task."""
+
+def card_of(model: Model, *, chunk_tokens: int = 0, cache_tokens: int = 0) -> ModelCard:
+    """Makes the card. A field is empty, 0 or its default where the model has no such head or task.
+
+    `chunk_tokens`: most tokens of a piece, 0 where no text is cut. `cache_tokens`: how many tokens' keys and values the
+    device keeps. A text that needs more cannot be computed, so no limit on the card lies above that.
+    """
+    card = _card_of_whole_texts(model)
+    if not chunk_tokens:
+        return card
+    card = replace(card, chunk_tokens=chunk_tokens, cache_tokens=cache_tokens, whole_texts="")
+    longest = max(chunk_tokens, cache_tokens)
+    return card if model.longest <= longest else _limited(card, longest)
+
+
+def _limited(card: ModelCard, longest: int) -> ModelCard:
+    """The card with limits of at most `longest` tokens, and with a fingerprint of its own: where a text is cut off
+    changes its rows."""
+    late = card.late_interaction
+    warning = f"{CACHE_SETTING} limits texts to {longest} tokens"
+    return replace(
+        card,
+        max_tokens=min(card.max_tokens, longest),
+        late_interaction=_limited_lengths(late, longest) if late else None,
+        limited_by=CACHE_SETTING,
+        notice="; ".join(filter(None, (card.notice, warning))),
+        fingerprint=hashlib.sha256(f"{card.fingerprint} {longest}".encode()).hexdigest(),
+    )
+
+
+def _limited_lengths(late: LateInteraction, longest: int) -> LateInteraction:
+    query_length, document_length = min(late.query_length, longest), min(late.document_length, longest)
+    return replace(late, query_length=query_length, document_length=document_length)
+
+
+def _card_of_whole_texts(model: Model) -> ModelCard:
     recipe, abilities = model.recipe, Abilities(model)
     dense, classifier = recipe.dense, recipe.classifier
     return ModelCard(
@@ -48,4 +86,5 @@ def card_of(model: Model) -> ModelCard:
         notice=model.notice,
         max_sim=model.maxsim.name,
         truncation_side=model.tokenizer.truncation_side,
+        whole_texts=model.cutting.refusal,
     )

@@ -12,7 +12,8 @@ tokens in all: q is the larger of a quantum and the largest unit, B the budget o
 that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, L one more than the
 share of short jobs. s(n) = (6 + ln n) p, and p is the larger of q and the largest short job. Where q is more than
 B / 2, the factor B / (B - q) is 2. `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py
-holds it under any stream of jobs.
+holds it under any stream of jobs. While a job waits for room it is not served, see `Room`; the bound counts anew from
+when it has some.
 """
 
 from collections.abc import Sequence
@@ -97,6 +98,8 @@ class FairQueue(Generic[J]):
                 self._count_unserved(waiting, -1)
             else:
                 priority_class.leave(waiting)
+            if waiting.in_line:
+                priority_class.line.remove_job(waiting)
             self._forget(job, waiting)
         self.room.forget(job)
         self._admit_line()
@@ -113,6 +116,7 @@ class FairQueue(Generic[J]):
             waiting.aside = True
             if waiting.in_line:
                 waiting.in_line = False
+                priority_class.line.remove_job(waiting)
                 self.room.leave_line(job)
                 self._admit_line()
             else:
@@ -146,11 +150,11 @@ class FairQueue(Generic[J]):
         return max(self._quantum, (1 << len(self._largest_units.counts)) - 1)
 
     def backlogs(self) -> dict[Priority, Backlog]:
-        """What waits of each priority that has anything waiting, without jobs that are set aside."""
+        """What waits of each priority that has anything waiting: jobs in line as well, but none that is set aside."""
         return {
             priority: priority_class.backlog
             for priority, priority_class in self._classes.items()
-            if priority_class.tokens
+            if priority_class.tokens or priority_class.line.tokens
         }
 
     def __len__(self) -> int:
@@ -200,6 +204,7 @@ class FairQueue(Generic[J]):
         """Lets a job wait for the room that its next unit needs."""
         priority_class, waiting = self._jobs[job]
         priority_class.leave(waiting)
+        priority_class.line.add_job(waiting)
         waiting.in_line = True
         self._count_unserved(waiting, 1)
         self.room.stand_in_line(job, waiting.room[waiting.position])
@@ -207,7 +212,8 @@ class FairQueue(Generic[J]):
     def _admit_line(self) -> None:
         """Lets those be served who stand in line and have room now."""
         while (job := self.room.next_in_line()) is not None:
-            waiting = self._jobs[job][1]
+            priority_class, waiting = self._jobs[job]
+            priority_class.line.remove_job(waiting)
             waiting.in_line, waiting.has_room = False, True
             self._serve_again(job)
 

@@ -2,10 +2,11 @@
 
 import heapq
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, zip_longest
 
 from gpu_worker.queue.flows import Flow, Flows
 from gpu_worker.queue.lanes import Lanes
+from gpu_worker.queue.line_counts import LineCounts
 from gpu_worker.queue.size_counts import SizeCounts
 from gpu_worker.queue.waiting_job import WaitingJob
 from shared.load import Backlog
@@ -27,14 +28,15 @@ class Key(Flow):
 class PriorityClass:
     """The keys of one priority, and their waiting jobs.
 
-    `weight`: its share among the classes. `quantum`: tokens of one turn of a key. `tokens`: tokens that wait. `tag`:
-    its virtual time, in tokens / weight.
+    `weight`: its share among the classes. `quantum`: tokens of one turn of a key. `tokens`: tokens that wait and may be
+    served. `tag`: its virtual time, in tokens / weight. `line`: its jobs that stand in line for room.
     """
 
     weight: int
     quantum: int
     tokens: int = 0
     tag: float = 0.0
+    line: LineCounts = field(init=False, default_factory=LineCounts)
     keys: Flows[Key] = field(init=False)
     _keys_by_name: dict[str, Key] = field(init=False, default_factory=dict)
     _idle: list[tuple[float, int, Key]] = field(init=False, default_factory=list)  # heap of tag, arrival, key
@@ -46,11 +48,18 @@ class PriorityClass:
 
     @property
     def backlog(self) -> Backlog:
-        """What waits, in the form that frontends receive."""
-        return Backlog(keys=self.keys.waiting, tokens=self.tokens, jobs=tuple(self._sizes.counts))
+        """What waits, also in line, in the form that frontends receive."""
+        if not self.line.tokens:
+            return Backlog(keys=self.keys.waiting, tokens=self.tokens, jobs=tuple(self._sizes.counts))
+        only_in_line = sum(not self._waiting_of_key(name) for name in self.line.by_key)
+        jobs = map(sum, zip_longest(self._sizes.counts, self.line.sizes.counts, fillvalue=0))
+        return Backlog(keys=self.keys.waiting + only_in_line, tokens=self.tokens + self.line.tokens, jobs=tuple(jobs))
 
     def tokens_of_key(self, name: str) -> int:
-        """Tokens of a key that wait."""
+        """Tokens of a key that wait, also in line."""
+        return self._waiting_of_key(name) + self.line.by_key.get(name, 0)
+
+    def _waiting_of_key(self, name: str) -> int:
         key = self._keys_by_name.get(name)
         return key.tokens if key is not None else 0
 

@@ -10,12 +10,13 @@ J = TypeVar("J")
 class Room(Generic[J]):
     """Tokens whose keys and values the device keeps, by job, and a line of jobs: who came first gets room first.
 
-    A job gets all the room that a sequence needs before its first piece, so whoever has room can go on. Nobody passes
-    the line: else a stream of shorter sequences could keep a long one waiting for ever.
+    `capacity`: all the room that there is, in tokens. `taken`: what jobs have of it. A job gets all the room that a
+    sequence needs before its first piece, so whoever has room can go on. Nobody passes the line: else a stream of
+    shorter sequences could keep a long one waiting for ever.
     """
 
     def __init__(self, tokens: float = inf) -> None:
-        """`tokens`: all the room that there is."""
+        """`tokens`: the capacity."""
         self.capacity, self.taken = tokens, 0
         self._of_job: dict[J, int] = {}
         self._line: deque[tuple[J, int]] = deque()

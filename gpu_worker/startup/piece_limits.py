@@ -1,9 +1,11 @@
-"""How long texts are cut, and how much memory their keys and values may take. Knows no settings and no logs."""
-
-import os
+"""Decides how long texts are cut and how much memory their keys and values may take. Knows no settings and no logs."""
 
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
+from gpu_worker.model.card import CACHE_SETTING, card_of
 from gpu_worker.model.loading import Model
+from shared.card import ModelCard
+from shared.errors import ModelRefused
+from shared.memory import machine_memory
 
 MEBIBYTE = 1 << 20
 PIECES_PER_STEP = 4
@@ -15,17 +17,22 @@ MACHINE_SHARE, DEVICE_SHARE = 0.5, 0.25
 
 
 def cache_bytes(model: Model, megabytes: int) -> int:
-    """Most bytes for keys and values: the user's number, 0 for the default; 0 for a model whose texts are not cut."""
+    """Most bytes for keys and values: the user's number, 0 for the default; 0 for a model whose texts are not cut.
+
+    Raises ModelRefused where the user's number is more memory than there is.
+    """
     if not model.cutting.token_bytes:
         return 0
+    memory = model.placement.memory
+    available = memory["limit"] - model.weight_bytes if memory else machine_memory()
+    if megabytes * MEBIBYTE > available:
+        raise ModelRefused(f"{CACHE_SETTING} = {megabytes}: there are {available // MEBIBYTE} MiB of memory for it")
     if megabytes:
         return megabytes * MEBIBYTE
-    memory = model.placement.memory
     if memory:
-        return int(DEVICE_SHARE * (memory["limit"] - model.weight_bytes))
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return int(DEVICE_SHARE * available)
     wanted = max(LEAST_CACHE, model.longest * model.cutting.token_bytes)
-    return min(wanted, int(MACHINE_SHARE * machine))
+    return min(wanted, int(MACHINE_SHARE * available))
 
 
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
@@ -35,3 +42,21 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     if not kept_bytes or not longest:
         return WHOLE
     return PieceLimits(longest=longest, cache_tokens=kept_bytes // model.cutting.token_bytes)
+
+
+def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
+    """The model's card, with what the limits of pieces mean for its texts."""
+    if not limits.longest:
+        return card_of(model)
+    return card_of(model, chunk_tokens=limits.longest, cache_tokens=int(limits.cache_tokens))
+
+
+def summary(model: Model, card: ModelCard) -> str:
+    """Tells people in one line how long texts are computed."""
+    if not card.chunk_tokens:
+        return f"each in one step: {card.whole_texts}"
+    megabytes = card.cache_tokens * model.cutting.token_bytes / MEBIBYTE
+    return (
+        f"in pieces of {card.chunk_tokens} tokens; keys and values of {card.cache_tokens} tokens fit into "
+        f"{megabytes:.0f} MiB"
+    )

@@ -21,11 +21,13 @@ from transformers import __version__ as transformers_version
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
+from gpu_worker.model.verify.in_pieces import TWO_SIDED, UNPACKED, Cutting
 from gpu_worker.random_models import miniature
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
 PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
+IN_PIECES = "in pieces"
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
 WIDEST = 160
 """Most letters of a reason in the table."""
@@ -42,6 +44,10 @@ model's own attention by default, fed with what its own tokenizer class gives.
   card (`notice`) tell it.
 - **refused** ({refused}): the reason is what the load says.
 
+**Long texts** of {pieces} of them are computed in pieces, over several steps, with other texts in between
+(`--chunk-tokens`). All others compute every text in one step. The table tells why, unless it is plain: a model whose
+tokens attend to later tokens, or that does not run packed, needs the whole text at once.
+
 A model of one of these types on disk may still come out otherwise: an option of its config may be one that does not run
 packed, and its gate then says so. A family that chooses among near ties (experts, keys that an index picks) may choose
 otherwise in the last bit among other texts, as it does in any batch of its own.
@@ -55,8 +61,8 @@ On a processor the layers of {whole} of them run whole by the worker's own kerne
 tells the form by which they were recognised. The layers of all others run as transformers wrote them, with the kernels'
 attention.
 
-| model type | class | runs | whole layers on a processor | why not packed |
-|---|---|---|---|---|
+| model type | class | runs | long texts | whole layers on a processor | why not packed |
+|---|---|---|---|---|---|
 {rows}
 
 ## What a folder must hold
@@ -85,13 +91,15 @@ name), and a tokenizer to which ordinary text of any language is mostly unknown,
 class SupportedModel:
     """How one model type is served.
 
-    `runs`: packed, in equal lengths or refused. `layers`: the form of its layers that run whole by the processor's
+    `runs`: packed, in equal lengths or refused. `long_texts`: in pieces, or why not, empty where this is plain from the
+    kind of model. `layers`: the form of its layers that run whole by the processor's
     kernels, empty where they run as transformers wrote them. `why` it is not packed.
     """
 
     kind: str
     model: str
     runs: str
+    long_texts: str = ""
     layers: str = ""
     why: str = ""
 
@@ -115,9 +123,17 @@ def try_model_type(kind: str) -> SupportedModel:
         kind=kind,
         model=name,
         runs=EQUAL_LENGTH if model.unpacked_reason else PACKED,
+        long_texts=_long_texts(model.cutting),
         layers=model.native_layers,
         why=model.unpacked_reason,
     )
+
+
+def _long_texts(cutting: Cutting) -> str:
+    """How long texts are computed, for the table."""
+    if cutting.token_bytes:
+        return IN_PIECES
+    return "" if cutting.refusal in (UNPACKED, TWO_SIDED) else cutting.refusal
 
 
 def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:
@@ -132,13 +148,16 @@ def page(models: list[SupportedModel]) -> str:
     """The page of Markdown that lists the models."""
     counts = [sum(model.runs == runs for model in models) for runs in (PACKED, EQUAL_LENGTH, REFUSED)]
     rows = "\n".join(
-        f"| {model.kind} | {model.model} | {model.runs} | {model.layers} | {_cell(model.why)} |" for model in models
+        f"| {model.kind} | {model.model} | {model.runs} | {_cell(model.long_texts)} | {model.layers} | "
+        f"{_cell(model.why)} |"
+        for model in models
     )
     return PAGE.format(
         version=transformers_version,
         packed=counts[0],
         equal=counts[1],
         refused=counts[2],
+        pieces=sum(model.long_texts == IN_PIECES for model in models),
         whole=sum(bool(model.layers) for model in models),
         rows=rows,
     )

@@ -10,9 +10,9 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model
 from gpu_worker.startup.memory_trials import try_step_sizes
+from gpu_worker.startup.piece_limits import cache_bytes, card_with_limits, piece_limits, summary
 from gpu_worker.startup.step_size import Trial
 from gpu_worker.startup.time_trials import try_step_times
 from shared.card import LateInteraction, ModelCard
@@ -25,8 +25,9 @@ LENGTHS = (1, 8, 64, 256)
 MEBIBYTE = 1024 * 1024
 
 
-def warm_up_jobs(model: Model) -> Iterator[Job]:
-    """A job for every output, method and task of the model, over texts of a few lengths."""
+def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
+    """A job for every output, method and task of the model, over texts of a few lengths, of at most `longest` tokens;
+    None: as many as the model reads."""
     abilities = Abilities(model)
     works: list[Work] = [
         Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True) for output in abilities.outputs
@@ -44,7 +45,7 @@ def warm_up_jobs(model: Model) -> Iterator[Job]:
         ]
     works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
     works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
-    lengths = [min(length, model.max_tokens) for length in LENGTHS]
+    lengths = [min(length, model.max_tokens if longest is None else longest) for length in LENGTHS]
     middle = model.vocabulary_size // 2  # no special token, in most vocabularies
     tokens = RaggedTokens.of([[middle] * length for length in lengths])
     tails = tuple(length // 2 for length in lengths)
@@ -69,10 +70,13 @@ def check_model(
     load: Callable[[], Model],
     step_tokens: int = 0,
     step_limit: Callable[[float], float] = lambda default: default,
+    chunk_tokens: int | None = None,
+    cache_megabytes: int = 0,
 ) -> int:
     """Loads and warms up a model, and prints its card. Returns 0, or 2 after one line that says what is wrong.
 
-    `step_tokens`, `step_limit`: the user's own bounds of a step, see `WorkerSettings`.
+    `step_tokens`, `step_limit`: the user's own bounds of a step; `chunk_tokens`, `cache_megabytes`: of texts in pieces;
+    see `WorkerSettings`.
     """
     start = time.monotonic()
     try:
@@ -80,11 +84,15 @@ def check_model(
         memory = model.placement.device_memory
         loading = memory.peak if memory else 0
         engine = ModelEngine(model)
-        trials = try_step_sizes(engine, memory, step_tokens, silent)
+        kept_bytes = cache_bytes(model, cache_megabytes)
+        trials = try_step_sizes(engine, memory, step_tokens, silent, kept_bytes)
         times = try_step_times(model, step_limit(model.placement.step_seconds), step_tokens, silent)
         tokens = trials[-1].tokens if trials else times.tokens
-        loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize)
-        for job in warm_up_jobs(model):
+        limits = piece_limits(model, tokens, chunk_tokens, kept_bytes)
+        engine.cut_texts(limits)
+        card = card_with_limits(model, limits)
+        loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_tokens=limits.cache_tokens)
+        for job in warm_up_jobs(model, card.max_tokens):
             loop.submit(job)
             for answer in loop.until_idle():
                 if isinstance(answer.outcome, SelvageError):
@@ -92,13 +100,14 @@ def check_model(
     except (ModelRefused, SelvageError) as error:
         print(f"--model = {name!r}: {error}", file=sys.stderr)
         return 2
-    _print_card(card_of(model))
+    _print_card(card)
     for measurement in model.findings:
         _print_line("measured at load", measurement)
     _print_memory(model, loading, trials)
     if times.seconds:
         _print_line("steps, timed", str(times))
     _print_line("step, at most", f"{tokens} tokens")
+    _print_line("long texts", summary(model, card))
     seconds = time.monotonic() - start
     print(f"loaded, compared with its own attention and warmed up in {seconds:.1f} s: it can be served")
     return 0

@@ -14,7 +14,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
 from gpu_worker.random_models import miniature
-from gpu_worker.startup.supported_models import REFUSED
+from gpu_worker.startup.supported_models import IN_PIECES, REFUSED
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support.tiny import CPU, DENSE, dense_rows, raw, run
@@ -22,6 +22,8 @@ from support.tiny import CPU, DENSE, dense_rows, raw, run
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 TOLD = dict(re.findall(r"^\| (\S+) \| \w+ \| ([a-z ]+) \|", PAGE.read_text(), flags=re.MULTILINE))
 """How the page says that a model type is served."""
+CUT = set(re.findall(rf"^\| (\S+) \| \w+ \| [a-z ]+ \| {IN_PIECES} \|", PAGE.read_text(), flags=re.MULTILINE))
+"""Model types whose long texts the page says to be computed in pieces."""
 LISTED = list(TOLD)
 """Model types: looking through all of transformers takes seconds."""
 NOT_MADE = {"markuplm"}

@@ -212,6 +212,10 @@ def test_the_card_survives() -> None:
         special_tokens={"cls": 101},
         notice="n",
         formats="o",
+        chunk_tokens=256,
+        cache_tokens=1 << 40,
+        whole_texts="w",
+        limited_by="--cache-megabytes",
         truncation_side=TruncationSide.LEFT,
     )
     assert codec.card_from_pb(codec.card_to_pb(card)) == card

@@ -17,7 +17,7 @@ class PairTexts:
 
     `cut` is for a pair as a whole, `first_cut` and `second_cut` are for either text alone. `entry` is what errors call
     a second text, such as `documents[{}]`, `first_entry` a first one. `prompt` fills a template's instruction, or goes
-    before each first text.
+    before each first text. `limit_reason`: what errors add to the limit of a pair, see `TokenLimits.reason`.
     """
 
     firsts: Sequence[str]
@@ -29,13 +29,16 @@ class PairTexts:
     second_cut: Truncation = DEFAULT_TRUNCATION
     first_entry: str = "queries[{}]"
     prompt: PromptChoice = DEFAULT_PROMPT
+    limit_reason: str = ""
 
     def room(self, limit: int, fixed: int) -> int:
         """Tokens that the limit leaves to the texts, beside the `fixed` ones of every pair. Raises InvalidInput."""
         if limit <= fixed:
             field = self.cut.field if self.cut.max_tokens == limit else ""
             name = field or "the model's limit"
-            raise InvalidInput(f"{name} is {limit}, what every pair has alone needs {fixed}", field=field)
+            raise InvalidInput(
+                f"{name} is {limit}{self.limit_reason}, what every pair has alone needs {fixed}", field=field
+            )
         return limit - fixed
 
     def check_cut(self, column: int, tokens: int, limit: int, *, whole: bool) -> None:
@@ -46,8 +49,8 @@ class PairTexts:
         if not self.cut.truncate:
             field = self.entry.format(column)
             raise InputTooLong(
-                f"{field} and its partner have {_count(tokens, limit, whole)} tokens together, the limit is {limit}; "
-                "truncate would cut them",
+                f"{field} and its partner have {_count(tokens, limit, whole)} tokens together, the limit is "
+                f"{limit}{self.limit_reason}; truncate would cut them",
                 field=field,
             )
 

@@ -19,7 +19,7 @@ class TextJob:
 
     def __init__(self, sequences: Sequences, groups: Sequence[tuple[int, ...]], limits: PieceLimits = WHOLE) -> None:
         """`groups`: the numbers of the sequences of each unit, in the order in which units are served, before long ones
-        are cut. Raises InputTooLong for a sequence that has more tokens than the device may keep."""
+        are cut. Raises InputTooLong for a sequence whose keys and values do not fit."""
         limits.check(sequences)
         self.sequences = sequences
         self.units = Units.of(sequences, groups, limits.longest)

@@ -36,8 +36,9 @@ WHOLE = PieceLimits()
 class Units:
     """Units in the order in which they are served; a piece is a unit, and the pieces of a sequence follow each other.
 
-    `numbers`: of the sequences of each unit. `tokens`: of each unit. `room`: tokens that a unit keeps on the device
-    from its start on, or if negative gives back at its end; empty where no sequence is cut.
+    `numbers`: the numbers of each unit's sequences. `tokens`: the cost of each unit. `room`: how many tokens each unit
+    keeps on the device from its start on, or gives back at its end where the number is negative; empty where no
+    sequence is cut.
     """
 
     numbers: list[tuple[int, ...]] = field(default_factory=list)
@@ -83,8 +84,8 @@ class Units:
             self._add((number,), stop - start, room)
 
     def ranges(self, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
-        """The sequences of units `start` to `stop`, ascending, and of each the first token and the one behind the last:
-        three arrays [n]. Pieces of one sequence are joined."""
+        """What units `start` to `stop` - 1 compute, in three arrays [n]: the numbers of their sequences, ascending, the
+        first token of each sequence, and the token behind the last one. Pieces of one sequence are joined."""
         numbers = np.array(sorted({number for unit in self.numbers[start:stop] for number in unit}), dtype=np.int64)
         starts, stops = np.zeros_like(numbers), self._lengths[numbers]
         for number, first, last in self._joined(unit for unit in range(start, stop) if unit in self._ranges):
@@ -93,7 +94,7 @@ class Units:
         return numbers, starts, stops
 
     def _joined(self, units: Iterable[int]) -> Iterable[tuple[int, int, int]]:
-        """Number, first token and end of the pieces of each sequence among these units."""
+        """Joins the pieces of each sequence among these units. Returns its number, the first token and the end."""
         joined: dict[int, tuple[int, int]] = {}
         for unit in units:
             (number,), (start, stop) = self.numbers[unit], self._ranges[unit]

@@ -10,11 +10,11 @@ from shared.errors import ModelRefused
 class PieceAttention:
     """The attention of one run of a model, whose layers call it one after the other.
 
-    It adds keys and values of all pieces to the caches of their sequences. All that begins in the batch goes through
-    the usual kernel in one call, and each later piece in a call of its own, without a copy of the keys.
+    It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
+    through the usual kernel in one call, and each later piece in a call of its own, without a copy of the keys.
     """
 
-    capturable = False
+    capturable = False  # the calls of a later piece have other shapes than those of the piece before
 
     def __init__(self, attention: PackedAttention) -> None:
         self.name = attention.name
@@ -42,4 +42,5 @@ class PieceAttention:
         return output
 
     def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        """See `PackedAttention`."""
         return self._attention.attend_piece(query, key, value, terms)

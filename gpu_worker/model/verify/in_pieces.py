@@ -1,4 +1,5 @@
-"""Whether long texts may be computed in pieces: the gate's texts, cut in several ways, must give what they give whole.
+"""Decides whether long texts may be computed in pieces: the gate's texts, cut in several ways, must give what they give
+whole.
 
 A layer that looks at the whole text, at later tokens or at anything but its attention gives other numbers in pieces.
 """
@@ -26,6 +27,8 @@ from shared.errors import ModelRefused
 
 GROUP_TOKENS = 2048
 """Most tokens of texts that are run together, unless one text alone has more: their caches take memory."""
+UNPACKED, TWO_SIDED = "its texts do not run packed", "its tokens attend to tokens that come later"
+"""Reasons that hold whatever pieces give: such models are not tried."""
 NumberedText = tuple[int, Ids]
 """Token ids of a text, and a number that decides how it is cut."""
 
@@ -44,9 +47,9 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
     out."""
     packed = encoder.as_written
     if not isinstance(packed, PackedEncoder):
-        return Cutting(refusal="its texts do not run packed")
+        return Cutting(refusal=UNPACKED)
     if not is_causal(packed.model):
-        return Cutting(refusal="its tokens attend to tokens that come later")
+        return Cutting(refusal=TWO_SIDED)
     if packed.token_types is not None:
         return Cutting(refusal="it reads token types")
     try:
@@ -61,7 +64,7 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
 
 
 def _token_bytes(packed: PackedEncoder, reference: Reference) -> int:
-    """Bytes that the device keeps of a token, seen with a piece of one token."""
+    """Bytes that the device keeps of a token, measured on a piece of one token."""
     cache = SequenceCache(2)
     piece = Piece(np.resize(reference.probes.texts[0], 2), 0, 1, cache)
     with torch.inference_mode():
@@ -84,7 +87,7 @@ def _check(packed: PackedEncoder, reference: Reference) -> None:
 
 
 def run_in_pieces(encoder: PackedEncoder, batch: RaggedBatch) -> Tensor:
-    """Hidden states [T, H] of the texts of a batch, each cut in two or three pieces, which run beside a whole text."""
+    """Hidden states [T, H] of the texts of a batch, each cut into up to three pieces, which run beside a whole text."""
     texts = np.split(batch.tokens.astype(np.int32), batch.offsets[1:-1])
     return torch.cat([hidden for group in _groups(list(enumerate(texts))) for hidden in _run_group(encoder, group)])
 
@@ -101,7 +104,8 @@ def _groups(texts: list[NumberedText]) -> Iterator[list[NumberedText]]:
 
 
 def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> list[Tensor]:
-    """Hidden states [L, H] of each text."""
+    """Computes the first pieces of all texts in one step, then the second ones, then the third ones. Returns the hidden
+    states [L, H] of each text."""
     caches = [SequenceCache(len(text)) for _, text in texts]
     cuts = [list(pairwise(places(number, len(text)))) for number, text in texts]
     shortest = min((text for _, text in texts), key=len)
@@ -120,7 +124,7 @@ def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> list[Tensor
 
 
 def places(number: int, length: int) -> list[int]:
-    """Where a text is cut, its beginning and its end included: the first or the last piece has one token, or all are
-    about equal."""
+    """The tokens at which a text is cut, its beginning and its end included: the first or the last piece has one token,
+    or all pieces are about equal. `number` decides which."""
     ways = ((1,), (length // 2, length - 1), (length // 3, 2 * length // 3))
     return sorted({0, *ways[number % len(ways)], length})

@@ -1,6 +1,7 @@
 """Texts to ids and back, cut and refused."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 from fakes import WORDS, card, tokenizer_json
@@ -12,7 +13,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from frontend_service.domain.limits import TEXT_LETTERS
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing import prefix as reader
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
+from frontend_service.tokenizing.batch import TokenizedBatch
+from frontend_service.tokenizing.fair_thread_pool import TimeSlices, run_to_end
+from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.token_limits import TokenLimits
 from frontend_service.tokenizing.tokenizer import SLICE_IDS, ModelTokenizer
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
@@ -122,6 +125,43 @@ def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
     with pytest.raises(InputTooLong, match=r"texts\[1\] has 11 tokens, the limit is 10") as raised:
         run_to_end(PLAIN.texts(["a", "a " * 9], "", Truncation(), "texts[{}]"))
     assert raised.value.field == "texts[1]"
+
+
+LIMITED = ModelTokenizer(
+    tokenizer_json(), card(limited_by="--cache-megabytes", chunk_tokens=4, cache_tokens=10, pair_template="")
+)
+SETTING = r"10 \(the worker's --cache-megabytes\)"
+
+
+@pytest.mark.parametrize(
+    ("tokenize", "error"),
+    [
+        (
+            lambda: LIMITED.texts(["a", "a " * 9], "", Truncation(), "texts[{}]"),
+            rf"texts\[1\] .* is {SETTING}; truncate",
+        ),
+        (lambda: LIMITED.token_ids([[1], [5] * 11], Truncation()), rf"tokenized\[1\] .* is {SETTING}$"),
+        (
+            lambda: LIMITED.pairs(
+                PairTexts(firsts=["a"], seconds=["a " * 9], matrix=True, entry="documents[{}]", cut=Truncation())
+            ),
+            rf"documents\[0\] .* is {SETTING}; truncate",
+        ),
+        (lambda: LIMITED.texts(["a"], "", Truncation(max_tokens=11), "texts[{}]"), f"max_tokens is 11, .* {SETTING}"),
+    ],
+)
+def test_a_limit_that_a_setting_lowered_is_named_with_it(
+    tokenize: Callable[[], TimeSlices[TokenizedBatch]], error: str
+) -> None:
+    """Of texts, token ids, pairs, and of a limit in the request."""
+    with pytest.raises(InvalidInput, match=error):
+        run_to_end(tokenize())
+
+
+def test_a_lower_limit_of_a_request_is_its_own() -> None:
+    """No setting of the worker is to blame."""
+    with pytest.raises(InputTooLong, match=r"the limit is 5; truncate"):
+        run_to_end(LIMITED.texts(["a " * 9], "", Truncation(max_tokens=5), "texts[{}]"))
 
 
 @pytest.mark.parametrize(("asked", "error"), [(11, LimitExceeded), (1, InvalidInput)])

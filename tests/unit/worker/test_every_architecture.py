@@ -9,7 +9,7 @@ import pytest
 
 from gpu_worker.random_models import miniature
 from gpu_worker.startup import supported_models as census
-from support.architectures import EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, write
+from support.architectures import CUT, EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, write
 
 NAMED = (
     "bloom", "deberta", "falcon", "gpt_oss", "jamba", "longformer", "mamba", "megatron-bert", "mobilebert", "mpt",
@@ -59,6 +59,7 @@ def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
     """200 mixed texts of each and 46 of two lengths; and the page tells its outcome."""
     outcome = census.try_model_type(kind)
     assert outcome.runs == TOLD[kind]
+    assert (outcome.long_texts == census.IN_PIECES) == (kind in CUT)
     if outcome.runs != census.REFUSED and kind not in NOT_MADE:
         write(tmp_path, kind)
         compare(kind, tmp_path, MIXED + EQUAL)
@@ -68,6 +69,19 @@ def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
 def test_what_ran_packed_still_does(kind: str) -> None:
     """And T5's encoders join them; the sweep holds the page to what is."""
     assert TOLD[kind] == census.PACKED
+
+
+@pytest.mark.parametrize(
+    ("kind", "long_texts"),
+    [("qwen3", census.IN_PIECES), ("llama", census.IN_PIECES), ("bert", ""), ("deberta", "")],
+)
+def test_the_table_tells_how_long_texts_are_computed(kind: str, long_texts: str) -> None:
+    """Causal families in pieces; those of the other families whole, which needs no reason."""
+    outcome = census.try_model_type(kind)
+    assert outcome.long_texts == long_texts
+    text = census.page([outcome])
+    assert f"| {kind} | {outcome.model} | {outcome.runs} | {long_texts} |" in text
+    assert f"**Long texts** of {int(bool(long_texts))} of them are computed in pieces" in text
 
 
 def test_the_page_counts_what_it_lists() -> None:

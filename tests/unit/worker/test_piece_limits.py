@@ -1,0 +1,217 @@
+"""Limits of texts in pieces: how they are chosen, what does not fit, and where a user reads of it."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from embedded.options import settings_of
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import Model, load
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import piece_limits as limits
+from gpu_worker.startup import warm_up
+from gpu_worker.startup.warm_up import check_model
+from gpu_worker.worker import ModelWorker, load_model
+from shared.card import LateInteraction
+from shared.errors import InputTooLong, ModelRefused
+from shared.jobs import Job
+from shared.memory import machine_memory
+from shared.ragged import RaggedTokens
+from shared.vectors import OutputKind
+from support.in_pieces import run_in_steps
+from support.tiny import CPU, dense_rows, encode, random_ids, write_encoder, write_json
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+MEBIBYTE = 1 << 20
+TOKEN_BYTES = 3 * 2 * 2 * 16 * 4 + 64 * 4
+"""Of tiny-qwen3 in float32: three layers' keys and values of two heads of 16, and hidden states of 64."""
+FITTING = MEBIBYTE // TOKEN_BYTES
+POSITIONS = 2 * FITTING
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A causal model that reads texts of twice the tokens whose keys and values fit into a mebibyte."""
+    path = tmp_path_factory.mktemp("long")
+    write_encoder(path, "tiny-qwen3")
+    config = json.loads((path / "config.json").read_text())
+    return write_json(path, config=config | {"max_position_embeddings": POSITIONS})
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return load(str(folder), CPU)
+
+
+def job(*lengths: int) -> Job:
+    return Job(id=0, work=encode(OutputKind.DENSE), tokens=RaggedTokens.of(random_ids(lengths)))
+
+
+def test_the_memory_of_a_token_is_counted(model: Model) -> None:
+    assert model.cutting.token_bytes == TOKEN_BYTES
+    assert model.max_tokens == POSITIONS
+
+
+def test_the_card_tells_of_pieces_and_of_their_memory(model: Model) -> None:
+    card, plain = card_of(model, chunk_tokens=64, cache_tokens=POSITIONS), card_of(model)
+    assert (card.chunk_tokens, card.cache_tokens, card.whole_texts, card.limited_by) == (64, POSITIONS, "", "")
+    assert card == replace(plain, chunk_tokens=64, cache_tokens=POSITIONS)
+
+
+def test_the_card_promises_no_text_that_does_not_fit(model: Model) -> None:
+    """Its limit is lowered, by a setting that it names; a text cut off there has other rows: another fingerprint."""
+    card, plain = card_of(model, chunk_tokens=64, cache_tokens=1000), card_of(model)
+    assert card.max_tokens == 1000
+    assert card.limited_by == "--cache-megabytes"
+    assert card.notice == "; ".join(filter(None, (plain.notice, "--cache-megabytes limits texts to 1000 tokens")))
+    others = {card_of(model, chunk_tokens=64, cache_tokens=number).fingerprint for number in (999, 1001, POSITIONS)}
+    assert len({card.fingerprint, plain.fingerprint, *others}) == 4
+    assert card.fingerprint == card_of(model, chunk_tokens=128, cache_tokens=1000).fingerprint
+
+
+def test_a_text_that_is_not_cut_needs_no_memory(model: Model) -> None:
+    """Texts up to a piece's length run whole, however little memory there is for keys and values."""
+    assert card_of(model, chunk_tokens=100, cache_tokens=10).max_tokens == 100
+
+
+def test_lengths_of_late_interaction_are_lowered_likewise(model: Model) -> None:
+    late = LateInteraction(query_length=32, document_length=POSITIONS)
+    card = card_of(replace(model, late_interaction=late), chunk_tokens=64, cache_tokens=1000)
+    assert card.late_interaction == replace(late, document_length=1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "cuts", "why"),
+    [
+        ("tiny-bert", True, "its tokens attend to tokens that come later"),
+        ("tiny-qwen3-bidirectional", True, "its tokens attend to tokens that come later"),
+        ("tiny-qwen3", False, "--chunk-tokens is 0"),
+    ],
+)
+def test_the_card_says_why_texts_are_not_cut(name: str, cuts: bool, why: str) -> None:
+    whole = load(f"random:{name}", CPU, cuts=cuts)
+    card = limits.card_with_limits(whole, limits.piece_limits(whole, 2048, None, limits.cache_bytes(whole, 0)))
+    assert (card.chunk_tokens, card.cache_tokens, card.whole_texts) == (0, 0, why)
+    assert card == card_of(whole)
+    assert limits.summary(whole, card) == f"each in one step: {why}"
+
+
+def test_what_fits_is_computed_and_one_token_more_is_refused(model: Model) -> None:
+    """The error names the number that fits and the setting. The result is that of whole texts."""
+    engine = ModelEngine(model)
+    [expected] = run_in_steps(engine, [job(FITTING, 5)])
+    engine.cut_texts(limits.piece_limits(model, 2048, 100, limits.cache_bytes(model, 1)))
+    [result] = run_in_steps(engine, [job(FITTING, 5)])
+    assert abs(dense_rows(result) - dense_rows(expected)).max() < 1e-5
+    assert engine.pieces > 3
+    with pytest.raises(InputTooLong, match=rf"{FITTING + 1} tokens, --cache-megabytes .* of {FITTING}$"):
+        engine.open(job(5, FITTING + 1))
+
+
+def test_pieces_are_a_quarter_of_a_step_by_default(model: Model) -> None:
+    assert limits.piece_limits(model, 2048, None, MEBIBYTE) == PieceLimits(longest=512, cache_tokens=FITTING)
+    assert limits.piece_limits(model, 2048, 96, MEBIBYTE) == PieceLimits(longest=96, cache_tokens=FITTING)
+    assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == WHOLE
+    assert limits.piece_limits(model, 2048, None, 0) == WHOLE
+
+
+def test_there_is_room_for_the_longest_text_by_default(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as half of the machine's memory allows."""
+    monkeypatch.setattr(limits, "machine_memory", lambda: 64 << 30)
+    assert limits.cache_bytes(model, 0) == 2 << 30
+    assert limits.cache_bytes(replace(model, max_tokens=4 << 20), 0) == (4 << 20) * TOKEN_BYTES
+    assert limits.cache_bytes(replace(model, max_tokens=1 << 30), 0) == 32 << 30
+    monkeypatch.setattr(limits, "machine_memory", lambda: 1 << 30)
+    assert limits.cache_bytes(model, 0) == 1 << 29
+
+
+def test_more_memory_than_there_is_refuses_the_start(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "machine_memory", lambda: 512 * MEBIBYTE)
+    assert limits.cache_bytes(model, 512) == 512 * MEBIBYTE
+    with pytest.raises(ModelRefused, match=r"^--cache-megabytes = 513: there are 512 MiB of memory for it$"):
+        limits.cache_bytes(model, 513)
+
+
+def test_a_containers_limit_counts_as_the_machines_memory(tmp_path: Path) -> None:
+    """Of both versions of cgroups, where either is set; `max` and a missing file mean that there is none."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    second, first = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    assert machine_memory((second, first)) == physical
+    second.write_text("max\n")
+    first.write_text("9223372036854771712\n")
+    assert machine_memory((second, first)) == physical
+    second.write_text(f"{8 * MEBIBYTE}\n")
+    assert machine_memory((second, first)) == 8 * MEBIBYTE
+    assert 0 < machine_memory() <= physical
+
+
+def test_memory_for_no_pieces_is_refused() -> None:
+    with pytest.raises(SystemExit) as raised:
+        WorkerSettings.read(["--chunk-tokens", "0", "--cache-megabytes", "1"])
+    assert raised.value.code == 2
+    assert WorkerSettings.read([]).chunk_tokens is None
+    assert WorkerSettings.read(["--chunk-tokens", "0"]).chunk_tokens == 0
+
+
+def test_an_embedded_engine_has_both_settings() -> None:
+    settings = settings_of("random:tiny-qwen3", {"chunk_tokens": 64, "cache_megabytes": 1, "device": "cpu"})
+    assert (settings.chunk_tokens, settings.cache_megabytes) == (64, 1)
+    assert not load_model(settings_of("random:tiny-qwen3", {"chunk_tokens": 0, "device": "cpu"})).cutting.token_bytes
+    with pytest.raises(ValueError, match=r"^--cache-megabytes 1 is for texts in pieces, --chunk-tokens is 0$"):
+        settings_of("random:tiny-qwen3", {"chunk_tokens": 0, "cache_megabytes": 1})
+    with pytest.raises(ValueError, match=r"^chunk_tokens = -1: "):
+        settings_of("random:tiny-qwen3", {"chunk_tokens": -1})
+
+
+def test_an_accelerators_share_is_of_what_the_weights_leave(model: Model) -> None:
+    """A quarter by default; the user's number up to all of it."""
+    placement = SimpleNamespace(memory={"limit": model.weight_bytes + 8 * MEBIBYTE})
+    on_device = replace(model, placement=placement)  # type: ignore[arg-type]
+    assert limits.cache_bytes(on_device, 0) == 2 * MEBIBYTE
+    assert limits.cache_bytes(on_device, 8) == 8 * MEBIBYTE
+    with pytest.raises(ModelRefused, match=r"^--cache-megabytes = 9: there are 8 MiB of memory for it$"):
+        limits.cache_bytes(on_device, 9)
+
+
+def test_the_warm_up_keeps_to_the_limits(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its texts of 256 tokens would be refused where only ten fit."""
+    monkeypatch.setattr(warm_up, "cache_bytes", lambda model, megabytes: 10 * TOKEN_BYTES)
+    assert check_model("long", lambda: load(str(folder), CPU), 2048, chunk_tokens=8) == 0
+    assert "max_tokens 10" in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_check_prints_the_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_model("long", lambda: load(str(folder), CPU), 2048, chunk_tokens=64, cache_megabytes=1) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"max_tokens {FITTING}" in lines
+    assert f"long texts in pieces of 64 tokens; keys and values of {FITTING} tokens fit into 1 MiB" in lines
+
+
+async def test_a_worker_logs_its_limits_and_counts_what_it_keeps(folder: Path) -> None:
+    """The figures are those of a text that was computed in pieces; nothing of it is kept afterwards."""
+    settings = ["--model", str(folder), "--device", "cpu", "--chunk-tokens", "8", "--cache-megabytes", "1"]
+    worker = await ModelWorker.start(WorkerSettings.read([*settings, "--step-tokens", "256"]))
+    try:
+        with capture_logs() as lines:
+            worker.log_ready()
+        [line] = [line for line in lines if line["event"] == "long texts"]
+        assert line["told"] == f"in pieces of 8 tokens; keys and values of {FITTING} tokens fit into 1 MiB"
+        before = worker.with_figures(worker.loop.figures)
+        await worker.loop.result_of(replace(job(700), id=77))
+        after = worker.with_figures(worker.loop.figures)
+    finally:
+        worker.serving.cancel()
+        worker.loop.close()
+        worker.shut_down()
+    assert after.pieces >= before.pieces + 3
+    assert (after.kept_tokens, after.waiting_for_cache) == (0, 0)
+    assert (after.cache_tokens, after.token_bytes) == (FITTING, TOKEN_BYTES)
