@@ -11,19 +11,10 @@ from hypothesis import strategies as st
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.room import Room
 from shared.jobs import Priority
+from support.synchronous_engine import cut
 
 CAPACITY = 40
 """Tokens that the device keeps in these tests; no sequence has more."""
-
-
-def cut(lengths: list[int], chunk: int) -> tuple[list[int], list[int]]:
-    """Costs and room of the units of sequences of these lengths, in pieces of at most `chunk` tokens."""
-    costs, room = list[int](), list[int]()
-    for length in lengths:
-        sizes = [min(chunk, length - start) for start in range(0, length, chunk)]
-        costs += sizes
-        room += [length, *[0] * (len(sizes) - 2), -length] if len(sizes) > 1 else [0]
-    return costs, room
 
 
 @dataclass
@@ -51,7 +42,7 @@ class Witness:
     def add_job(self, job: int, lengths: list[int], chunk: int, key: str, priority: Priority) -> None:
         costs, room = cut(lengths, chunk)
         self.jobs[job] = Waiting(costs=costs, room=room)
-        self.queue.add_job(job, costs, room if any(room) else (), key=key, priority=priority)
+        self.queue.add_job(job, costs, room, key=key, priority=priority)
         self.check()
 
     def remove_job(self, job: int) -> None:
