@@ -82,8 +82,7 @@ class AsyncLoop:
             raise GivenBack(f"the worker is stalled: {self.stalled}", retry_after=1.0)
         self._loop.submit(job)
         self._callbacks[job.id] = on_outcome
-        if isinstance(self._loop.next_action(), Launch):  # else the driver waits for the right event already
-            self._event.set()
+        self._wake()
 
     async def result_of(self, job: Job) -> JobResult:
         """Submits a job and waits for its result. Raises its error."""
@@ -104,17 +103,19 @@ class AsyncLoop:
         for identity in ids:
             if self._callbacks.pop(identity, None) is not None:
                 self._loop.cancel(identity)
+        self._wake()  # their room may be what another job waits for
 
     def set_aside(self, ids: Iterable[int]) -> None:
         """Plans no more of these jobs until they are brought back."""
         for identity in ids:
             self._loop.set_aside(identity)
+        self._wake()  # a job behind them in the line for room may need less of it
 
     def bring_back(self, ids: Iterable[int]) -> None:
         """Goes on with jobs that were set aside."""
         for identity in ids:
             self._loop.bring_back(identity)
-        self._event.set()
+        self._wake()
 
     @property
     def load(self) -> Load:
@@ -185,6 +186,11 @@ class AsyncLoop:
         """Fails all jobs that have no outcome yet, and accepts no further ones."""
         self.refuse_jobs()
         self._answer_jobs(self._loop.drop_all(WorkerUnavailable("the worker is shutting down")))
+
+    def _wake(self) -> None:
+        """Wakes the driver where a step may be launched; else it waits for the right event already."""
+        if isinstance(self._loop.next_action(), Launch):
+            self._event.set()
 
     async def _wait_for_event(self, seconds: float) -> None:
         """Waits for a job or for the older step, at most so long."""

@@ -48,8 +48,8 @@ class Room(Generic[J]):
 
     def leave_line(self, job: J) -> None:
         """Takes a job out of the line; one that stands in none is no error."""
-        if any(other is job for other, _ in self._line):
-            self._line = deque((other, tokens) for other, tokens in self._line if other is not job)
+        if any(other == job for other, _ in self._line):
+            self._line = deque((other, tokens) for other, tokens in self._line if other != job)
 
     def next_in_line(self) -> J | None:
         """Takes room for the first job of the line, and the job out of the line; None where it has to wait."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, explicit
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
 
@@ -47,6 +47,22 @@ class Flawed:
         if self._flaw == "window off by one":
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
         return OneByOne()(query, key, value, batch, terms)
+
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        count, keys = query.shape[1], key.shape[1]
+        if self._flaw == "forgets the past":
+            key, value = key[:, -count:], value[:, -count:]
+        if self._flaw == "upper-left mask":
+            return explicit(query, key, value, terms, keys).transpose(0, 1)
+        if self._flaw == "windows begin anew":  # at each piece, so that a window reaches all that came before it
+            window = None if terms.window is None else terms.window + keys - count
+            terms = replace(terms, window=window)
+        if self._flaw == "chunks begin anew" and terms.chunk is not None:
+            first = max(0, keys - count - terms.chunk)
+            key, value = key[:, first:], value[:, first:]
+        if self._flaw == "windows of pieces off by one":
+            terms = replace(terms, window=None if terms.window is None else terms.window + 1)
+        return OneByOne().attend_piece(query, key, value, terms)
 
 
 def counted_on(batch: RaggedBatch) -> RaggedBatch:

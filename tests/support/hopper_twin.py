@@ -43,7 +43,7 @@ def kernel(
     assert scale is not None
     assert ends.dtype == key_ends.dtype == torch.int32
     output = torch.full_like(q, float("nan"))
-    left, right = (bound if bound >= 0 else longest for bound in window)
+    left, right = (bound if bound >= 0 else len(q) + len(k) for bound in window)
     right = 0 if causal else right
     for row, (start, stop) in enumerate(pairwise(ends.tolist())):
         first, last = key_ends[row : row + 2].tolist()

@@ -12,11 +12,24 @@ from shared.vectors import OutputKind
 WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
 
 
+def cut(lengths: Sequence[int], chunk: int) -> tuple[list[int], list[int]]:
+    """Costs and room of the units of sequences of these lengths, in pieces of at most `chunk` tokens."""
+    costs, room = list[int](), list[int]()
+    for length in lengths:
+        sizes = [min(chunk, length - start) for start in range(0, length, chunk)]
+        costs += sizes
+        room += [length, *[0] * (len(sizes) - 2), -length] if len(sizes) > 1 else [0]
+    return costs, room if any(room) else []
+
+
 class FakeProgress:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, chunk: int = 0) -> None:
+        """`chunk`: longest piece of a sequence; 0 for whole ones."""
         self.job = job
         self.costs: Sequence[int] = job.tokens.lengths
         self.room: Sequence[int] = ()
+        if chunk:
+            self.costs, self.room = cut(job.tokens.lengths, chunk)
         self.computed: set[int] = set()
         self.served: list[int] = []
 
@@ -30,13 +43,13 @@ class FakeEngine:
     A unit of length 13 is out of memory `failing` times; `events` tell what was launched and collected.
     """
 
-    def __init__(self, failing: int = 0) -> None:
-        self.failing = failing
+    def __init__(self, failing: int = 0, chunk: int = 0) -> None:
+        self.failing, self.chunk = failing, chunk
         self.events: list[tuple[str, int]] = []
         self.launched = 0
 
     def open(self, job: Job) -> FakeProgress:
-        return FakeProgress(job)
+        return FakeProgress(job, self.chunk)
 
     def reclaim(self) -> None:
         self.events.append(("reclaim", self.launched))

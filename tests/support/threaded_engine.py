@@ -17,16 +17,19 @@ from shared.errors import (
 from shared.jobs import Encode, Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
+from support.synchronous_engine import cut
 
 WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
 MARK = 666
 
 
 class FakeProgress:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, chunk: int = 0) -> None:
         self.job = job
         self.costs: Sequence[int] = job.tokens.lengths
         self.room: Sequence[int] = ()
+        if chunk:
+            self.costs, self.room = cut(job.tokens.lengths, chunk)
         self.served: list[int] = []
 
     def result(self) -> JobResult:
@@ -46,10 +49,11 @@ class FakeFlight:
 
 
 class FakeEngine:
-    """Serves lengths; a step whose tokens pass `room` is out of memory, a sequence of length 13 is a bug."""
+    """Serves lengths, in pieces of at most `chunk` tokens (0: whole ones); a step whose tokens pass `room` is out of
+    memory, a unit of length 13 is a bug."""
 
-    def __init__(self, device: Executor, room: int = 10**9) -> None:
-        self.device, self.room = device, room
+    def __init__(self, device: Executor, room: int = 10**9, chunk: int = 0) -> None:
+        self.device, self.room, self.chunk = device, room, chunk
         self.steps: list[list[tuple[int, int]]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -57,7 +61,7 @@ class FakeEngine:
     def open(self, job: Job) -> FakeProgress:
         if MARK in job.tokens.lengths:
             raise InvalidInput("refused at the door")
-        return FakeProgress(job)
+        return FakeProgress(job, self.chunk)
 
     def reclaim(self) -> None:
         """There is nothing to give back."""

@@ -37,7 +37,7 @@ def attended(
         k, v = (each.repeat_interleave(q.shape[0] // k.shape[0], dim=0) for each in (k, v))
         shift = (last - first) - (stop - start)
         distance = torch.arange(stop - start)[:, None] + shift - torch.arange(last - first)
-        left, right = (bound if bound >= 0 else stop for bound in window)
+        left, right = (bound if bound >= 0 else len(query) + len(key) for bound in window)
         scores = (q @ k.transpose(1, 2) * scale).masked_fill((distance > left) | (-distance > right), float("-inf"))
         output[start:stop] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
     return output

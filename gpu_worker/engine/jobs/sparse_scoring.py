@@ -29,7 +29,9 @@ class SparseScoring:
         columns = [number - self.work.queries for number in documents]
         document_vectors = [vectors[number] for number in documents]
         if self.work.layout is Layout.PAIRS:
-            self.scores[columns, 0] = sparse_vectors.pairs([vectors[number] for number in columns], document_vectors)
+            self.scores[columns, 0] = sparse_vectors.pairs(
+                [self.queries[number] for number in columns], document_vectors
+            )
         else:
             numbers = sorted(self.queries)
             query_vectors = [self.queries[number] for number in numbers]

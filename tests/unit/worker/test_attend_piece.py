@@ -1,0 +1,259 @@
+"""Attention of a piece equals the rows of one run over the whole sequence, in every kernel."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention import varlen
+
+from gpu_worker.kernels.attention import written_out
+from gpu_worker.kernels.attention.choice import exact_kernels
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
+from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, register
+from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.kernels.cpu import library
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.verify.in_pieces import cutting
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models import synthetic
+from support import hopper_twin, varlen_twin
+from support.flaws import Flawed
+from support.tiny import CPU, referee
+
+LIBRARY = library.load()
+needs_kernels = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
+"""Largest error, where numbers are about 1."""
+MIXED = KernelByLength((RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED), (8, 30))
+WAYS = [MIXED, *(KernelByLength((way,)) for way in exact_kernels(torch.float32, 16))]
+SIZES = st.integers(1, 5) | st.integers(1, 70)
+CUTS = st.lists(SIZES | st.just(1), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) <= 300)
+"""Numbers of tokens of the pieces of a sequence."""
+HEADS = st.sampled_from([(4, 4), (4, 2), (3, 1)])
+WIDTHS = st.sampled_from([(16, 16), (32, 16), (32, 32), (20, 12)])
+"""Numbers of a head of queries and keys, and of values; the last ones need filling."""
+QUICK = settings(deadline=None, max_examples=40)
+SEARCH = settings(deadline=None, max_examples=1500)
+
+
+def terms(*, launched: bool = False) -> st.SearchStrategy[AttentionTerms]:
+    """Causal terms; `launched`: those that CUDA's kernels are given."""
+    return st.builds(
+        AttentionTerms,
+        scale=st.sampled_from([0.06, 0.25]),
+        causal=st.just(True),
+        window=st.none() | st.integers(1, 100),
+        chunk=st.none() | st.integers(1, 100),
+        softcap=st.none() if launched else st.none() | st.just(5.0),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """Query [H, L, D], key [Hkv, L, D] and value [Hkv, L, V] of a sequence, with the strides of a model's layers."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+    @classmethod
+    def of(
+        cls, length: int, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype = torch.float32
+    ) -> "States":
+        """Random ones."""
+        torch.manual_seed(length)
+        shapes = ((heads[0], widths[0]), (heads[1], widths[0]), (heads[1], widths[1]))
+        query, key, value = (torch.randn(length, *shape).to(dtype).transpose(0, 1) for shape in shapes)
+        return cls(query=query, key=key, value=value)
+
+    def whole(self, attention: PackedAttention, terms: AttentionTerms) -> Tensor:
+        """The attention of all tokens in one run: [L, H, V]."""
+        batch = RaggedBatch.pack([np.zeros(self.query.shape[1], dtype=np.int32)], CPU.device)
+        return attention(self.query, self.key, self.value, batch, terms)
+
+    def pieces(self, attention: PackedAttention, terms: AttentionTerms, sizes: list[int]) -> Tensor:
+        """The attention of one piece after the other, each with the keys and values up to its own end."""
+        parts, start = [], 0
+        for size in sizes:
+            stop = start + size
+            query, key, value = self.query[:, start:stop], self.key[:, :stop], self.value[:, :stop]
+            parts.append(attention.attend_piece(query, key, value, terms))
+            start = stop
+        return torch.cat(parts)
+
+
+def assert_pieces_equal_the_whole(
+    attention: PackedAttention, states: States, terms: AttentionTerms, sizes: list[int]
+) -> None:
+    """They equal the same kernel's whole run, and the twin's in float32."""
+    pieces, whole = states.pieces(attention, terms, sizes), states.whole(attention, terms)
+    exact = States(query=states.query.float(), key=states.key.float(), value=states.value.float())
+    tolerance = TOLERANCES[whole.dtype]
+    assert torch.allclose(pieces, whole, atol=tolerance)
+    assert torch.allclose(pieces.float(), exact.whole(OneByOne(), terms), atol=tolerance)
+
+
+def tried(search: bool) -> Any:
+    """A few examples, or many."""
+    return SEARCH if search else QUICK
+
+
+quick_and_long = pytest.mark.parametrize("search", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+@quick_and_long
+def test_the_twin_in_pieces_is_the_twin(search: bool) -> None:
+    """Its mask is moved by what precedes the piece."""
+
+    @tried(search)
+    @given(CUTS, terms(), HEADS, WIDTHS)
+    def check(sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int]) -> None:
+        assert_pieces_equal_the_whole(OneByOne(), States.of(sum(sizes), heads, widths), terms, sizes)
+
+    check()
+
+
+@quick_and_long
+def test_equal_runs_take_pieces_in_every_way(search: bool) -> None:
+    """By each kernel for runs, in blocks that hold several heads or less than a row of one."""
+
+    @tried(search)
+    @given(CUTS, terms(), HEADS, WIDTHS, st.sampled_from(WAYS), st.integers(1, 2000) | st.just(1 << 20))
+    def check(
+        sizes: list[int],
+        terms: AttentionTerms,
+        heads: tuple[int, int],
+        widths: tuple[int, int],
+        ways: KernelByLength,
+        block: int,
+    ) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(written_out, "BLOCK_SCORES", block)
+            assert_pieces_equal_the_whole(EqualRuns(ways), States.of(sum(sizes), heads, widths), terms, sizes)
+
+    check()
+
+
+@needs_kernels
+@quick_and_long
+@pytest.mark.parametrize("fills", [True, False])
+def test_the_processors_kernel_takes_pieces(fills: bool, search: bool) -> None:
+    """Heads of its own sizes, and others, which are filled or run by PyTorch's kernel."""
+
+    @tried(search)
+    @given(CUTS, terms(), HEADS, WIDTHS, st.sampled_from(sorted(LIBRARY.formats, key=str)))
+    def check(
+        sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype
+    ) -> None:
+        states = States.of(sum(sizes), heads, widths, dtype)
+        assert_pieces_equal_the_whole(NativeAttention(LIBRARY, fills=fills), states, terms, sizes)
+
+    check()
+
+
+@needs_kernels
+@quick_and_long
+def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) -> None:
+    """Also where heads are filled: `--same-bits` relies on it."""
+
+    @tried(search)
+    @given(CUTS, terms(), HEADS, WIDTHS, st.sampled_from(sorted(LIBRARY.formats, key=str)))
+    def check(
+        sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype
+    ) -> None:
+        states, attention = States.of(sum(sizes), heads, widths, dtype), NativeAttention(LIBRARY, fills=True)
+        assert torch.equal(states.pieces(attention, terms, sizes), states.whole(attention, terms))
+
+    check()
+
+
+def of_2_13(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+    seqused_k: Tensor | None = None,
+    num_splits: int,
+) -> Tensor:
+    """PyTorch's operator as of 2.13, which has bounds of queries and of keys."""
+    assert num_splits == 1
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    assert (cu_seq_q.dtype, cu_seq_k.dtype) == (torch.int32, torch.int32)
+    assert (max_q, max_k) == tuple(int(ends.diff().max()) for ends in (cu_seq_q, cu_seq_k))
+    return varlen_twin.attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale, seqused_k)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twins of CUDA's kernels."""
+    monkeypatch.setattr(varlen, "varlen_attn", of_2_13)
+    monkeypatch.setitem(sys.modules, PACKAGE, hopper_twin.package(hopper_twin.of_2026))
+
+
+@pytest.mark.usefixtures("launched")
+@quick_and_long
+@pytest.mark.parametrize("kernel", [Varlen, Hopper])
+def test_kernels_of_accelerators_take_pieces(kernel: Callable[[], PackedAttention], search: bool) -> None:
+    """Bounds of queries and keys differ, the last query stands at the last key."""
+
+    @tried(search)
+    @given(CUTS, terms(launched=True), HEADS, st.sampled_from([8, 16]))
+    def check(sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], width: int) -> None:
+        assert_pieces_equal_the_whole(kernel(), States.of(sum(sizes), heads, (width, width)), terms, sizes)
+
+    check()
+
+
+FLAWS = {
+    "forgets the past": AttentionTerms(scale=0.25, causal=True),
+    "upper-left mask": AttentionTerms(scale=0.25, causal=True),
+    "windows begin anew": AttentionTerms(scale=0.25, causal=True, window=7),
+    "windows of pieces off by one": AttentionTerms(scale=0.25, causal=True, window=7),
+    "chunks begin anew": AttentionTerms(scale=0.25, causal=True, chunk=7),
+}
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_wrong_piece_is_found_out(flaw: str) -> None:
+    """Negative controls: the comparison above fails for each mistake, and holds without it."""
+    states = States.of(40, (4, 2), (16, 16))
+    assert_pieces_equal_the_whole(Flawed("none"), states, FLAWS[flaw], [16, 16, 8])
+    with pytest.raises(AssertionError):
+        assert_pieces_equal_the_whole(Flawed(flaw), states, FLAWS[flaw], [16, 16, 8])
+
+
+@pytest.mark.parametrize(
+    ("name", "flaw"),
+    [
+        ("tiny-qwen3", "forgets the past"),
+        ("tiny-qwen3", "upper-left mask"),
+        ("tiny-mistral", "windows begin anew"),
+        ("tiny-mistral", "windows of pieces off by one"),
+    ],
+)
+def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -> None:
+    """After an honest attention has passed it."""
+    register()
+    config, _ = synthetic.shape_of(name)
+    model = synthetic.build(config, "encoder", CPU).eval()
+    reference = referee(model)
+    assert cutting(PackedEncoder(model, Flawed("none"), None), reference).token_bytes
+    refused = cutting(PackedEncoder(model, Flawed(flaw), None), reference)
+    assert not refused.token_bytes
+    assert "differ" in refused.refusal

@@ -1,0 +1,243 @@
+"""The loop with long texts in pieces: room comes back at once however a job ends, and nobody waits for ever."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_worker.loop.actions import Collect, Idle, Launch
+from gpu_worker.loop.async_loop import AsyncLoop
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.steps import EndedJob, JobOutcome
+from shared.errors import DeadlineExceeded, InputTooLarge, Internal, Overloaded, WorkerUnavailable
+from shared.jobs import JobResult
+from support import threaded_engine
+from support.synchronous_engine import FakeEngine, cut, job, shown
+from support.threaded_engine import async_loop
+
+CAPACITY, CHUNK = 64, 8
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def loop_of(engine: FakeEngine, clock: Clock) -> Loop:
+    return Loop(engine, step_tokens=16, queued_tokens=10**6, cache_tokens=CAPACITY, clock=clock)
+
+
+def launch(loop: Loop) -> None:
+    planned = loop.plan_step()
+    assert planned is not None
+    loop.launch_step(planned)
+
+
+@pytest.mark.parametrize("under_way", [0, 1, 2])
+@pytest.mark.parametrize("end", ["cancelled", "late", "dropped"])
+def test_a_job_that_ends_in_the_middle_gives_back_its_room_at_once(end: str, under_way: int) -> None:
+    """Whatever of it is under way; the job that waits for room goes on, and late steps give nothing back twice."""
+    clock, engine = Clock(), FakeEngine(chunk=CHUNK)
+    loop = loop_of(engine, clock)
+    loop.submit(job(1, CAPACITY, remaining=5.0))
+    for _ in range(under_way):
+        launch(loop)
+    if not under_way:
+        launch(loop)
+        loop.end_step(loop.collect_step())
+    loop.submit(job(2, 40))
+    assert loop.room.taken == CAPACITY
+    if end == "cancelled":
+        assert loop.cancel(1)
+    elif end == "late":
+        clock.now = 6.0
+        assert [shown(ended) for ended in loop.drop_expired()] == [(1, DeadlineExceeded)]
+    else:
+        assert len(loop.drop_all(WorkerUnavailable("shutting down"))) == 2
+    assert loop.room.taken == 0
+    rest = [shown(ended) for ended in loop.until_idle()]
+    assert rest == ([] if end == "dropped" else [(2, (8, 8, 8, 8, 8))])
+    assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+
+
+def test_a_job_that_fails_in_the_middle_gives_back_its_room() -> None:
+    """Here its third piece, of 13 tokens, always lacks memory; the one behind it in line is computed."""
+    engine = FakeEngine(failing=10**6, chunk=20)
+    loop = loop_of(engine, Clock())
+    loop.submit(job(1, 53))
+    loop.submit(job(2, 60))
+    assert [shown(ended) for ended in loop.until_idle()] == [(1, InputTooLarge), (2, (20, 20, 20))]
+    assert (loop.room.taken, loop.room.waiting) == (0, 0)
+
+
+def try_random_jobs(chance: random.Random, count: int) -> None:
+    """Jobs that come, are cancelled, set aside, late, out of memory, or answered with all of their pieces in order."""
+    clock, engine = Clock(), FakeEngine(failing=chance.choice([0, 3]), chunk=chance.choice([5, 8, 13]))
+    loop = loop_of(engine, clock)
+    lengths_of: dict[int, list[int]] = {}
+    number = 0
+    while number < count or lengths_of:
+        known = chance.choice(list(lengths_of)) if lengths_of else -1
+        ended: list[EndedJob] = []
+        match chance.randrange(12):
+            case 0 | 1 if number < count:
+                number += 1
+                lengths = [chance.randint(1, chance.choice([4, CAPACITY])) for _ in range(chance.randint(1, 3))]
+                remaining = chance.choice([None, None, 100.0])
+                with suppress(Overloaded):  # an answer in time is not to be expected
+                    loop.submit(job(number, *lengths, remaining=remaining, key=chance.choice("ab")))
+                    lengths_of[number] = lengths
+            case 2 if known >= 0:
+                loop.cancel(known)
+                del lengths_of[known]
+            case 3:
+                loop.set_aside(known)
+            case 4 | 5:
+                loop.bring_back(known)
+            case 6:
+                clock.now += 1.0
+                ended = loop.drop_expired()
+            case _:
+                ended = step(loop)
+        for each in ended:
+            lengths = lengths_of.pop(each.id)
+            if isinstance(each.outcome, JobResult):
+                assert list(each.outcome.row_lengths) == cut(lengths, engine.chunk)[0]
+            else:
+                assert isinstance(each.outcome, DeadlineExceeded | InputTooLarge)
+        assert loop.room.taken <= CAPACITY
+        assert loop.queued[1] == len(lengths_of)
+    while not isinstance(loop.next_action(), Idle):  # steps of jobs that ended
+        assert step(loop) == []
+    assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+
+
+def step(loop: Loop) -> list[EndedJob]:
+    """Carries out an action. Where all that waits must wait for room, the next action is no launch: nothing spins."""
+    match loop.next_action():
+        case Launch():
+            planned = loop.plan_step()
+            if planned is None:
+                assert not isinstance(loop.next_action(), Launch)
+                assert loop.room.waiting
+            else:
+                loop.launch_step(planned)
+        case Collect():
+            return loop.end_step(loop.collect_step())
+    return []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 1 << 32), st.integers(1, 40))
+def test_every_job_is_answered_and_all_room_comes_back(seed: int, count: int) -> None:
+    """In any order of what happens."""
+    try_random_jobs(random.Random(seed), count)
+
+
+@pytest.mark.slow
+def test_ten_thousand_jobs_leave_no_room_taken() -> None:
+    """In one loop."""
+    try_random_jobs(random.Random(0), 10_000)
+
+
+@pytest.fixture
+def device() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Waits for what happens soon, since no event tells it."""
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def begin_and_set_aside(running: AsyncLoop, engine: threaded_engine.FakeEngine) -> asyncio.Future[JobOutcome]:
+    """A job of all room, which is set aside once a step of it was computed; then nothing is under way."""
+    future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
+    engine.gate.clear()
+    running.submit(threaded_engine.job(1, CAPACITY), future.set_result)
+    await until(lambda: running._loop.room.taken > 0)
+    running.set_aside([1])
+    engine.gate.set()
+    await until(lambda: running._loop.older_step is None)
+    return future
+
+
+async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Executor) -> None:
+    """Nothing is under way, so that no step's end would wake it."""
+    engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
+    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+        await begin_and_set_aside(running, engine)
+        second = threaded_engine.ask(running, threaded_engine.job(2, 40))
+        await until(lambda: running._loop.room.waiting == 1)
+        running.cancel([1])
+        assert await asyncio.wait_for(threaded_engine.outcome(second), 20) == (8, 8, 8, 8, 8)
+        assert running._loop.room.taken == 0
+
+
+async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Executor) -> None:
+    """The one behind it has room enough."""
+    engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
+    async with async_loop(engine, cache_tokens=CAPACITY + 30, step_tokens=16) as running:
+        first = await begin_and_set_aside(running, engine)
+        second, third = (
+            threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((2, 60), (3, 20))
+        )
+        await until(lambda: running._loop.room.waiting == 2)
+        running.set_aside([2])
+        assert await asyncio.wait_for(threaded_engine.outcome(third), 20) == (8, 8, 4)
+        running.bring_back([1, 2])
+        assert await asyncio.wait_for(threaded_engine.outcome(second), 20) == (8,) * 7 + (4,)
+        await asyncio.wait_for(first, 20)
+        assert running._loop.room.taken == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed: int) -> None:
+    """While jobs are cancelled, set aside and brought back, and some of their pieces are bugs."""
+    chance, engine = random.Random(seed), threaded_engine.FakeEngine(device, chunk=CHUNK)
+    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+        futures = {}
+        for number in range(1, 120):
+            lengths = [chance.randint(1, chance.choice([4, CAPACITY])) for _ in range(chance.randint(1, 3))]
+            futures[number] = lengths, threaded_engine.ask(running, threaded_engine.job(number, *lengths))
+            known = chance.choice(list(futures))
+            match chance.randrange(4):
+                case 0:
+                    running.cancel([known])
+                    if not futures[known][1].done():
+                        del futures[known]
+                case 1:
+                    running.set_aside([known])
+                case 2:
+                    running.bring_back([known])
+            if chance.random() < 0.3:
+                await asyncio.sleep(0)
+        running.bring_back(list(futures))
+        for lengths, future in futures.values():
+            told = await asyncio.wait_for(threaded_engine.outcome(future), 20)
+            assert told == tuple(cut(lengths, CHUNK)[0])
+        await until(lambda: running._loop.older_step is None)
+        assert (running._loop.room.taken, running._loop.room.waiting) == (0, 0)
+
+
+async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
+    """Its room goes to the one that waits."""
+    async with async_loop(threaded_engine.FakeEngine(device, chunk=20), cache_tokens=CAPACITY) as running:
+        futures = [
+            threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((1, 53), (2, 60))
+        ]
+        told = [await asyncio.wait_for(threaded_engine.outcome(future), 20) for future in futures]
+        assert told == [Internal, (20, 20, 20)]
+        assert running._loop.room.taken == 0
