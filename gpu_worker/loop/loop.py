@@ -67,7 +67,8 @@ class Loop:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
         `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
-        `cache_tokens`: most tokens whose keys and values the device keeps. `on_part`: called by `end_step`. Numbers are `inf` where there is no limit.
+        `cache_tokens`: most tokens whose keys and values the device keeps. `on_part`: called by `end_step`. Numbers
+        are `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._step_tokens, self._step_seconds, self._on_part = step_tokens, step_seconds, on_part
@@ -206,7 +207,7 @@ class Loop:
         return launched
 
     def collect_step(self) -> dict[OpenJob, JobOutcome | JobPart]:
-        """Waits for the older step and makes the results of the jobs that end with it, and parts of others. Returns them.
+        """Waits for the older step. Returns the results of the jobs that end with it, and parts of others.
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """

@@ -91,8 +91,8 @@ class Step:
 
 
 def _packed(selection: Selection, whole_places: Counts, first_shown: int, shown: list[Piece]) -> PackedSequences:
-    """The sequences of a job slice that outputs are made of: whole ones at `whole_places`, the others from `first_shown`
-    on in the order of `shown`."""
+    """The sequences of a job slice that outputs are made of: whole ones at `whole_places`, the others, in the order of
+    `shown`, from `first_shown` on."""
     whole, chosen = selection.whole, selection.shown
     places = np.zeros(len(selection.numbers), dtype=np.int64)
     places[whole] = whole_places
