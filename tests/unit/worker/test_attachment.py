@@ -30,11 +30,10 @@ class FakeJobs:
     def __init__(self) -> None:
         self.load = Load()
         self.held: dict[int, Tell] = {}
-        self.parts: dict[int, Tell | None] = {}
         self.aside: set[int] = set()
 
     def submit(self, job: Job, on_outcome: Tell, on_part: Tell | None = None) -> None:
-        self.held[job.id], self.parts[job.id] = on_outcome, on_part
+        self.held[job.id] = on_outcome
 
     def cancel(self, ids: Iterable[int]) -> None:
         for identity in ids:
