@@ -37,6 +37,7 @@ class Outbox:
         self._small: deque[UnsentOutcome] = deque()
         self._large: deque[UnsentOutcome] = deque()
         self._behind: dict[int, deque[UnsentOutcome]] = {}  # by the job that is in line
+        self._left: list[int] = []  # jobs whose outcome in line has left with the message that is being made
         self._filled = asyncio.Event()
         self.unsent = 0
         """Most bytes that the waiting outcomes take in messages."""
@@ -89,6 +90,7 @@ class Outbox:
         if self._large:
             leading, room = self._leading_piece(message, room)
         self._add_small(message, room)
+        self._let_next_in_line()
         if self.empty:
             self._filled.clear()
         message.load.CopyFrom(load_to_pb(self._load()))
@@ -123,9 +125,16 @@ class Outbox:
         size = unsent.size
         self.unsent -= size
         unsent.add_part(message, SMALL_BYTES)
-        behind = self._behind[unsent.job_id]
-        if behind:
-            self._put_in_line(behind.popleft())
-        else:
-            del self._behind[unsent.job_id]
+        self._left.append(unsent.job_id)
         return room - size
+
+    def _let_next_in_line(self) -> None:
+        """Lets the next parts of jobs in line whose parts before them have left. This waits for the end of a message: a
+        piece at its head comes before all that was added to it earlier."""
+        for job_id in self._left:
+            behind = self._behind[job_id]
+            if behind:
+                self._put_in_line(behind.popleft())
+            else:
+                del self._behind[job_id]
+        self._left.clear()

@@ -89,6 +89,18 @@ async def test_the_parts_of_a_job_come_in_order(seed: int) -> None:
         assert (result.tokens.data, result.token_ids, result.row_lengths) == (expected, expected, (9,))
 
 
+@pytest.mark.parametrize("sizes", [(40, MEBIBYTE), (MEBIBYTE, 40, MEBIBYTE, 40), (40, 40, 4 * MEBIBYTE)])
+async def test_a_large_part_does_not_overtake_a_small_one(sizes: tuple[int, ...]) -> None:
+    """Though a piece of a large outcome stands at the head of a message."""
+    outbox = Outbox(Load)
+    for number, size in enumerate(sizes):
+        outbox.add_outcome(1, part_of(size, number, end=number == len(sizes) - 1), more=number < len(sizes) - 1)
+    found, _, _ = await received(outbox)
+    rows = found[1].result().tokens
+    assert rows is not None
+    assert rows.data == b"".join(bytes([number]) * size for number, size in enumerate(sizes))
+
+
 async def test_an_error_comes_behind_the_rows_before_it() -> None:
     """And ends the job."""
     outbox = Outbox(Load)
