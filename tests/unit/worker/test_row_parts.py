@@ -20,7 +20,7 @@ from gpu_worker.model.loading import Model, load
 from shared.errors import Internal
 from shared.jobs import Job, JobResult
 from shared.ragged import RaggedTokens
-from shared.vectors import DataType
+from shared.vectors import DataType, OutputKind
 from support.tiny import CPU, DENSE, MULTI, encode, random_ids, run
 
 CHUNK = 16
@@ -112,6 +112,16 @@ def test_parts_make_up_the_rows_of_the_whole_text(name: str, options: dict[str, 
         assert step_tokens > 200 or len(sent.parts[9]) >= 3
         for job in jobs:
             assert_rows(sent.joined(job.id), expected[job.id])
+
+
+@pytest.mark.parametrize(("outputs", "lengths"), [((DENSE, MULTI), [100]), ((MULTI,), [100, 30])])
+def test_other_jobs_leave_as_a_whole(outputs: tuple[OutputKind, ...], lengths: list[int]) -> None:
+    """Pooled rows need a text's end, and the rows of several texts come in their order."""
+    job = Job(id=0, work=encode(*outputs, in_parts=True), tokens=RaggedTokens.of(random_ids(lengths)))
+    sent = sent_by(engine("tiny-qwen3"), [job], 32)
+    assert not sent.parts
+    [expected] = run(ModelEngine(model("tiny-qwen3")), [job])
+    assert_rows(sent.joined(0), expected)
 
 
 def test_packed_rows_have_their_scales() -> None:
