@@ -1,6 +1,7 @@
 """Embed: vectors of texts, with token rows pooled where the request asks for that. Knows no API."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
@@ -13,14 +14,20 @@ from frontend_service.postprocess import packing, token_pooling
 from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import prepare_texts
+from frontend_service.workers.row_parts import RowPart, RowParts
 from shared.card import ModelCard
-from shared.jobs import Encode, JobResult
+from shared.jobs import Encode, JobResult, Rows
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
-from shared.vectors import DataType
+from shared.vectors import DataType, OutputKind
 
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
-SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream"
+SendRows = Callable[[JobResult, str], Awaitable[None]]
+"""Sends token rows of a text, in a result that has nothing else, by the model of this name; returns when it may take
+more."""
+ID_BYTES = 4
+"""Bytes of a token id, as a worker sends it."""
+SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream, for a single text with rows_in_parts"
 
 
 class EmbeddingService:
@@ -33,7 +40,35 @@ class EmbeddingService:
 
     async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
         """Embeds texts or token ids: their vectors, in every output that the request names."""
-        answer = await self._pipeline.run(self._prepare(request), terms)
+        return await self._embed(self._prepare(request), request, terms)
+
+    async def embed_in_parts(self, request: EmbedRequest, terms: RequestTerms, send: SendRows) -> Answer:
+        """Embeds texts or token ids. Token rows of a single text, where nothing else is wanted, go to `send` as they
+        are computed. The answer then has the last of them. They may be any number, and an error may follow some.
+        """
+        prepared = self._prepare(request)
+        encode = prepared.work
+        assert isinstance(encode, Encode)
+        texts = len(request.texts) + len(request.tokenized)
+        if texts > 1 or request.pooling or encode.outputs != {OutputKind.MULTI_VECTOR}:
+            return await self._embed(prepared, request, terms)
+        width, kind = job_options.token_dimensions(encode, prepared.model.card), encode.data_type
+        parts = RowParts(kind.row_bytes(width), kind.scale_bytes, ID_BYTES * encode.token_ids)
+        prepared = replace(prepared, work=replace(encode, in_parts=True), check_tokens=None, parts=parts)
+        run = asyncio.create_task(self._pipeline.run(prepared, terms))
+        run.add_done_callback(lambda _: parts.end())
+        try:
+            while (part := await parts.take()) is not None:
+                await send(_row_result(part, width), prepared.model.card.id)
+            answer = await run
+        finally:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+        rest = _row_result(parts.take_rest(), width)
+        return replace(answer, result=replace(rest, queue=answer.result.queue, compute=answer.result.compute))
+
+    async def _embed(self, prepared: PreparedRequest, request: EmbedRequest, terms: RequestTerms) -> Answer:
+        answer = await self._pipeline.run(prepared, terms)
         if request.pooling:
             answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
         # Only now is it known how many weights the sparse vectors have.
@@ -96,3 +131,9 @@ def _with_pooled_rows(result: JobResult, documents: list[token_pooling.Floats], 
         tokens=packing.pack(np.concatenate(documents), data_type),
         row_lengths=tuple(map(len, documents)),
     )
+
+
+def _row_result(part: RowPart, width: int) -> JobResult:
+    """Token rows of a part of a text, of `width` dimensions, as a result."""
+    rows = Rows(dimensions=width, data=part.data, scales=part.scales)
+    return JobResult(tokens=rows, row_lengths=(part.count,), token_ids=part.ids)

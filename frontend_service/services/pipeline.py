@@ -23,6 +23,7 @@ from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from frontend_service.tokenizing.fair_thread_pool import FairThreadPool, TimeSlices, run_to_end, single_slice
 from frontend_service.tokenizing.panics import panics_as
 from frontend_service.workers.interface import ServedModel, Workers
+from frontend_service.workers.row_parts import HELD_BYTES, RowParts
 from shared.errors import Internal
 from shared.jobs import Job, JobResult, MaxSim, Work
 from shared.offload import offload
@@ -48,7 +49,7 @@ class PreparedRequest:
     letters of text; None for pairs, which a thread always tokenises. The functions are None where there is nothing to
     do. `check_tokens` raises where the tokens show that the request, or its reply, is too large. `check_values` raises
     for wrong numbers in the request, and runs in a thread. `finish` turns the worker's result into that of the answer,
-    also in a thread.
+    also in a thread. `parts`: where token rows go as they are computed; None: they are in the result.
     """
 
     model: ServedModel
@@ -58,6 +59,7 @@ class PreparedRequest:
     check_tokens: Callable[[RaggedTokens], None] | None = None
     check_values: Callable[[], None] | None = None
     finish: Callable[[JobResult], JobResult] | None = None
+    parts: RowParts | None = None
 
 
 class Pipeline:
@@ -109,9 +111,13 @@ class Pipeline:
 
         job, repeat = await self._job(prepared.work, tokenized, terms)
         if self._reserve is not None:
-            self._reserve(result_bytes(prepared.work, tokenized.tokens, prepared.model.card))  # repeats included
+            size = result_bytes(prepared.work, tokenized.tokens, prepared.model.card)  # repeats included
+            self._reserve(size if prepared.parts is None else min(size, HELD_BYTES))
         sent = self.clock()
-        result = await self.workers.run(prepared.model, job)
+        if prepared.parts is None:
+            result = await self.workers.run(prepared.model, job)
+        else:
+            result = await self.workers.run_in_parts(prepared.model, job, prepared.parts)
         answered = self.clock()
         transfer = max(0.0, answered - sent - result.queue - result.compute)
 

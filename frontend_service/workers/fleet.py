@@ -14,6 +14,7 @@ from frontend_service.workers import split_job
 from frontend_service.workers.addresses import REFRESH_SECONDS, addresses_of, host_of
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
+from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
 from shared.deadline import Deadline
@@ -122,11 +123,18 @@ class Fleet:
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back."""
+        return await self._run(model, job, None)
+
+    async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
+        """See `Workers` and `run`: a job that is given back was not computed, and has no rows yet."""
+        return await self._run(model, job, parts)
+
+    async def _run(self, model: ServedModel, job: Job, parts: RowParts | None) -> JobResult:
         refusing: set[WorkerLink] = set()
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
         while True:
             try:
-                return await self._run_once(model, job, refusing)
+                return await self._run_once(model, job, parts, refusing)
             except GivenBack as error:
                 if not self._candidates(model, refusing):
                     raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None
@@ -136,7 +144,9 @@ class Fleet:
         """The links whose workers serve a model, without those that gave this job back."""
         return [link for link in self._links.values() if _serves(link, model) and link not in refusing]
 
-    async def _run_once(self, model: ServedModel, job: Job, refusing: set[WorkerLink]) -> JobResult:
+    async def _run_once(
+        self, model: ServedModel, job: Job, parts: RowParts | None, refusing: set[WorkerLink]
+    ) -> JobResult:
         """Runs a job on one worker, or in parts on several. A worker that gives it back is added to `refusing`."""
         candidates = self._candidates(model, refusing)
         if not candidates:
@@ -147,7 +157,7 @@ class Fleet:
         self._check_deadline(Estimate(wait=waits[best], takes=best.compute_seconds(tokens)), job.remaining, MARGIN)
         queries = split_job.shared_queries(job)
         if queries is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
-            return await _run_on(best, job, refusing)
+            return await _run_on(best, job, refusing, parts)
         return await _run_in_parts(job, queries, waits, refusing)
 
     def check_terms(self, terms: RequestTerms) -> None:
@@ -278,10 +288,10 @@ def _serves(link: WorkerLink, model: ServedModel) -> bool:
     return served is not None and _is_same(served, model)
 
 
-async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink]) -> JobResult:
+async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], parts: RowParts | None = None) -> JobResult:
     """Runs a job on one worker, which is added to `refusing` if it gives the job back."""
     try:
-        return await link.run(job)
+        return await link.run(job, parts)
     except GivenBack:
         refusing.add(link)
         raise

@@ -5,6 +5,7 @@ from math import inf
 from typing import Protocol
 
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.workers.row_parts import RowParts
 from shared.card import ModelCard
 from shared.jobs import Job, JobResult
 
@@ -37,3 +38,6 @@ class Workers(Protocol):
 
         Raises the job's own error, WorkerUnavailable, Overloaded or DeadlineExceeded.
         """
+
+    async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
+        """See `run`. Token rows go to `parts` as they come, even before an error; the result has none of them."""

@@ -16,6 +16,7 @@ import structlog
 
 from frontend_service.workers.description import describe, fetch_tokenizer
 from frontend_service.workers.interface import ServedModel
+from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.stream import SILENCE, JobStream
 from frontend_service.workers.transport import Metadata, WorkerTransport
 from selvage.worker.v1 import worker_pb2 as pb
@@ -104,14 +105,14 @@ class WorkerLink:
         """Seconds that the worker takes for so many tokens; 0 where unknown."""
         return tokens / self.speed if self.speed else 0.0
 
-    async def run(self, job: Job) -> JobResult:
-        """Has the worker compute a job. Cancelling it cancels the job.
+    async def run(self, job: Job, parts: RowParts | None = None) -> JobResult:
+        """Has the worker compute a job, whose token rows go to `parts` if there is one. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, and GivenBack where another worker may take it.
         """
         if self._stream is None:
             raise GivenBack(f"the worker is not ready: {self.why}", retry_after=1.0)
-        return await self._stream.run(job)
+        return await self._stream.run(job, parts)
 
     async def stay_attached(self) -> None:
         """Attaches again after every failure, at growing intervals. Never returns."""

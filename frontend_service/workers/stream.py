@@ -10,13 +10,14 @@ from typing import Any
 
 import grpc
 
+from frontend_service.workers.row_parts import RowParts
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import job_bytes, jobs_to_pb
 from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
 from shared.codec.results import ResultAssembly
 from shared.errors import GivenBack, LimitExceeded, SelvageError, WorkerUnavailable
-from shared.jobs import Job, JobResult
+from shared.jobs import Job, JobResult, PackedBytes
 from shared.load import SHORT, Load
 from shared.offload import THREAD_BYTES, offload
 from shared.server.rpc import MESSAGE_BYTES
@@ -25,18 +26,32 @@ from shared.together import either
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
+ROW_KINDS: dict[int, str] = {
+    pb.CHUNK_KIND_MULTI_VECTOR: "data",
+    pb.CHUNK_KIND_MULTI_VECTOR_SCALES: "scales",
+    pb.CHUNK_KIND_TOKEN_IDS: "ids",
+}
+"""What the bytes of token rows are called in `RowParts.put`."""
 SILENCE = 5.0
 """Seconds without a message after which a worker counts as lost; it sends one every second at least."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _PendingJob:
-    """A job without an outcome. `sent`: whether it has left in a message."""
+    """A job without an outcome. `sent`: whether it has left in a message. `parts`: where its token rows go."""
 
     job: Job
     future: "asyncio.Future[ResultAssembly]"
     assembly: ResultAssembly
+    parts: RowParts | None = None
     sent: bool = False
+
+    def append(self, kind: int, data: PackedBytes) -> None:
+        """Takes a piece of the bytes of a kind."""
+        if self.parts is not None and kind in ROW_KINDS:
+            self.parts.put(**{ROW_KINDS[kind]: data})
+        else:
+            self.assembly.append(kind, data)
 
 
 class JobStream:
@@ -59,6 +74,7 @@ class JobStream:
         self._outgoing: deque[_PendingJob] = deque()
         self._large: deque[tuple[_PendingJob, bytes]] = deque()
         self._cancelled: list[int] = []
+        self._full: dict[int, bool] = {}  # jobs to be paused (True) and resumed
         self._wake = asyncio.Event()
         self._ended_by: SelvageError | None = None
         self.load = Load()
@@ -70,15 +86,17 @@ class JobStream:
         limit = tokens + self.load.turn
         return sum([size if size < SHORT else min(size, limit) for size in self._unreported.values()])
 
-    async def run(self, job: Job) -> JobResult:
-        """Has the worker compute a job. Cancelling it cancels the job.
+    async def run(self, job: Job, parts: RowParts | None = None) -> JobResult:
+        """Has the worker compute a job, whose token rows go to `parts` if there is one. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, and GivenBack where the job was not sent.
         """
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        pending = self._pending[job.id] = _PendingJob(job=job, future=future, assembly=ResultAssembly())
+        pending = self._pending[job.id] = _PendingJob(job=job, future=future, assembly=ResultAssembly(), parts=parts)
+        if parts is not None:
+            parts.on_full = partial(self._tell_full, job.id)
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
         self.key_tokens[job.key] += tokens
@@ -103,11 +121,18 @@ class JobStream:
             raise
         finally:
             self._pending.pop(job.id, None)
+            self._full.pop(job.id, None)
             self._unreported.pop(job.id, None)
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
         return await offload(self._message_threads, assembly.size, ResultAssembly.result, assembly)
+
+    def _tell_full(self, job_id: int, full: bool) -> None:
+        """Has the worker pause or resume a job that has no outcome yet."""
+        if job_id in self._pending:
+            self._full[job_id] = full
+            self._wake.set()
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
@@ -131,7 +156,7 @@ class JobStream:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._outgoing or self._large or self._cancelled:
+            while self._outgoing or self._large or self._cancelled or self._full:
                 if (message := self._next_message()) is not None:
                     await self._call.write(message)
                 if self._large:
@@ -141,7 +166,7 @@ class JobStream:
                         await self._call.write(payload)
 
     def _next_message(self) -> bytes | None:
-        """A message with the cancels and the small jobs that wait; None where none do."""
+        """A message with the cancels, pauses and small jobs that wait; None where none do."""
         jobs: list[Job] = []
         room = THREAD_BYTES
         while self._outgoing and room > 0 and len(jobs) < MESSAGE_JOBS:
@@ -151,11 +176,14 @@ class JobStream:
             pending.sent = True
             jobs.append(pending.job)
             room -= job_bytes(pending.job)
-        if not (jobs or self._cancelled):
+        if not (jobs or self._cancelled or self._full):
             return None
         message = jobs_to_pb(jobs, self._fingerprint)
         message.cancels.extend(self._cancelled)
         self._cancelled.clear()
+        message.pauses.extend(job_id for job_id, full in self._full.items() if full)
+        message.resumes.extend(job_id for job_id, full in self._full.items() if not full)
+        self._full.clear()
         return message.SerializeToString()
 
     async def _read(self) -> None:
@@ -184,7 +212,7 @@ class JobStream:
         piece, rest = split
         pending = self._pending.get(piece.job_id)
         if pending is not None and not pending.future.done():
-            pending.assembly.append(piece.kind, piece.data)
+            pending.append(piece.kind, piece.data)
         return pb.AttachResponse.FromString(bytes(rest))
 
     def _add_part(self, part: pb.AnswerPart) -> None:
@@ -193,7 +221,9 @@ class JobStream:
         if pending is None or pending.future.done():
             return  # cancelled meanwhile
         try:
-            if pending.assembly.add(part):
+            for chunk in part.chunks:
+                pending.append(chunk.kind, chunk.data)
+            if pending.assembly.end_with(part):
                 pending.future.set_result(pending.assembly)
         except SelvageError as error:
             pending.future.set_exception(error)

@@ -32,7 +32,12 @@ class JobLoop(Protocol):
 
     @property
     def load(self) -> Load: ...
-    def submit(self, job: Job, on_outcome: Callable[[JobResult | SelvageError], None]) -> None: ...
+    def submit(
+        self,
+        job: Job,
+        on_outcome: Callable[[JobResult | SelvageError], None],
+        on_part: Callable[[JobResult], None] | None = None,
+    ) -> None: ...
     def cancel(self, ids: Iterable[int]) -> None: ...
     def set_aside(self, ids: Iterable[int]) -> None: ...
     def bring_back(self, ids: Iterable[int]) -> None: ...
@@ -61,6 +66,7 @@ class Attachment:
         self._outbox, self._unsent_limit = Outbox(lambda: loop.load), unsent_limit
         unsent_limit.add_outbox(self._outbox)
         self._unanswered: set[int] = set()
+        self._paused: set[int] = set()  # of these
         self._writing = False
         self._may_receive = asyncio.Event()
         self._may_receive.set()
@@ -71,8 +77,11 @@ class Attachment:
         return not (self._unanswered or self._writing) and self._outbox.empty
 
     async def receive(self, request: pb.AttachRequest) -> None:
-        """Cancels and submits the jobs of a message. Waits while too much is unsent. Raises InvalidInput."""
+        """Cancels, pauses, resumes and submits the jobs of a message. Waits while too much is unsent. Raises
+        InvalidInput."""
         self._cancel(request.cancels)
+        self._pause(request.pauses)
+        self._resume(request.resumes)
         if not request.jobs:
             return
         await self._may_receive.wait()
@@ -99,7 +108,7 @@ class Attachment:
                 raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
             self._writing = False
             if not self._may_receive.is_set() and self._unsent_limit.may_resume(self._outbox):
-                self._loop.bring_back(self._unanswered)
+                self._loop.bring_back(self._unanswered - self._paused)
                 self._may_receive.set()
 
     def close(self) -> None:
@@ -112,13 +121,28 @@ class Attachment:
         unanswered = self._unanswered.intersection(ids)
         self._loop.cancel(unanswered)
         self._unanswered -= unanswered
+        self._paused -= unanswered
+        for identity in unanswered:
+            self._outbox.drop(identity)
+
+    def _pause(self, ids: Iterable[int]) -> None:
+        """Computes nothing more of jobs whose parts nobody takes at the moment."""
+        paused = self._unanswered.intersection(ids)
+        self._loop.set_aside(paused)
+        self._paused |= paused
+
+    def _resume(self, ids: Iterable[int]) -> None:
+        resumed = self._paused.intersection(ids)
+        self._paused -= resumed
+        if self._may_receive.is_set():  # else all jobs are set aside, until the outbox is read
+            self._loop.bring_back(resumed)
 
     def _submit(self, identity: int, job: Job | SelvageError) -> None:
         if isinstance(job, SelvageError):
             self._add_outcome(identity, job)
             return
         try:
-            self._loop.submit(job, partial(self._end_job, job))
+            self._loop.submit(job, partial(self._end_job, job), partial(self._add_outcome, job.id, more=True))
         except SelvageError as error:
             self._notify(job, error)
             self._add_outcome(identity, error)
@@ -136,11 +160,13 @@ class Attachment:
             log.info("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
         self._notify(job, outcome)
         self._unanswered.discard(job.id)
+        self._paused.discard(job.id)
         self._add_outcome(job.id, outcome)
 
-    def _add_outcome(self, identity: int, outcome: JobResult | SelvageError) -> None:
-        """Adds an outcome to the outbox. Where too much is unsent then, computes nothing until the frontend reads."""
-        self._outbox.add_outcome(identity, outcome)
+    def _add_outcome(self, identity: int, outcome: JobResult | SelvageError, *, more: bool = False) -> None:
+        """Adds an outcome, or a part that `more` of it follows, to the outbox. Where too much is unsent then, computes
+        nothing until the frontend reads."""
+        self._outbox.add_outcome(identity, outcome, more=more)
         if self._may_receive.is_set() and self._unsent_limit.is_exceeded(self._outbox):
             log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._unanswered))
             self._loop.set_aside(self._unanswered)

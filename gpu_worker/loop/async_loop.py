@@ -23,6 +23,7 @@ from shared.telemetry.figures import WorkerFigures
 
 T = TypeVar("T")
 OnOutcome = Callable[[JobOutcome], None]
+OnPart = Callable[[JobResult], None]
 WATCH_SECONDS = 0.5
 """Seconds between two looks at the running step."""
 
@@ -62,6 +63,7 @@ class AsyncLoop:
             cache_tokens=cache_tokens,
             report=self._report,
             observe=observe,
+            on_part=self._deliver_part,
             clock=clock,
         )
         self._device_check = device_check
@@ -71,28 +73,32 @@ class AsyncLoop:
         self.stalled = ""
         self._host = host
         self._callbacks: dict[int, OnOutcome] = {}
+        self._part_callbacks: dict[int, OnPart] = {}
         self._event = asyncio.Event()
         self._draining = False
 
-    def submit(self, job: Job, on_outcome: OnOutcome) -> None:
-        """Accepts a job. `on_outcome` is called once, unless the job is cancelled. Raises errors known at once."""
+    def submit(self, job: Job, on_outcome: OnOutcome, on_part: OnPart | None = None) -> None:
+        """Accepts a job. `on_outcome` is called once, unless the job is cancelled; before that `on_part`, for a job in
+        parts. Raises errors known at once."""
         if self._draining:
             raise GivenBack("the worker is draining", retry_after=1.0)
         if self.stalled:
             raise GivenBack(f"the worker is stalled: {self.stalled}", retry_after=1.0)
         self._loop.submit(job)
         self._callbacks[job.id] = on_outcome
+        if on_part is not None:
+            self._part_callbacks[job.id] = on_part
         self._wake()
 
-    async def result_of(self, job: Job) -> JobResult:
-        """Submits a job and waits for its result. Raises its error."""
+    async def result_of(self, job: Job, on_part: OnPart | None = None) -> JobResult:
+        """Submits a job and waits for its result, the last part of it for a job in parts. Raises its error."""
         future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
 
         def set_outcome(outcome: JobOutcome) -> None:
             with suppress(asyncio.InvalidStateError):  # the caller has gone
                 future.set_result(outcome)
 
-        self.submit(job, set_outcome)
+        self.submit(job, set_outcome, on_part)
         outcome = await future
         if isinstance(outcome, SelvageError):
             raise outcome
@@ -101,6 +107,7 @@ class AsyncLoop:
     def cancel(self, ids: Iterable[int]) -> None:
         """Drops jobs without calling anybody. Slices of them that are under way are computed."""
         for identity in ids:
+            self._part_callbacks.pop(identity, None)
             if self._callbacks.pop(identity, None) is not None:
                 self._loop.cancel(identity)
         self._wake()  # their room may be what another job waits for
@@ -235,9 +242,13 @@ class AsyncLoop:
 
     def _answer_jobs(self, jobs: Sequence[EndedJob]) -> None:
         for job in jobs:
+            self._part_callbacks.pop(job.id, None)
             on_outcome = self._callbacks.pop(job.id, None)
             if on_outcome is not None:
                 on_outcome(job.outcome)
+
+    def _deliver_part(self, identity: int, part: JobResult) -> None:
+        self._part_callbacks[identity](part)
 
     def _report(self, event: str, error: Exception, parts: int) -> None:
         """Logs a bug in a step or a result, and has the device checked. Called in the thread that collects a step."""

@@ -10,27 +10,37 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import inf
+from typing import TypeVar
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
 from gpu_worker.loop.deadlines import Deadlines
-from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
+from gpu_worker.loop.interface import JobSlice, OpenJob, PartedJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries, silent
-from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, LaunchedStep, PlannedStep, UnansweredJob
+from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.pace import Pace
 from gpu_worker.queue.room import Room
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
-from shared.jobs import Job
+from shared.jobs import Job, JobResult
 from shared.load import TURNS_PER_STEP, Load
 
+R = TypeVar("R")
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
 SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
 ObserveStep = Callable[[float, int, int], None]
 """A callback for every step that ended: its seconds, tokens and units."""
+
+
+OnPart = Callable[[int, JobResult], None]
+"""A callback for what leaves of a job, by its id, before the job ends."""
+
+
+def undelivered(identity: int, part: JobResult) -> None:
+    """Drops parts: for drivers without jobs in parts."""
 
 
 def unobserved(seconds: float, tokens: int, units: int) -> None:
@@ -51,15 +61,17 @@ class Loop:
         cache_tokens: float = inf,
         report: Report = silent,
         observe: ObserveStep = unobserved,
+        on_part: OnPart = undelivered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
         `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
-        `cache_tokens`: most tokens whose keys and values the device keeps. Numbers are `inf` where there is no limit.
+        `cache_tokens`: most tokens whose keys and values the device keeps. `on_part`: called by `end_step`. Numbers
+        are `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
-        self._step_tokens, self._step_seconds = step_tokens, step_seconds
+        self._step_tokens, self._step_seconds, self._on_part = step_tokens, step_seconds, on_part
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP), room=cache_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._pace = StepRetries(engine, report), Pace()
@@ -195,22 +207,26 @@ class Loop:
         self._under_way.append(launched)
         return launched
 
-    def collect_step(self) -> dict[OpenJob, JobOutcome]:
-        """Waits for the older step and makes the results of the jobs that end with it. Returns their outcomes.
+    def collect_step(self) -> dict[OpenJob, JobOutcome | JobPart]:
+        """Waits for the older step. Returns the results of the jobs that end with it, and parts of others.
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
         launched = self._under_way.older
         assert launched is not None
-        outcomes: dict[OpenJob, JobOutcome] = dict(self._collect(launched))
+        outcomes: dict[OpenJob, JobOutcome | JobPart] = dict(self._collect(launched))
         for job_slice in launched.planned.slices:
             job = job_slice.job
-            if job_slice.last and job not in outcomes and job in self._unanswered:
-                outcomes[job] = self._result(job)
+            if job in outcomes or job not in self._unanswered:
+                continue
+            if job_slice.last:
+                outcomes[job] = self._made(job.result)
+            elif isinstance(job, PartedJob) and (part := self._made(job.take_part)) is not None:
+                outcomes[job] = part if isinstance(part, SelvageError) else JobPart(part)
         return outcomes
 
-    def end_step(self, outcomes: dict[OpenJob, JobOutcome]) -> list[EndedJob]:
-        """Forgets the step that was collected, and ends the jobs with an outcome."""
+    def end_step(self, outcomes: dict[OpenJob, JobOutcome | JobPart]) -> list[EndedJob]:
+        """Forgets the step that was collected, ends the jobs with an outcome, and delivers parts."""
         end = self._clock()
         launched, begin = self._under_way.end_older(end)
         if not launched.failed:
@@ -224,8 +240,11 @@ class Loop:
             if job_slice.returned_room:
                 self._queue.give_back_room(open_job, job_slice.returned_room)
             unanswered.started = begin if unanswered.started is None else unanswered.started
-            if open_job in outcomes:
-                ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcomes[open_job], end)))
+            outcome = outcomes.get(open_job)
+            if isinstance(outcome, JobPart):
+                self._on_part(unanswered.job.id, outcome.result)
+            elif outcome is not None:
+                ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcome, end)))
         return ended
 
     def advance(self) -> list[EndedJob]:
@@ -287,9 +306,10 @@ class Loop:
                     errors[job_slice.job] = error
         return errors
 
-    def _result(self, job: OpenJob) -> JobOutcome:
+    def _made(self, make: Callable[[], R]) -> R | SelvageError:
+        """Makes a result, or the error of its job."""
         try:
-            return job.result()
+            return make()
         except SelvageError as error:
             return error
         except Exception as error:

@@ -21,8 +21,9 @@ class UnsentOutcome:
     lengths, or the words of an error.
     """
 
-    def __init__(self, job_id: int, outcome: JobResult | SelvageError) -> None:
-        self._job_id, self._outcome = job_id, outcome
+    def __init__(self, job_id: int, outcome: JobResult | SelvageError, *, more: bool = False) -> None:
+        """`more`: whether further outcomes of the job follow, the last of which has its end."""
+        self.job_id, self._outcome, self._more = job_id, outcome, more
         chunks = [] if isinstance(outcome, SelvageError) else [pair for pair in _chunks(outcome) if len(pair[1])]
         self.left = sum(len(data) for _, data in chunks)
         self.frame = FRAME_BYTES + CHUNK_BYTES * len(chunks) + _end_bytes(outcome)
@@ -36,12 +37,12 @@ class UnsentOutcome:
 
     def add_part(self, message: pb.AttachResponse, room: int) -> None:
         """Adds a part with at most `room` bytes of vectors and scores; it has the end once nothing is left."""
-        part = message.answers.add(job_id=self._job_id)
+        part = message.answers.add(job_id=self.job_id)
         while self._open is not None and room > 0:
             piece = self.take_piece(room)
             part.chunks.add(kind=piece.kind, data=bytes(piece.data))  # protobuf takes bytes, no views
             room -= len(piece.data)
-        if self._open is None:
+        if self._open is None and not self._more:
             _end(part.end, self._outcome)
 
     def take_piece(self, room: int) -> LeadingPiece:
@@ -51,7 +52,7 @@ class UnsentOutcome:
         piece = data[:room]
         self.left -= len(piece)
         self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._rest, None)
-        return LeadingPiece(job_id=self._job_id, kind=kind, data=piece)
+        return LeadingPiece(job_id=self.job_id, kind=kind, data=piece)
 
 
 def _chunks(result: JobResult) -> Iterator[tuple[int, PackedBytes]]:
@@ -104,6 +105,10 @@ class ResultAssembly:
         """Takes a part. Returns whether it was the last one. Raises the job's own error."""
         for chunk in part.chunks:
             self.append(chunk.kind, chunk.data)
+        return self.end_with(part)
+
+    def end_with(self, part: pb.AnswerPart) -> bool:
+        """Takes the end of a part whose chunks have been taken. See `add`."""
         if not part.HasField("end"):
             return False
         if part.end.HasField("error"):

@@ -199,6 +199,9 @@ def test_a_stream_gives_the_rows_of_embed_in_order(engine: Engine) -> None:
     """As many as there are; whoever stops reading stops the reading of texts; what is refused ends it."""
     expected = engine.embed(TEXTS)
     assert np.abs(np.stack([*engine.embed_stream(iter(TEXTS))]) - expected).max() < 1e-6
+    rows = engine.embed_stream(FEW, output="multi_vector", batch_size=1)
+    for found, whole in zip(rows, engine.embed(FEW, output="multi_vector"), strict=True):
+        assert np.abs(found - whole).max() < 1e-6
     asked = []
 
     def endless() -> Iterator[str]:
@@ -227,12 +230,12 @@ def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, mon
     """Parts of a large input wait in the loop, with their token ids, before the first of them is answered."""
     there, most, answer = 0, 0, AsyncLoop.result_of
 
-    async def counted(self: AsyncLoop, job: Any) -> Any:
+    async def counted(self: AsyncLoop, job: Any, on_part: Any = None) -> Any:
         nonlocal there, most
         there += 1
         most = max(most, there)
         try:
-            return await answer(self, job)
+            return await answer(self, job, on_part)
         finally:
             there -= 1
 

@@ -8,7 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from selvage.calls.retries import RetryPolicy
 from selvage.errors import InvalidInput, SelvageError, from_stream
@@ -29,14 +33,21 @@ class _StreamBatch:
     """A batch that is sent as one request.
 
     `start`: the place of its first text among all texts. `failures`: how often the service refused it. `results`: those
-    that have come, by the place in the batch of the first text of their reply.
+    that have come, by the place in the batch of the first text of their reply, and by the place of its first row where
+    a text's rows came in parts.
     """
 
     start: int
     inputs: Inputs
     failures: int = 0
     answered: bool = False
-    results: dict[int, list[Any]] = field(default_factory=dict)
+    results: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+
+    def ordered_results(self) -> Iterator[Any]:
+        """Results in the order of the texts; token rows of a text that came in parts are joined."""
+        for _, places in groupby(sorted(self.results), key=itemgetter(0)):
+            first, *others = [self.results[place] for place in places]
+            yield from [np.concatenate([first[0], *(rows for (rows,) in others)])] if others else first
 
 
 class StreamedCall:
@@ -94,7 +105,11 @@ class StreamedCall:
             return None
         batch_id = self._unsent.popleft()
         inputs = self._batches[batch_id].inputs
-        return EmbedStreamRequest(id=batch_id, request=self._template.request(inputs, slice(0, len(inputs))))
+        return EmbedStreamRequest(
+            id=batch_id,
+            request=self._template.request(inputs, slice(0, len(inputs))),
+            rows_in_parts=self._output == "multi_vector",
+        )
 
     def wait_seconds(self) -> float | None:
         """Seconds until the requests that wait after a refusal may be sent; None where none waits."""
@@ -120,7 +135,7 @@ class StreamedCall:
             self._wait_after(error, batch.failures)
             self._unsent.appendleft(reply.id)
             return
-        batch.results[reply.start] = results_by_text(reply.response, self._output)
+        batch.results[reply.start, reply.first_row] = results_by_text(reply.response, self._output)
         if not reply.more:
             batch.answered, self._stream_ends = True, 0
 
@@ -141,9 +156,7 @@ class StreamedCall:
             first = next(iter(self._batches))
             if not self._batches[first].answered:
                 return
-            results = self._batches.pop(first).results
-            for start in sorted(results):
-                yield from results[start]
+            yield from self._batches.pop(first).ordered_results()
 
     def _wait_after(self, error: SelvageError, failures: int) -> None:
         """Sends nothing until an error may have passed. Raises the error where it will not."""

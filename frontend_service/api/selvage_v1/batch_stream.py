@@ -1,5 +1,6 @@
 """EmbedStream: batches of one caller, each a call of its own to the service, with its own outcome."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStre
 from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
+from shared.server.admission.reads import unheeded
 from shared.server.admission.streams import OpenStream
 
 TRIES = 16
@@ -20,14 +22,26 @@ what takes so long."""
 
 Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedReply]]
 """A function that answers a message of about so many bytes."""
+SendReply = Callable[[EmbedReply, int], Awaitable[None]]
+"""A function that sends so many rows of a text before the answer."""
+EmbedInParts = Callable[[EmbedRequest, int, Caller, SendReply], Awaitable[EmbedReply]]
+"""The same as `Embed`, with rows that are sent before the answer, which has the rest."""
 
 
 class BatchStream:
     """Answers every batch of an EmbedStream: with its rows, in parts where they do not fit into a message, or with one
     error."""
 
-    def __init__(self, frontend: Frontend, embed: Embed, caller: Caller, stream: OpenStream, replies: Replies) -> None:
-        self._frontend, self._embed, self._caller = frontend, embed, caller
+    def __init__(
+        self,
+        frontend: Frontend,
+        embed: Embed,
+        embed_in_parts: EmbedInParts,
+        caller: Caller,
+        stream: OpenStream,
+        replies: Replies,
+    ) -> None:
+        self._frontend, self._embed, self._embed_in_parts, self._caller = frontend, embed, embed_in_parts, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
         self._parts_done = 0
         self._requests = IndependentStream(frontend.calls.admission, stream, replies, self._answer_batch)
@@ -40,7 +54,7 @@ class BatchStream:
         await self._requests.run(batches)
 
     async def _answer_batch(self, batch: EmbedStreamRequest, size: int) -> None:
-        head, parts = EmbedStreamResponse(id=batch.id), [_BatchPart(0, batch.request, size)]
+        head, parts = EmbedStreamResponse(id=batch.id), [_BatchPart(0, batch.request, size, batch.rows_in_parts)]
         del batch  # a large batch is not held once it is computed
         try:
             with self._frontend.calls.admission.hold(size) as let_go:
@@ -50,7 +64,7 @@ class BatchStream:
         except NotRead:
             raise
         except SelvageError as error:
-            head.more = False
+            head.more, head.first_row = False, 0
             head.error.CopyFrom(embedding.stream_error_to_pb(error))
             parts.clear()
         # Outside of the except block: an error keeps the frames that it passed in memory, and the caller may take long
@@ -62,7 +76,7 @@ class BatchStream:
     ) -> None:
         """Answers the last of `parts`, or replaces it by its halves. `head` has all of a reply but the rows."""
         part = parts.pop()
-        head.start, head.more = part.start, bool(parts)
+        head.start, head.more, head.first_row = part.start, bool(parts), 0
         reply = await self._compute(part, head)
         if reply is None:
             parts += await self._frontend.offload(part.size, _BatchPart.halves, part)
@@ -77,7 +91,7 @@ class BatchStream:
 
         A part that is refused while others of its stream take the room is tried again when one of them ends; a large
         part is not, since it would wait in memory. A part is also tried again when it waited for others until the
-        default time of a call was over.
+        default time of a call was over. Nothing is tried again once rows of it have been sent.
         """
         tries = 0
         while True:
@@ -91,10 +105,10 @@ class BatchStream:
             except DeadlineExceeded:
                 tries += 1
                 waited_for_others = self._deadline is None and self._parts_done > parts_done_before
-                if not waited_for_others or tries == TRIES or part.size > REQUEST_BYTES:
+                if part.rows_sent or not waited_for_others or tries == TRIES or part.size > REQUEST_BYTES:
                     raise
             except Overloaded:
-                if part.size > REQUEST_BYTES or not await self._requests.wait_for_another():
+                if part.rows_sent or part.size > REQUEST_BYTES or not await self._requests.wait_for_another():
                     raise
 
     async def _call(self, part: "_BatchPart", head: EmbedStreamResponse) -> bytes:
@@ -105,17 +119,39 @@ class BatchStream:
                 caller = replace(caller, remaining=self._deadline.remaining())
             with calls.running(caller):
                 async with calls.timeout(caller):
-                    response = await self._embed(part.request, part.size, caller)
+                    response = await self._answer(part, head, caller)
                     return await self._frontend.offload(calls.admission.reserved, response.serialize_in, head)
 
+    async def _answer(self, part: "_BatchPart", head: EmbedStreamResponse, caller: Caller) -> EmbedReply:
+        """Answers a part; rows of a single text may be sent before. `head` gets the place of the rows that remain."""
+        if not part.rows_in_parts or part.texts > 1:
+            return await self._embed(part.request, part.size, caller)
 
-@dataclass(frozen=True, slots=True)
+        async def send(reply: EmbedReply, rows: int) -> None:
+            before = EmbedStreamResponse(id=head.id, start=part.start, more=True, first_row=part.rows_sent)
+            part.rows_sent += rows
+            # Not cancelled with the call: a reply that is taken by half would end the stream.
+            sending = asyncio.ensure_future(self._requests.send(reply.serialize_in(before)))
+            sending.add_done_callback(unheeded)
+            await asyncio.shield(sending)
+
+        reply = await self._embed_in_parts(part.request, part.size, caller, send)
+        head.first_row = part.rows_sent
+        return reply
+
+
+@dataclass(slots=True)
 class _BatchPart:
-    """Consecutive texts of a batch, as a request of about `size` bytes. `start`: the place of the first text."""
+    """Consecutive texts of a batch, as a request of about `size` bytes. `start`: the place of the first text.
+
+    `rows_in_parts`: whether rows of a single text may come in several replies. `rows_sent`: how many have been sent.
+    """
 
     start: int
     request: EmbedRequest
     size: int
+    rows_in_parts: bool = False
+    rows_sent: int = 0
 
     @property
     def texts(self) -> int:
@@ -126,6 +162,6 @@ class _BatchPart:
         (first_start, first), (last_start, last) = embedding.halve_request(self.request)
         half_size = self.size // 2
         return [
-            _BatchPart(self.start + last_start, last, self.size - half_size),
-            _BatchPart(self.start + first_start, first, half_size),
+            _BatchPart(self.start + last_start, last, self.size - half_size, self.rows_in_parts),
+            _BatchPart(self.start + first_start, first, half_size, self.rows_in_parts),
         ]

@@ -6,6 +6,7 @@ import numpy as np
 
 from gpu_worker.engine.jobs.classify import ClassifyJob
 from gpu_worker.engine.jobs.encode import EncodeJob
+from gpu_worker.engine.jobs.encode_parts import EncodePartsJob
 from gpu_worker.engine.jobs.interface import StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
@@ -60,6 +61,8 @@ class JobFactory:
         self._abilities.check_encode(work)
         skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
         sequences = Sequences(job, self._skipped(job), skiplist)
+        if EncodePartsJob.serves(work, len(sequences)):
+            return EncodePartsJob(sequences, work, self._model.heads, self._limits)
         return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost, self._limits)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:

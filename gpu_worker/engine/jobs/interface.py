@@ -40,4 +40,4 @@ class StepJob(OpenJob, Protocol):
         """Gives back what was kept of the sequences that end in the selection, which was computed."""
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> StepSlice:
-        """Creates a slice of this job for a step in which the sequences `packed` end, those of the slice's units."""
+        """Creates a slice of this job for a step that makes outputs of `packed`, sequences of the slice's units."""

@@ -118,7 +118,7 @@ class Outputs:
             return None
         mask: Mask = np.ones(self._texts.total, dtype=np.bool_)
         for packed, _ in self._in_place:
-            mask[self._texts.rows_of(packed.places)] = packed.sequences.selected_in(packed.numbers)
+            mask[self._texts.rows_of(packed.places)] = packed.selected
         return mask
 
     # On the host again, once the download arrived.
@@ -136,7 +136,7 @@ class Outputs:
 
     def _selected_rows(self, packed: PackedSequences) -> Counts:
         """Rows of the batch that belong to selected tokens, one sequence after the other."""
-        return self._texts.rows_of(packed.places)[packed.sequences.selected_in(packed.numbers)]
+        return self._texts.rows_of(packed.places)[packed.selected]
 
     def _plan_dense(self, upload: Upload) -> None:
         """Pools the rows of all formats at once; the rows of a format lie together."""

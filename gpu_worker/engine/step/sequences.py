@@ -51,9 +51,9 @@ class Sequences:
         """Token ids of one sequence."""
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
-    def selected_in(self, numbers: Counts) -> TokenMask:
-        """Mask of the selected tokens over the tokens of some sequences, one sequence after the other."""
-        return self.selected[row_ranges(self.offsets[numbers], self.lengths[numbers])]
+    def tokens_of(self, numbers: Counts, starts: Counts, stops: Counts) -> Counts:
+        """Places of the tokens `starts` to `stops` - 1 of some sequences, one sequence after the other."""
+        return row_ranges(self.offsets[numbers] + starts, stops - starts)
 
     @cached_property
     def selected_counts(self) -> Counts:
@@ -71,7 +71,7 @@ class Sequences:
 class Selection:
     """What a step computes of a job: of the sequences `numbers` [n], ascending, the tokens `starts` to `stops` - 1 [n].
 
-    `caches` has, by number, the caches of the sequences that are computed in pieces.
+    `caches` has, by number, the caches of the sequences that are computed in pieces. `at_once`: see `Piece`.
     """
 
     sequences: Sequences
@@ -79,6 +79,7 @@ class Selection:
     starts: Counts
     stops: Counts
     caches: dict[int, SequenceCache] = field(default_factory=dict)
+    at_once: bool = False
 
     @classmethod
     def of_whole(cls, sequences: Sequences, numbers: Counts) -> "Selection":
@@ -86,6 +87,11 @@ class Selection:
         return cls(
             sequences=sequences, numbers=numbers, starts=np.zeros_like(numbers), stops=sequences.lengths[numbers]
         )
+
+    @property
+    def shown(self) -> npt.NDArray[np.bool_]:
+        """Whether outputs are made of each sequence, or of a piece of it, in the step: [n]."""
+        return np.ones(len(self.numbers), dtype=np.bool_) if self.at_once else self.ended
 
     @property
     def ended(self) -> npt.NDArray[np.bool_]:
@@ -104,18 +110,34 @@ class Selection:
         chosen = ~self.whole
         bounds = (array[chosen].tolist() for array in (self.numbers, self.starts, self.stops))
         return [
-            Piece(self.sequences.ids_of(number), start, stop, self.caches[number])
+            Piece(self.sequences.ids_of(number), start, stop, self.caches[number], self.at_once)
             for number, start, stop in zip(*bounds, strict=True)
         ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedSequences:
-    """Sequences of one job that end in a step: their `numbers` [n] in the job, ascending, and `places` [n] in it."""
+    """Sequences of one job that outputs of a step are made of: their `numbers` [n] in the job, ascending, and `places`
+    [n] in the step.
+
+    `ranges`: where the step has only a piece of each, the first token of it and the one behind the last, [n] and [n].
+    """
 
     sequences: Sequences
     numbers: Counts
     places: Counts
+    ranges: tuple[Counts, Counts] | None = None
+
+    @property
+    def token_places(self) -> Counts:
+        """Places in the job of all tokens that the step has of the sequences, one sequence after the other."""
+        starts, stops = self.ranges or (np.zeros_like(self.numbers), self.sequences.lengths[self.numbers])
+        return self.sequences.tokens_of(self.numbers, starts, stops)
+
+    @property
+    def selected(self) -> TokenMask:
+        """Mask of the selected tokens over all these tokens."""
+        return self.sequences.selected[self.token_places]
 
     def split(self, first: int) -> tuple["PackedSequences", "PackedSequences"]:
         """Splits them into the sequences with numbers below `first`, and the rest."""

@@ -22,9 +22,10 @@ NOTHING = PackedTexts(lengths=(), offsets=np.zeros(1, dtype=np.int64), tokens=np
 class Step:
     """What a step computes, in one batch: whole sequences, sorted by length and then by unattended tail, then pieces.
 
-    `batch` is None where no job has a sequence in the step. `texts` are those that end in the step, each of them whole:
-    first the whole sequences, where they lie in the batch, then those that end with a piece. `packed`: the sequences of
-    each job slice that end in the step, and their places among `texts`.
+    `batch` is None where no job has a sequence in the step. `texts` are what outputs are made of: the texts that end in
+    the step, each of them whole, first the whole sequences, where they lie in the batch, then those that end with a
+    piece; among these also pieces alone, whose outputs are made at once. `packed`: the sequences of each job slice that
+    outputs are made of, and their places among `texts`.
     """
 
     batch: RaggedBatch | None
@@ -52,9 +53,9 @@ class Step:
         ends = np.cumsum([len(numbers) for _, numbers in whole])
         pieces = [piece for selection in selections for piece in selection.pieces()]
         pieces.sort(key=lambda piece: piece.start > 0)  # the batch wants those that begin a sequence first
-        ended = [piece for piece in pieces if piece.last]
+        shown = [piece for piece in pieces if piece.shown]
         packed = [
-            _packed(selection, slice_places, len(order), ended)
+            _packed(selection, slice_places, len(order), shown)
             for selection, slice_places in zip(selections, np.split(places, ends[:-1]), strict=True)
         ]
         if not texts and not pieces:
@@ -69,28 +70,37 @@ class Step:
             pieces=pieces,
             upload=upload,
         )
-        whole_texts = batch.first(len(order), *(piece.sequence for piece in ended)) if pieces else batch
+        whole_texts = batch.first(len(order), *(piece.shown_tokens for piece in shown)) if pieces else batch
         return cls(batch=batch, texts=whole_texts, packed=packed)
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
-        """Hidden states of `texts`, from those of the batch [T, H]; keeps those of pieces until their text ends."""
+        """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends, unless
+        their outputs are made at once."""
         assert self.batch is not None
         if not self.batch.pieces:
             return hidden
-        ended = []
+        shown = []
         for piece, rows in zip(self.batch.pieces, self.batch.piece_rows(), strict=True):
+            if piece.at_once:
+                shown.append(hidden[rows])
+                continue
             piece.cache.add_hidden(piece.start, hidden[rows])
-            ended += [piece.cache.hidden] if piece.last else []
+            shown += [piece.cache.hidden] if piece.last else []
         first = self.batch.offsets[len(self.batch.lengths) - len(self.batch.pieces)]
-        return torch.cat([hidden[:first], *ended])
+        return torch.cat([hidden[:first], *shown])
 
 
-def _packed(selection: Selection, whole_places: Counts, first_ended: int, ended: list[Piece]) -> PackedSequences:
-    """The sequences of a job slice that end in the step: whole ones at `whole_places`, the others from `first_ended` on
-    in the order of `ended`."""
-    whole, ends = selection.whole, selection.ended
+def _packed(selection: Selection, whole_places: Counts, first_shown: int, shown: list[Piece]) -> PackedSequences:
+    """The sequences of a job slice that outputs are made of: whole ones at `whole_places`, the others, in the order of
+    `shown`, from `first_shown` on."""
+    whole, chosen = selection.whole, selection.shown
     places = np.zeros(len(selection.numbers), dtype=np.int64)
     places[whole] = whole_places
-    place_of = {piece.cache: place for place, piece in enumerate(ended, first_ended)}
-    places[ends & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.last]
-    return PackedSequences(sequences=selection.sequences, numbers=selection.numbers[ends], places=places[ends])
+    place_of = {piece.cache: place for place, piece in enumerate(shown, first_shown)}
+    places[chosen & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.shown]
+    return PackedSequences(
+        sequences=selection.sequences,
+        numbers=selection.numbers[chosen],
+        places=places[chosen],
+        ranges=(selection.starts[chosen], selection.stops[chosen]) if selection.at_once else None,
+    )

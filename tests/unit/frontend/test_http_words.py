@@ -194,12 +194,15 @@ async def test_the_remedy_is_the_field_that_was_sent(path: str, truncate: object
     assert worker.jobs[0].tokens.lengths == (10,)
 
 
+FEWER = "ask for fewer inputs or fewer dimensions"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "card", "remedy"),
     [
-        ("/v1/embeddings", {"input": ["a"]}, {}, "ask for fewer inputs or fewer dimensions"),
-        ("/v1/multi-vector", {"input": ["a"]}, {}, "ask for fewer inputs or fewer dimensions"),
-        ("/pooling", {"input": ["a"]}, {}, "ask for fewer inputs or fewer dimensions"),
+        ("/v1/embeddings", {"input": ["a"]}, {}, f"{FEWER}, or use EmbedStream over gRPC"),
+        ("/v1/multi-vector", {"input": ["a"]}, {}, f"{FEWER}, or use EmbedStream over gRPC"),
+        ("/pooling", {"input": ["a"]}, {}, f"{FEWER}, or use EmbedStream over gRPC"),
         ("/classify", {"input": ["a"]}, CLASSIFIER, "ask for fewer inputs"),
         ("/pooling", {"input": ["a"]}, TOKEN_CLASSIFIER, "ask for fewer inputs"),
         ("/score", {"text_1": "a", "text_2": ["b"]}, {}, "ask for fewer scores"),

@@ -32,7 +32,7 @@ class FakeJobs:
         self.held: dict[int, Tell] = {}
         self.aside: set[int] = set()
 
-    def submit(self, job: Job, on_outcome: Tell) -> None:
+    def submit(self, job: Job, on_outcome: Tell, on_part: Tell | None = None) -> None:
         self.held[job.id] = on_outcome
 
     def cancel(self, ids: Iterable[int]) -> None:

@@ -28,17 +28,17 @@ from selvage.v1 import ranking_pb2 as selvage_dot_v1_dot_ranking__pb2
 from selvage.v1 import vectors_pb2 as selvage_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eselvage/worker/v1/worker.proto\x12\x11selvage.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16selvage/v1/model.proto\x1a\x18selvage/v1/ranking.proto\x1a\x18selvage/v1/vectors.proto\"\x11\n\x0f\x44\x65scribeRequest\"|\n\x10\x44\x65scribeResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.selvage.v1.ModelCard\x12\x15\n\rmessage_bytes\x18\x02 \x01(\x05\x12\x15\n\rqueued_tokens\x18\x03 \x01(\x03\x12\x15\n\rqueue_seconds\x18\x04 \x01(\x01\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xa8\x01\n\rAttachRequest\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x18.selvage.worker.v1.Hello\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x0f\n\x07lengths\x18\x04 \x03(\x05\x12$\n\x04jobs\x18\x05 \x03(\x0b\x32\x16.selvage.worker.v1.Job\x12\x0f\n\x07\x63\x61ncels\x18\x06 \x03(\x04\";\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\"\x94\x01\n\x0e\x41ttachResponse\x12+\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.selvage.worker.v1.Welcome\x12.\n\x07\x61nswers\x18\x02 \x03(\x0b\x32\x1d.selvage.worker.v1.AnswerPart\x12%\n\x04load\x18\x03 \x01(\x0b\x32\x17.selvage.worker.v1.Load\"A\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\"\xc2\x01\n\x04Load\x12\x15\n\rqueued_tokens\x18\x01 \x01(\x03\x12\x13\n\x0bqueued_jobs\x18\x02 \x01(\x05\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01\x12,\n\x08\x62\x61\x63klogs\x18\x04 \x03(\x0b\x32\x1a.selvage.worker.v1.Backlog\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x0f\n\x07stalled\x18\x06 \x01(\t\x12\x0c\n\x04turn\x18\x07 \x01(\x05\x12\x14\n\x0c\x62usy_seconds\x18\x08 \x01(\x01\"d\n\x07\x42\x61\x63klog\x12-\n\x08priority\x18\x01 \x01(\x0e\x32\x1b.selvage.worker.v1.Priority\x12\x0c\n\x04keys\x18\x02 \x01(\x05\x12\x0e\n\x06tokens\x18\x03 \x01(\x03\x12\x0c\n\x04jobs\x18\x04 \x03(\x05\"\xe3\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x01(\x05\x12,\n\tremaining\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x08priority\x18\x04 \x01(\x0e\x32\x1b.selvage.worker.v1.Priority\x12\x16\n\x0eprompt_lengths\x18\x05 \x03(\x05\x12\x1d\n\x15second_segment_starts\x18\x06 \x03(\x05\x12\x18\n\x10unattended_tails\x18\x07 \x03(\x05\x12\x0b\n\x03key\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x32\n\x06\x65ncode\x18\n \x01(\x0b\x32 .selvage.worker.v1.EncodeOptionsH\x00\x12\x30\n\x05score\x18\x0b \x01(\x0b\x32\x1f.selvage.worker.v1.ScoreOptionsH\x00\x12\x33\n\x07max_sim\x18\x0c \x01(\x0b\x32 .selvage.worker.v1.MaxSimOptionsH\x00\x12\x36\n\x08\x63lassify\x18\r \x01(\x0b\x32\".selvage.worker.v1.ClassifyOptionsH\x00\x12\x13\n\x0btraceparent\x18\x0e \x01(\tB\x06\n\x04kind\"\xf6\x01\n\rEncodeOptions\x12\'\n\x07outputs\x18\x01 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12\x12\n\ndimensions\x18\x02 \x01(\x05\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\'\n\tdata_type\x18\x04 \x01(\x0e\x32\x14.selvage.v1.DataType\x12\x18\n\x10normalize_tokens\x18\x05 \x01(\x08\x12\x14\n\x0csparse_top_k\x18\x06 \x01(\x05\x12\x11\n\ttoken_ids\x18\x07 \x01(\x08\x12)\n\ninput_type\x18\x08 \x01(\x0e\x32\x15.selvage.v1.InputType\"\xcc\x01\n\x0cScoreOptions\x12)\n\x06method\x18\x01 \x01(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\"\n\x06layout\x18\x02 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x0f\n\x07queries\x18\x03 \x01(\x05\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\x12*\n\x07weights\x18\x06 \x01(\x0b\x32\x19.selvage.v1.HybridWeights\x12\x0f\n\x07\x65xplain\x18\x07 \x01(\x08\"E\n\x0f\x43lassifyOptions\x12\x0e\n\x06tokens\x18\x01 \x01(\x08\x12\x15\n\x08token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_token_id\"\xd3\x01\n\rMaxSimOptions\x12)\n\x07queries\x18\x01 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12+\n\tdocuments\x18\x02 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12\"\n\x06layout\x18\x03 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\x12\x0f\n\x07\x65xplain\x18\x06 \x01(\x08\x12\x14\n\x0cunit_queries\x18\x07 \x01(\x08\"n\n\nAnswerPart\x12\x0e\n\x06job_id\x18\x01 \x01(\x04\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.selvage.worker.v1.Chunk\x12&\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x19.selvage.worker.v1.JobEnd\"A\n\x05\x43hunk\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.selvage.worker.v1.ChunkKind\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xeb\x01\n\x06JobEnd\x12*\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x1b.selvage.worker.v1.JobError\x12\x18\n\x10\x64\x65nse_dimensions\x18\x02 \x01(\x05\x12\x13\n\x0brow_lengths\x18\x03 \x03(\x05\x12(\n\x05queue\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10token_dimensions\x18\x06 \x01(\x05\x12\x16\n\x0esparse_lengths\x18\x07 \x03(\x05\"j\n\x08JobError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*g\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x14\n\x10PRIORITY_DEFAULT\x10\x02\x12\x11\n\rPRIORITY_BULK\x10\x03*\xbe\x02\n\tChunkKind\x12\x1a\n\x16\x43HUNK_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43HUNK_KIND_DENSE\x10\x01\x12\x1b\n\x17\x43HUNK_KIND_DENSE_SCALES\x10\x02\x12\x1b\n\x17\x43HUNK_KIND_MULTI_VECTOR\x10\x03\x12\"\n\x1e\x43HUNK_KIND_MULTI_VECTOR_SCALES\x10\x04\x12\x15\n\x11\x43HUNK_KIND_SCORES\x10\x05\x12\x1d\n\x19\x43HUNK_KIND_SPARSE_INDICES\x10\x06\x12\x1c\n\x18\x43HUNK_KIND_SPARSE_VALUES\x10\x07\x12\x18\n\x14\x43HUNK_KIND_TOKEN_IDS\x10\x08\x12\x16\n\x12\x43HUNK_KIND_WINNERS\x10\t\x12\x1b\n\x17\x43HUNK_KIND_SIMILARITIES\x10\n2\x9a\x02\n\rWorkerService\x12S\n\x08\x44\x65scribe\x12\".selvage.worker.v1.DescribeRequest\x1a#.selvage.worker.v1.DescribeResponse\x12\x61\n\x0cGetTokenizer\x12&.selvage.worker.v1.GetTokenizerRequest\x1a\'.selvage.worker.v1.GetTokenizerResponse0\x01\x12Q\n\x06\x41ttach\x12 .selvage.worker.v1.AttachRequest\x1a!.selvage.worker.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eselvage/worker/v1/worker.proto\x12\x11selvage.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16selvage/v1/model.proto\x1a\x18selvage/v1/ranking.proto\x1a\x18selvage/v1/vectors.proto\"\x11\n\x0f\x44\x65scribeRequest\"|\n\x10\x44\x65scribeResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.selvage.v1.ModelCard\x12\x15\n\rmessage_bytes\x18\x02 \x01(\x05\x12\x15\n\rqueued_tokens\x18\x03 \x01(\x03\x12\x15\n\rqueue_seconds\x18\x04 \x01(\x01\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xc9\x01\n\rAttachRequest\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x18.selvage.worker.v1.Hello\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x0f\n\x07lengths\x18\x04 \x03(\x05\x12$\n\x04jobs\x18\x05 \x03(\x0b\x32\x16.selvage.worker.v1.Job\x12\x0f\n\x07\x63\x61ncels\x18\x06 \x03(\x04\x12\x0e\n\x06pauses\x18\x07 \x03(\x04\x12\x0f\n\x07resumes\x18\x08 \x03(\x04\";\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\"\x94\x01\n\x0e\x41ttachResponse\x12+\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.selvage.worker.v1.Welcome\x12.\n\x07\x61nswers\x18\x02 \x03(\x0b\x32\x1d.selvage.worker.v1.AnswerPart\x12%\n\x04load\x18\x03 \x01(\x0b\x32\x17.selvage.worker.v1.Load\"A\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\"\xc2\x01\n\x04Load\x12\x15\n\rqueued_tokens\x18\x01 \x01(\x03\x12\x13\n\x0bqueued_jobs\x18\x02 \x01(\x05\x12\x19\n\x11tokens_per_second\x18\x03 \x01(\x01\x12,\n\x08\x62\x61\x63klogs\x18\x04 \x03(\x0b\x32\x1a.selvage.worker.v1.Backlog\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x0f\n\x07stalled\x18\x06 \x01(\t\x12\x0c\n\x04turn\x18\x07 \x01(\x05\x12\x14\n\x0c\x62usy_seconds\x18\x08 \x01(\x01\"d\n\x07\x42\x61\x63klog\x12-\n\x08priority\x18\x01 \x01(\x0e\x32\x1b.selvage.worker.v1.Priority\x12\x0c\n\x04keys\x18\x02 \x01(\x05\x12\x0e\n\x06tokens\x18\x03 \x01(\x03\x12\x0c\n\x04jobs\x18\x04 \x03(\x05\"\xe3\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x01(\x05\x12,\n\tremaining\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x08priority\x18\x04 \x01(\x0e\x32\x1b.selvage.worker.v1.Priority\x12\x16\n\x0eprompt_lengths\x18\x05 \x03(\x05\x12\x1d\n\x15second_segment_starts\x18\x06 \x03(\x05\x12\x18\n\x10unattended_tails\x18\x07 \x03(\x05\x12\x0b\n\x03key\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x32\n\x06\x65ncode\x18\n \x01(\x0b\x32 .selvage.worker.v1.EncodeOptionsH\x00\x12\x30\n\x05score\x18\x0b \x01(\x0b\x32\x1f.selvage.worker.v1.ScoreOptionsH\x00\x12\x33\n\x07max_sim\x18\x0c \x01(\x0b\x32 .selvage.worker.v1.MaxSimOptionsH\x00\x12\x36\n\x08\x63lassify\x18\r \x01(\x0b\x32\".selvage.worker.v1.ClassifyOptionsH\x00\x12\x13\n\x0btraceparent\x18\x0e \x01(\tB\x06\n\x04kind\"\x88\x02\n\rEncodeOptions\x12\'\n\x07outputs\x18\x01 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12\x12\n\ndimensions\x18\x02 \x01(\x05\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\'\n\tdata_type\x18\x04 \x01(\x0e\x32\x14.selvage.v1.DataType\x12\x18\n\x10normalize_tokens\x18\x05 \x01(\x08\x12\x14\n\x0csparse_top_k\x18\x06 \x01(\x05\x12\x11\n\ttoken_ids\x18\x07 \x01(\x08\x12)\n\ninput_type\x18\x08 \x01(\x0e\x32\x15.selvage.v1.InputType\x12\x10\n\x08in_parts\x18\t \x01(\x08\"\xcc\x01\n\x0cScoreOptions\x12)\n\x06method\x18\x01 \x01(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\"\n\x06layout\x18\x02 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x0f\n\x07queries\x18\x03 \x01(\x05\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\x12*\n\x07weights\x18\x06 \x01(\x0b\x32\x19.selvage.v1.HybridWeights\x12\x0f\n\x07\x65xplain\x18\x07 \x01(\x08\"E\n\x0f\x43lassifyOptions\x12\x0e\n\x06tokens\x18\x01 \x01(\x08\x12\x15\n\x08token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_token_id\"\xd3\x01\n\rMaxSimOptions\x12)\n\x07queries\x18\x01 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12+\n\tdocuments\x18\x02 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12\"\n\x06layout\x18\x03 \x01(\x0e\x32\x12.selvage.v1.Layout\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\x12\x0c\n\x04mean\x18\x05 \x01(\x08\x12\x0f\n\x07\x65xplain\x18\x06 \x01(\x08\x12\x14\n\x0cunit_queries\x18\x07 \x01(\x08\"n\n\nAnswerPart\x12\x0e\n\x06job_id\x18\x01 \x01(\x04\x12(\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x18.selvage.worker.v1.Chunk\x12&\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x19.selvage.worker.v1.JobEnd\"A\n\x05\x43hunk\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.selvage.worker.v1.ChunkKind\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xeb\x01\n\x06JobEnd\x12*\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x1b.selvage.worker.v1.JobError\x12\x18\n\x10\x64\x65nse_dimensions\x18\x02 \x01(\x05\x12\x13\n\x0brow_lengths\x18\x03 \x03(\x05\x12(\n\x05queue\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10token_dimensions\x18\x06 \x01(\x05\x12\x16\n\x0esparse_lengths\x18\x07 \x03(\x05\"j\n\x08JobError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*g\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x14\n\x10PRIORITY_DEFAULT\x10\x02\x12\x11\n\rPRIORITY_BULK\x10\x03*\xbe\x02\n\tChunkKind\x12\x1a\n\x16\x43HUNK_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43HUNK_KIND_DENSE\x10\x01\x12\x1b\n\x17\x43HUNK_KIND_DENSE_SCALES\x10\x02\x12\x1b\n\x17\x43HUNK_KIND_MULTI_VECTOR\x10\x03\x12\"\n\x1e\x43HUNK_KIND_MULTI_VECTOR_SCALES\x10\x04\x12\x15\n\x11\x43HUNK_KIND_SCORES\x10\x05\x12\x1d\n\x19\x43HUNK_KIND_SPARSE_INDICES\x10\x06\x12\x1c\n\x18\x43HUNK_KIND_SPARSE_VALUES\x10\x07\x12\x18\n\x14\x43HUNK_KIND_TOKEN_IDS\x10\x08\x12\x16\n\x12\x43HUNK_KIND_WINNERS\x10\t\x12\x1b\n\x17\x43HUNK_KIND_SIMILARITIES\x10\n2\x9a\x02\n\rWorkerService\x12S\n\x08\x44\x65scribe\x12\".selvage.worker.v1.DescribeRequest\x1a#.selvage.worker.v1.DescribeResponse\x12\x61\n\x0cGetTokenizer\x12&.selvage.worker.v1.GetTokenizerRequest\x1a\'.selvage.worker.v1.GetTokenizerResponse0\x01\x12Q\n\x06\x41ttach\x12 .selvage.worker.v1.AttachRequest\x1a!.selvage.worker.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'selvage.worker.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIORITY']._serialized_start=2882
-  _globals['_PRIORITY']._serialized_end=2985
-  _globals['_CHUNKKIND']._serialized_start=2988
-  _globals['_CHUNKKIND']._serialized_end=3306
+  _globals['_PRIORITY']._serialized_start=2933
+  _globals['_PRIORITY']._serialized_end=3036
+  _globals['_CHUNKKIND']._serialized_start=3039
+  _globals['_CHUNKKIND']._serialized_end=3357
   _globals['_DESCRIBEREQUEST']._serialized_start=161
   _globals['_DESCRIBEREQUEST']._serialized_end=178
   _globals['_DESCRIBERESPONSE']._serialized_start=180
@@ -48,35 +48,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTOKENIZERRESPONSE']._serialized_start=329
   _globals['_GETTOKENIZERRESPONSE']._serialized_end=379
   _globals['_ATTACHREQUEST']._serialized_start=382
-  _globals['_ATTACHREQUEST']._serialized_end=550
-  _globals['_HELLO']._serialized_start=552
-  _globals['_HELLO']._serialized_end=611
-  _globals['_ATTACHRESPONSE']._serialized_start=614
-  _globals['_ATTACHRESPONSE']._serialized_end=762
-  _globals['_WELCOME']._serialized_start=764
-  _globals['_WELCOME']._serialized_end=829
-  _globals['_LOAD']._serialized_start=832
-  _globals['_LOAD']._serialized_end=1026
-  _globals['_BACKLOG']._serialized_start=1028
-  _globals['_BACKLOG']._serialized_end=1128
-  _globals['_JOB']._serialized_start=1131
-  _globals['_JOB']._serialized_end=1614
-  _globals['_ENCODEOPTIONS']._serialized_start=1617
-  _globals['_ENCODEOPTIONS']._serialized_end=1863
-  _globals['_SCOREOPTIONS']._serialized_start=1866
-  _globals['_SCOREOPTIONS']._serialized_end=2070
-  _globals['_CLASSIFYOPTIONS']._serialized_start=2072
-  _globals['_CLASSIFYOPTIONS']._serialized_end=2141
-  _globals['_MAXSIMOPTIONS']._serialized_start=2144
-  _globals['_MAXSIMOPTIONS']._serialized_end=2355
-  _globals['_ANSWERPART']._serialized_start=2357
-  _globals['_ANSWERPART']._serialized_end=2467
-  _globals['_CHUNK']._serialized_start=2469
-  _globals['_CHUNK']._serialized_end=2534
-  _globals['_JOBEND']._serialized_start=2537
-  _globals['_JOBEND']._serialized_end=2772
-  _globals['_JOBERROR']._serialized_start=2774
-  _globals['_JOBERROR']._serialized_end=2880
-  _globals['_WORKERSERVICE']._serialized_start=3309
-  _globals['_WORKERSERVICE']._serialized_end=3591
+  _globals['_ATTACHREQUEST']._serialized_end=583
+  _globals['_HELLO']._serialized_start=585
+  _globals['_HELLO']._serialized_end=644
+  _globals['_ATTACHRESPONSE']._serialized_start=647
+  _globals['_ATTACHRESPONSE']._serialized_end=795
+  _globals['_WELCOME']._serialized_start=797
+  _globals['_WELCOME']._serialized_end=862
+  _globals['_LOAD']._serialized_start=865
+  _globals['_LOAD']._serialized_end=1059
+  _globals['_BACKLOG']._serialized_start=1061
+  _globals['_BACKLOG']._serialized_end=1161
+  _globals['_JOB']._serialized_start=1164
+  _globals['_JOB']._serialized_end=1647
+  _globals['_ENCODEOPTIONS']._serialized_start=1650
+  _globals['_ENCODEOPTIONS']._serialized_end=1914
+  _globals['_SCOREOPTIONS']._serialized_start=1917
+  _globals['_SCOREOPTIONS']._serialized_end=2121
+  _globals['_CLASSIFYOPTIONS']._serialized_start=2123
+  _globals['_CLASSIFYOPTIONS']._serialized_end=2192
+  _globals['_MAXSIMOPTIONS']._serialized_start=2195
+  _globals['_MAXSIMOPTIONS']._serialized_end=2406
+  _globals['_ANSWERPART']._serialized_start=2408
+  _globals['_ANSWERPART']._serialized_end=2518
+  _globals['_CHUNK']._serialized_start=2520
+  _globals['_CHUNK']._serialized_end=2585
+  _globals['_JOBEND']._serialized_start=2588
+  _globals['_JOBEND']._serialized_end=2823
+  _globals['_JOBERROR']._serialized_start=2825
+  _globals['_JOBERROR']._serialized_end=2931
+  _globals['_WORKERSERVICE']._serialized_start=3360
+  _globals['_WORKERSERVICE']._serialized_end=3642
 # @@protoc_insertion_point(module_scope)

@@ -19,7 +19,10 @@ from shared.vectors import InputType, TruncationSide
 TRUNCATE = "truncate_prompt_tokens"
 REMEDIES: Names = (
     (r"\btruncate would cut\b", f"{TRUNCATE}: -1 would cut"),
-    ("ask for fewer texts, fewer dimensions or .*", "ask for fewer inputs or fewer dimensions"),
+    (
+        "ask for fewer texts, fewer dimensions or .*",
+        "ask for fewer inputs or fewer dimensions, or use EmbedStream over gRPC",
+    ),
     (r"\bfewer texts\b", "fewer inputs"),
     (r"^(outputs\[0\]|method)$", "model"),
 )
