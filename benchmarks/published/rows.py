@@ -194,17 +194,22 @@ def _beside(scale: Scale) -> Row:
     model = QWEN
     length = 512 if scale == "tiny" else 4096
     short = Stream(workload=_texts(model, "16 tokens", (16,) * 512), clients=1)
-    long = Stream(workload=_texts(model, f"{length} tokens", (length,) * 64), clients=2)
+    loads = {
+        f"beside {clients} clients of {tokens} tokens": Stream(
+            workload=_texts(model, f"{tokens} tokens", (tokens,) * 64), clients=clients
+        )
+        for clients, tokens in ((2, length), (4, 2 * length))
+    }
     return Row(
         name="short-beside-long",
-        says=f"a text of 16 tokens at a time, alone and beside 2 clients of distinct texts of {length} tokens",
+        says=f"a text of 16 tokens at a time, alone and {' and '.join(loads)}, whose texts are distinct",
         published="no table; what chunked prefill is for",
         model=model,
         dtype="bfloat16",
         max_tokens=8192,
         cases=(
             Case(name="alone", stream=short),
-            Case(name=f"beside 2 clients of {length} tokens", stream=short, beside=long),
+            *(Case(name=name, stream=short, beside=long) for name, long in loads.items()),
         ),
         ours=OUR_CHUNKS,
         vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
