@@ -27,7 +27,7 @@ SendRows = Callable[[JobResult, str], Awaitable[None]]
 more."""
 ID_BYTES = 4
 """Bytes of a token id, as a worker sends it."""
-SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream, for a single text with rows_in_parts"
+SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream with rows_in_parts"
 
 
 class EmbeddingService:

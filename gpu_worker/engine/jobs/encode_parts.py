@@ -49,7 +49,7 @@ class EncodePartsJob(TextJob):
         return EncodePartsSlice(self, packed)
 
     def put_rows(self, tokens: Counts, rows: RowOutput) -> None:
-        """Puts the rows of the piece with these tokens [n]. Those of an earlier try, of as many tokens or more, go."""
+        """Puts the rows of the piece with these tokens [n]. Those of an earlier try, which began there, go."""
         selected = tokens[self.sequences.selected[tokens]]
         self._pieces[int(tokens[0])] = _Piece(rows=rows, ids=self.sequences.ids[selected])
 
