@@ -90,12 +90,13 @@ def test_prompts_of_token_rows_repeat_three_words_and_differ_between_requests() 
 
 def test_the_short_texts_are_asked_alone_and_beside_long_ones() -> None:
     """The same short texts; the long ones all differ."""
-    alone, beside = rows()["short-beside-long"].cases
-    assert alone.stream == beside.stream
-    assert beside.beside is not None
-    long = [text for (text,) in texts_of(beside.beside.workload, 2)]
-    assert len(set(long)) == len(long) == 64
-    assert all(len(text.split()) + 2 == 4096 for text in long)
+    alone, *busy = rows()["short-beside-long"].cases
+    for case, tokens in zip(busy, (4096, 8192), strict=True):
+        assert alone.stream == case.stream
+        assert case.beside is not None
+        long = [text for (text,) in texts_of(case.beside.workload, 2)]
+        assert len(set(long)) == len(long) == 64
+        assert all(len(text.split()) + 2 == tokens for text in long)
 
 
 def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: ReadyServer) -> None:
