@@ -225,6 +225,7 @@ class FairQueue(Generic[J]):
     def _forget(self, job: J, waiting: WaitingJob) -> None:
         del self._jobs[job]
         self._largest_units.remove_job(waiting.longest)
+        waiting.job = None  # a stale entry of a heap may outlive it, and must not keep what the job has on the device
 
     def _join(self, job: J) -> None:
         priority_class, waiting = self._jobs[job]
