@@ -282,7 +282,7 @@ class Loop:
         """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
         slices = launched.planned.slices
         if launched.suspect:  # what it computed counts for nothing
-            launched.wait()
+            self._retries.discard_step(launched.handle)
             launched.failed = True
             return self._run_slices_alone(launched)
         failure = self._retries.collect_step(launched.handle, len(slices))

@@ -44,6 +44,10 @@ class StepRetries:
             return Internal("the step failed; the log of the worker has it")
         return None
 
+    def discard_step(self, handle: StepHandle) -> None:
+        """Waits for a step whose results count for nothing, and frees what its error holds, if it failed."""
+        _release_frames(handle.arrived.exception())
+
     def run_alone(self, job_slice: JobSlice) -> SelvageError | None:
         """Runs a slice in a step of its own. Returns the error of its job, or None."""
         failure = self.collect_step(self.launch_alone(job_slice), 1)
@@ -64,4 +68,5 @@ def _release_frames(error: BaseException | None) -> None:
     """Frees what the frames of an error hold: a failed step's tensors, whose memory its retries need."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None  # a caller's frame, which it reaches, may hold the future that holds the error
         error = error.__cause__ or error.__context__

@@ -11,9 +11,14 @@ Whatever else comes, every job is served. All T tokens of a job are in steps bef
 tokens in all: q is the larger of a quantum and the largest unit, B the budget of a step, J the most jobs of its key
 that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, L one more than the
 share of short jobs. s(n) = (6 + ln n) p, and p is the larger of q and the largest short job. Where q is more than
-B / 2, the factor B / (B - q) is 2. `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py
-holds it under any stream of jobs. While a job waits for room it is not served, see `Room`; the bound counts anew from
-when it has some.
+B / 2, the factor B / (B - q) is 2. Where texts are cut, a unit is a piece of at most --chunk-tokens, so q does not grow
+with the longest text.
+
+Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
+or stand before it, have ended: at worst one after the other, each within the bound above for T as large as all room.
+Then its own bound begins anew. A job that is set aside keeps its room; meanwhile nothing is promised to the line.
+`test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py holds it under any stream of jobs,
+and the test after it with pieces.
 """
 
 from collections.abc import Sequence
@@ -231,6 +236,7 @@ class FairQueue(Generic[J]):
     def _forget(self, job: J, waiting: WaitingJob) -> None:
         del self._jobs[job]
         self._largest_units.remove_job(waiting.longest)
+        waiting.job = None  # a stale entry of a heap may outlive it, and must not keep what the job has on the device
 
     def _join(self, job: J) -> None:
         priority_class, waiting = self._jobs[job]

@@ -10,8 +10,9 @@ from gpu_worker.queue.flows import Flow
 class WaitingJob(Flow):
     """A job whose units from `position` on wait, `tokens` in all.
 
-    `key`: its fairness key. `longest`: cost of its largest unit. `long`: its lane, however little is left of it.
-    `room`: see `OpenJob`. `has_room`: room was taken for the next unit. `aside`, `in_line`: why it is not served now.
+    `job`: None once nothing of it waits. `key`: its fairness key. `longest`: cost of its largest unit. `long`: its
+    lane, however little is left of it. `room`: see `OpenJob`. `has_room`: room was taken for the next unit. `aside`,
+    `in_line`: why it is not served now.
     """
 
     job: object

@@ -1,7 +1,7 @@
 """What each class, key and job gets of the steps, and the bound of its wait."""
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from math import log
 
 import pytest
@@ -12,6 +12,7 @@ from gpu_worker.queue import priority_class as classes
 from gpu_worker.queue.fair_queue import FairQueue
 from shared.jobs import Priority
 from shared.load import SHORT_SHARE, WEIGHTS
+from support.synchronous_engine import cut
 
 COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 CHANCE = st.randoms(use_true_random=False)
@@ -64,6 +65,74 @@ def test_every_job_is_served_within_its_bound(
         taken += before - queue.waiting_tokens
         most = bound(sum(costs), jobs, keys, WEIGHTS[priority], max(quantum, longest), short, budget)
         assert taken <= most + budget
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 1 << 32),
+    st.sampled_from([1, 8, 16]),
+    st.sampled_from([1, 64, 256]),
+    st.sampled_from([4, 16]),
+    st.sampled_from([16, 64, 256]),
+)
+def test_every_job_is_served_within_its_bound_in_pieces(
+    seed: int, quantum: int, short: int, chunk: int, budget: int
+) -> None:
+    """Under any stream, in which long texts of all keys and classes wait for room, up to two steps under way."""
+    chance, room = random.Random(seed), 100
+    queue, number = FairQueue[int](quantum=quantum, short=short, room=room), 0
+    under_way = deque[dict[int, int]]()
+    rooms: dict[int, list[int]] = {}
+
+    def add(job: int, lengths: list[int], priority: Priority, key: str) -> int:
+        costs, rooms[job] = cut(lengths, chunk)
+        queue.add_job(job, costs, rooms[job], key=key, priority=priority)
+        return len(costs)
+
+    def arrive(count: int) -> None:
+        nonlocal number
+        for _ in range(count):
+            number += 1
+            lengths = [chance.randint(1, chance.choice([10, room])) for _ in range(chance.choice([1, 1, 3]))]
+            add(number, lengths, chance.choice(list(Priority)), chance.choice(["own", str(number % 5)]))
+
+    def serve() -> tuple[int, int]:
+        """Tokens that a step took, and units of job 0 in it; room comes back when the step before was computed."""
+        waiting, step = queue.waiting_tokens + queue.tokens_unserved, queue.next_step(budget)
+        returned = {job: -sum(min(0, rooms[job][unit]) for unit in units if rooms[job]) for job, units in step.items()}
+        under_way.append(returned)
+        if len(under_way) == 2:
+            for job, tokens in under_way.popleft().items():
+                queue.give_back_room(job, tokens)
+        return waiting - queue.waiting_tokens - queue.tokens_unserved, len(step.get(0, ()))
+
+    arrive(chance.randint(0, 30))
+    for _ in range(chance.randint(0, 3)):
+        serve()
+    lengths = [chance.randint(1, room) for _ in range(chance.choice([1, 3]))]
+    priority = chance.choice(list(Priority))
+    left = add(0, lengths, priority, "own")
+    taken, jobs, keys, segments, ahead, stood, idle = 0, 1, 1, 1, 0, False, 0
+    before: set[int] = set()
+    while left:
+        arrive(max(0, min(chance.randint(0, 6), 50 - len(queue) - queue.room.waiting)))
+        waits = queue.backlogs().values()
+        jobs = max(jobs, queue.room.waiting + sum(sum(each.jobs) for each in waits))
+        keys = max(keys, 6)
+        cost, units = serve()
+        taken, left, idle = taken + cost, left - units, 0 if cost else idle + 1
+        assert idle <= 2  # all wait for room; what is under way gives some back
+        line, holders = [job for job, _ in queue.room._line], set(queue.room._of_job)
+        if 0 in line and not stood:  # it may have come and gone in one step, and then it waited for nobody
+            before = {*line[: line.index(0)], *holders}
+            ahead, segments = ahead + len(before), segments + 1
+        stood = 0 in line
+        assert not stood or before.issuperset(holders)  # nobody who came later has room
+        terms = (jobs, keys), (max(quantum, chunk), short, budget)
+        own = bound(sum(lengths), *terms[0], WEIGHTS[priority], *terms[1])
+        others = bound(room, *terms[0], min(WEIGHTS.values()), *terms[1])
+        assert taken <= segments * (own + budget) + ahead * (others + budget)
+    assert queue.room.taken <= room
 
 
 def test_one_job_and_sixty_four_get_equal_shares() -> None:

@@ -41,7 +41,7 @@ class Witness:
 
     def add_job(self, job: int, lengths: list[int], chunk: int, key: str, priority: Priority) -> None:
         costs, room = cut(lengths, chunk)
-        self.jobs[job] = Waiting(costs=costs, room=room)
+        self.jobs[job] = Waiting(costs=costs, room=room or [0] * len(costs))
         self.queue.add_job(job, costs, room, key=key, priority=priority)
         self.check()
 

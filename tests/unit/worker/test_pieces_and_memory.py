@@ -1,0 +1,206 @@
+"""Long texts in pieces on a real engine: memory that runs out in the middle of a text, and caches that are dropped."""
+
+import gc
+import random
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs import texts as texts_module
+from gpu_worker.engine.jobs.units import PieceLimits
+from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
+from gpu_worker.loop.interface import JobSlice, OutOfMemory, StepHandle
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.steps import EndedJob
+from gpu_worker.ragged.sequence_cache import SequenceCache
+from shared.jobs import Job, JobResult
+from shared.ragged import RaggedTokens
+from shared.vectors import Layout, ScoringMethod
+from support import parity
+from support.parity import Expected, Tables, Texts, assert_parity
+from support.tiny import DENSE, MULTI, encode, random_ids, score
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LATE = ScoringMethod.LATE_INTERACTION
+CHUNK, CAPACITY = 16, 450
+"""Most tokens of a piece, and those whose keys and values are kept: a long text of `parity.LONG`, and a short one."""
+
+
+class Crowded:
+    """An engine whose steps lack memory at random, when they are launched, computed or collected.
+
+    Steps of one unit never do: whoever asked for them would be told that they never fit.
+    """
+
+    def __init__(self, engine: ModelEngine, seed: int, often: float) -> None:
+        self._engine, self._chance, self._often = engine, random.Random(seed), often
+        self.failures = 0
+
+    def open(self, job: Job) -> Any:
+        return self._engine.open(job)
+
+    def reclaim(self) -> None:
+        self._engine.reclaim()
+
+    def launch(self, slices: Sequence[JobSlice]) -> StepHandle:
+        if sum(part.units for part in slices) == 1 or self._chance.random() > self._often:
+            return self._engine.launch(slices)
+        self.failures += 1
+        match self._chance.randrange(3):
+            case 0:
+                raise OutOfMemory
+            case 1:
+                return Late(self._engine.launch(slices))
+        with pytest.MonkeyPatch.context() as patch:  # in a layer: earlier layers have kept their keys, later ones not
+            add, left = SequenceCache.add_layer_states, self._chance.randint(0, 8)
+
+            def added(cache: SequenceCache, *states: Any) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+                add(cache, *states)
+
+            patch.setattr(SequenceCache, "add_layer_states", added)
+            return self._engine.launch(slices)
+
+
+class Late:
+    """A step whose lack of memory shows when it is collected."""
+
+    def __init__(self, handle: StepHandle) -> None:
+        self._handle, self.arrived = handle, handle.arrived
+
+    def collect(self) -> None:
+        self._handle.arrived.exception()
+        raise OutOfMemory
+
+
+def run_two_under_way(loop: Loop, chance: random.Random) -> list[EndedJob]:
+    """Answers all jobs; mostly a second step is launched before the first is collected, although that has arrived."""
+    ended: list[EndedJob] = []
+    while not isinstance(action := loop.next_action(), Idle):
+        assert not isinstance(action, Wait)
+        if isinstance(action, Launch) and (loop.older_step is None or chance.random() < 0.8):
+            planned = loop.plan_step()
+            if planned is not None:
+                loop.launch_step(planned)
+        elif isinstance(action, Collect) or loop.older_step is not None:
+            ended += loop.end_step(loop.collect_step())
+    return ended
+
+
+@pytest.mark.parametrize("often", [0.1, 0.5])
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("tiny-qwen3", "vectors"),
+        ("tiny-mistral", "vectors"),
+        pytest.param("tiny-gemma2", "vectors", marks=pytest.mark.slow),
+        ("tiny-qwen3", "yes-no"),
+        pytest.param("tiny-qwen3", "token labels", marks=pytest.mark.slow),
+    ],
+)
+def test_memory_that_runs_out_in_the_middle_changes_no_number(
+    tables: Tables, name: str, output: str, often: float
+) -> None:
+    """Results are those of transformers, wherever steps failed; all room comes back."""
+    engine, texts = tables.engine(name, output, "float32"), Texts.of(name, output, "float32")
+    expected = Expected.of(tables, name, output, "float32")
+    engine.cut_texts(PieceLimits(longest=CHUNK, cache_tokens=CAPACITY))
+    try:
+        failures = 0
+        for seed in range(4):
+            crowded = Crowded(engine, seed, often)
+
+            def compute(
+                _: ModelEngine, jobs: Sequence[Job], crowded: Crowded = crowded, seed: int = seed
+            ) -> list[JobResult]:
+                loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_tokens=CAPACITY)
+                for job in jobs:
+                    loop.submit(job)
+                outcomes = {ended.id: ended.outcome for ended in run_two_under_way(loop, random.Random(seed))}
+                assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+                return [outcome for job in jobs if isinstance(outcome := outcomes[job.id], JobResult)]
+
+            found = parity.ours(engine, output, texts, compute)
+            assert_parity(found, expected, "float32")
+            failures += crowded.failures
+        assert failures
+    finally:
+        engine.cut_texts(PieceLimits())
+
+
+@pytest.fixture
+def caches(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[SequenceCache]":
+    """All caches of sequences that are alive."""
+    alive: weakref.WeakSet[SequenceCache] = weakref.WeakSet()
+
+    class Watched(SequenceCache):
+        def __init__(self, length: int) -> None:
+            super().__init__(length)
+            alive.add(self)
+
+    monkeypatch.setattr(texts_module, "SequenceCache", Watched)
+    return alive
+
+
+@pytest.fixture
+def device() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def random_job(chance: random.Random, number: int) -> Job:
+    """A job of some kind, with a few texts, some of them long."""
+    count = chance.randint(2, 4)
+    texts = random_ids([chance.randint(1, chance.choice([10, 150])) for _ in range(count)], seed=number)
+    work = chance.choice(
+        [encode(DENSE, MULTI), score(LATE, 1), score(ScoringMethod.DENSE, 2 if count > 2 else 1)]
+        + ([score(LATE, count // 2, Layout.PAIRS)] if count % 2 == 0 else [])
+    )
+    return Job(id=number, work=work, tokens=RaggedTokens.of(texts), remaining=chance.choice([None, None, 1e6]))
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("often", [0.0, 0.2])
+def test_no_cache_outlives_its_sequence(
+    tables: Tables, device: Executor, caches: "weakref.WeakSet[SequenceCache]", count: int, often: float
+) -> None:
+    """Random jobs, of which many are cancelled in whatever state they are; no collection of cycles is needed."""
+    model, chance = tables.engine("tiny-qwen3", "vectors", "float32").model, random.Random(count)
+    limits = PieceLimits(longest=CHUNK, cache_tokens=CAPACITY)
+    threaded = ModelEngine(model, device if not often else None, limits=limits)
+    loop = Loop(Crowded(threaded, 0, often), step_tokens=64, queued_tokens=10**6, cache_tokens=CAPACITY)
+    unanswered: set[int] = set()
+    most = number = 0
+    gc.collect()
+    gc.disable()
+    try:
+        while number < count or unanswered:
+            if number < count and chance.random() < 0.4:
+                number += 1
+                loop.submit(random_job(chance, number))
+                unanswered.add(number)
+            if unanswered and chance.random() < 0.15:
+                cancelled = chance.choice(sorted(unanswered))
+                assert loop.cancel(cancelled)
+                unanswered.remove(cancelled)
+            ended = loop.advance()
+            assert all(isinstance(each.outcome, JobResult) for each in ended)
+            unanswered -= {each.id for each in ended}
+            most = max(most, len(caches))
+            # Those of a step that is under way may have been cancelled; besides them there is no more than room.
+            assert loop.room.taken <= CAPACITY
+        assert list(loop.until_idle()) == []
+        del ended
+        assert most > 1
+        assert len(caches) == 0
+    finally:
+        gc.enable()
+    assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
