@@ -22,7 +22,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The driver waits until a job comes: no step is under way, and no job may be computed."""
+    """The driver waits until a job comes or one is late: no step is under way, and no job may be computed."""
 
 
 Action = Launch | Collect | Wait | Idle

@@ -158,8 +158,8 @@ class AsyncLoop:
                     await self._collect_step()
                 case Wait(seconds=seconds):
                     await self._wait_for_event(seconds)
-                case Idle():
-                    await self._wait_for_event(inf)
+                case Idle():  # jobs that are set aside, or wait for their room, may end by their deadlines
+                    await self._wait_for_event(self._loop.seconds_to_deadline)
 
         raise DeviceLost(self._lost)
 

@@ -1,6 +1,7 @@
 """The deadlines of jobs. No clock, no I/O."""
 
 import heapq
+from math import inf
 
 from gpu_worker.queue.flows import STALE_ENTRIES
 
@@ -23,6 +24,11 @@ class Deadlines:
         if len(self._heap) > 2 * len(self._deadlines) + STALE_ENTRIES:  # else stale entries would pile up
             self._heap = [(deadline, other) for other, deadline in self._deadlines.items()]
             heapq.heapify(self._heap)
+
+    @property
+    def earliest(self) -> float:
+        """The earliest deadline, or an earlier one of a job that ended; `inf` where there is none."""
+        return self._heap[0][0] if self._heap else inf
 
     def take_expired(self, now: float) -> list[int]:
         """Removes and returns the jobs whose deadline is not after `now`."""

@@ -119,6 +119,11 @@ class Loop:
         expired = self._deadlines.take_expired(self._clock())
         return [self._end_job(job, DeadlineExceeded("the deadline passed before the job was done")) for job in expired]
 
+    @property
+    def seconds_to_deadline(self) -> float:
+        """Seconds after which `drop_expired` should be called at the latest; `inf` where no job has a deadline."""
+        return max(0.0, self._deadlines.earliest - self._clock())
+
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""
         return [self._end_job(identity, error) for identity in list(self._open_jobs)]

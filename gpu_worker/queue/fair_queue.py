@@ -16,9 +16,11 @@ with the longest text.
 
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
 or stand before it, have ended: at worst one after the other, each within the bound above for T as large as all room.
-Then its own bound begins anew. A job that is set aside keeps its room; meanwhile nothing is promised to the line.
-`test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py holds it under any stream of jobs,
-and the test after it with pieces.
+Then its own bound begins anew. A job that is set aside within a sequence keeps its room; meanwhile nothing is promised
+to the line.
+
+`test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py holds the first bound under any
+stream of jobs, and the test after it the second.
 """
 
 from collections.abc import Sequence
@@ -115,7 +117,8 @@ class FairQueue(Generic[J]):
         self._admit_line()
 
     def set_aside(self, job: J) -> None:
-        """Serves nothing of a job until it is brought back; an unknown job is no error. It keeps the room it has."""
+        """Serves nothing of a job until it is brought back; an unknown job is no error. It keeps the room of a sequence
+        that began, not of one that did not."""
         priority_class, waiting = self._jobs.get(job, (None, None))
         if priority_class is not None and waiting is not None and not waiting.aside:
             waiting.aside = True
@@ -127,6 +130,9 @@ class FairQueue(Generic[J]):
             else:
                 priority_class.leave(waiting)
                 self._count_unserved(waiting, 1)
+            if waiting.has_room:
+                waiting.has_room = False
+                self.give_back_room(job, waiting.room[waiting.position])
 
     def bring_back(self, job: J) -> None:
         """Lets a job that was set aside wait again, behind what waits now; any other job is no error."""

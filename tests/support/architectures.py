@@ -11,12 +11,14 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
 from gpu_worker.random_models import miniature
 from gpu_worker.startup.supported_models import IN_PIECES, REFUSED
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
+from support.in_pieces import run_in_steps
 from support.tiny import CPU, DENSE, dense_rows, raw, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -105,6 +107,20 @@ def compare(kind: str, folder: Path, lengths: Sequence[int]) -> Model:
     model = load(str(folder), CPU)
     job = Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(ids))
     assert_near(kind, dense_rows(run(ModelEngine(model), [job], width=30)[0]), expected)
+    return model
+
+
+def compare_in_pieces(kind: str, folder: Path, lengths: Sequence[int], chunk: int) -> Model:
+    """The same, with texts in pieces of at most `chunk` tokens, in steps of random sizes and in three jobs."""
+    texts = sentences(lengths)
+    expected, ids = theirs(folder, texts)
+    model = load(str(folder), CPU)
+    engine = ModelEngine(model, limits=PieceLimits(longest=chunk))
+    jobs = [Job(id=start, work=raw(DENSE), tokens=RaggedTokens.of(ids[start::3])) for start in range(3)]
+    found = np.empty_like(expected)
+    for start, result in enumerate(run_in_steps(engine, jobs)):
+        found[start::3] = dense_rows(result)
+    assert_near(kind, found, expected)
     return model
 
 

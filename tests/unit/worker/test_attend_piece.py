@@ -94,12 +94,17 @@ class States:
 def assert_pieces_equal_the_whole(
     attention: PackedAttention, states: States, terms: AttentionTerms, sizes: list[int]
 ) -> None:
-    """They equal the same kernel's whole run, and the twin's in float32."""
+    """They equal the same kernel's whole run, and are no further than it is from the twin's run in float32.
+
+    How far a whole run may be from the twin is what other tests say: PyTorch's products round softcapped scores.
+    """
     pieces, whole = states.pieces(attention, terms, sizes), states.whole(attention, terms)
     exact = States(query=states.query.float(), key=states.key.float(), value=states.value.float())
     tolerance = TOLERANCES[whole.dtype]
     assert torch.allclose(pieces, whole, atol=tolerance)
-    assert torch.allclose(pieces.float(), exact.whole(OneByOne(), terms), atol=tolerance)
+    reference = exact.whole(OneByOne(), terms)
+    error, error_of_whole = ((rows.float() - reference).abs().max() for rows in (pieces, whole))
+    assert error <= error_of_whole + tolerance
 
 
 def tried(search: bool) -> Any:

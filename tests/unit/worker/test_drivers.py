@@ -74,14 +74,15 @@ class Handle:
 class TimedEngine:
     """Computes one step after the other, each in `overhead` seconds and a second for `speed` tokens."""
 
-    def __init__(self, clock: Clock, speed: float, overhead: float) -> None:
-        self._clock, self._speed, self._overhead = clock, speed, overhead
+    def __init__(self, clock: Clock, speed: float, overhead: float, chunk: int = 0) -> None:
+        """`chunk`: longest piece of a sequence; 0 for whole ones."""
+        self._clock, self._speed, self._overhead, self._chunk = clock, speed, overhead, chunk
         self._free_at = 0.0
         self.events: list[Any] = []
         self.times: list[float] = []
 
     def open(self, job: Job) -> FakeProgress:
-        return FakeProgress(job)
+        return FakeProgress(job, self._chunk)
 
     def reclaim(self) -> None:
         """There is nothing to free."""
@@ -194,16 +195,18 @@ JOBS = st.lists(st.integers(1, 60) | st.just(NO_ROOM), min_size=1, max_size=12)
     step_seconds=st.sampled_from([inf, 0.1]),
     speed=st.sampled_from([97.3, 1013.7, 30011.9]),
     overhead=st.sampled_from([0.0, 0.0137, 0.113]),
+    chunk=st.sampled_from([0, 7, 20]),
 )
 def test_both_drivers_take_the_same_decisions(
-    callers: list[list[list[int]]], step_tokens: int, step_seconds: float, speed: float, overhead: float
+    callers: list[list[list[int]]], step_tokens: int, step_seconds: float, speed: float, overhead: float, chunk: int
 ) -> None:
-    """The same steps at the same times, collected in the same order, with the same outcomes, also after failures."""
-    options = {"step_tokens": step_tokens, "queued_tokens": 10**9, "step_seconds": step_seconds}
+    """The same steps at the same times, collected in the same order, with the same outcomes, also after failures, and
+    where pieces of long texts wait for room."""
+    options = {"step_tokens": step_tokens, "queued_tokens": 10**9, "step_seconds": step_seconds, "cache_tokens": 100}
     runs = []
     for drive in (run_synchronously, run_asynchronously):
         clock, workload = Clock(), Workload(callers)
-        engine = TimedEngine(clock, speed, overhead)
+        engine = TimedEngine(clock, speed, overhead, chunk)
         drive(workload, engine, clock, options)
         runs.append((engine, workload))
     (engine, workload), (other_engine, other_workload) = runs

@@ -6,10 +6,14 @@ Some of the families that issue reports name are tried at every run, all of them
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import CONFIG_MAPPING
 
+from gpu_worker.model.quiet import quiet
 from gpu_worker.random_models import miniature
 from gpu_worker.startup import supported_models as census
-from support.architectures import CUT, EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, write
+from support.architectures import CUT, EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, compare_in_pieces, write
+from support.tiny import random_ids
 
 NAMED = (
     "bloom", "deberta", "falcon", "gpt_oss", "jamba", "longformer", "mamba", "megatron-bert", "mobilebert", "mpt",
@@ -63,6 +67,41 @@ def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
     if outcome.runs != census.REFUSED and kind not in NOT_MADE:
         write(tmp_path, kind)
         compare(kind, tmp_path, MIXED + EQUAL)
+
+
+CUT_OFTEN = {"bert", "ctrl", "gemma3n_text", "gpt2", "hrm_text", "llama4_text", "longcat_flash", "olmo3", "t5"}
+"""Of what runs packed: layers that share keys, that run several times, that attend in chunks and in windows, keys and
+values of different sizes, positions that are added, and models that look ahead."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in CUT_OFTEN else pytest.mark.slow)
+        for kind, runs in TOLD.items()
+        if runs == census.PACKED
+    ],
+)
+def test_what_is_causal_and_packed_runs_in_pieces(kind: str, tmp_path: Path) -> None:
+    """Whether a class looks ahead is what transformers' own code does, and no other reason is left to run whole."""
+    write(tmp_path, kind)
+    if looks_ahead(kind, tmp_path):
+        assert compare(kind, tmp_path, MIXED[:2]).cutting.refusal == "its tokens attend to tokens that come later"
+    else:
+        assert not compare_in_pieces(kind, tmp_path, MIXED[:24], chunk=16).cutting.refusal
+
+
+@torch.inference_mode()
+def looks_ahead(kind: str, folder: Path) -> bool:
+    """Whether the first hidden states of a text change with its last token, in transformers' own class."""
+    with quiet():
+        model = miniature.model_class(CONFIG_MAPPING[kind]).from_pretrained(folder).eval()
+    model = model.encoder if model.config.is_encoder_decoder else model
+    text = torch.tensor(random_ids([40], vocabulary=100))
+    other = text.clone()
+    other[0, -1] += 1
+    one, two = (model(input_ids=ids).last_hidden_state[0, :20] for ids in (text, other))
+    return bool((one - two).abs().max() > 1e-6 * one.abs().max())
 
 
 @pytest.mark.parametrize("kind", [*PACKED_AT_FIRST, "t5", "mt5", "umt5"])

@@ -162,11 +162,13 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def begin_and_set_aside(running: AsyncLoop, engine: threaded_engine.FakeEngine) -> asyncio.Future[JobOutcome]:
+async def begin_and_set_aside(
+    running: AsyncLoop, engine: threaded_engine.FakeEngine, remaining: float | None = None
+) -> asyncio.Future[JobOutcome]:
     """A job of all room, which is set aside once a step of it was computed; then nothing is under way."""
     future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
     engine.gate.clear()
-    running.submit(threaded_engine.job(1, CAPACITY), future.set_result)
+    running.submit(threaded_engine.job(1, CAPACITY, remaining=remaining), future.set_result)
     await until(lambda: running._loop.room.taken > 0)
     running.set_aside([1])
     engine.gate.set()
@@ -184,6 +186,16 @@ async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Exe
         running.cancel([1])
         assert await asyncio.wait_for(threaded_engine.outcome(second), 20) == (8, 8, 8, 8, 8)
         assert running._loop.room.taken == 0
+
+
+async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Executor) -> None:
+    """Nothing else would happen; its room goes to the one that waits."""
+    engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
+    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+        first = await begin_and_set_aside(running, engine, remaining=1.0)
+        second = threaded_engine.ask(running, threaded_engine.job(2, 40))
+        assert await asyncio.wait_for(threaded_engine.outcome(first), 20) is DeadlineExceeded
+        assert await asyncio.wait_for(threaded_engine.outcome(second), 20) == (8, 8, 8, 8, 8)
 
 
 async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Executor) -> None:

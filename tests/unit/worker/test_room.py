@@ -235,3 +235,23 @@ def test_room_is_given_to_whoever_waits_when_one_ahead_leaves() -> None:
         queue.remove_job(1)
         queue.remove_job(3)
         assert set(queue.next_step(100)) == ({2} if leave is FairQueue.set_aside else set())
+
+
+def test_a_job_that_is_set_aside_before_its_sequence_begins_gives_its_room_to_the_line() -> None:
+    """One that is set aside within its sequence keeps what it needs to go on."""
+    queue = FairQueue[int](quantum=64, room=CAPACITY)
+    for job in (1, 2, 3):
+        queue.add_job(job, *cut([30], 8))
+    assert set(queue.next_step(8)) == {1}
+    queue.next_step(8)  # the others join the line
+    queue.set_aside(1)
+    assert (queue.next_step(8), queue.room.taken, queue.room.waiting) == ({}, 30, 2)
+    queue.remove_job(1)
+    assert (queue.room.taken, queue.room.waiting) == (30, 1)  # the second job was admitted
+    queue.set_aside(2)
+    assert (queue.room.taken, queue.room.waiting) == (30, 0)  # and now the third
+    assert set(queue.next_step(100)) == {3}
+    queue.bring_back(2)
+    assert queue.next_step(100) == {}
+    queue.give_back_room(3, 30)
+    assert queue.next_step(100) == {2: range(4)}
