@@ -105,7 +105,7 @@ class FairQueue(Generic[J]):
                 self._count_unserved(waiting, -1)
             else:
                 priority_class.leave(waiting)
-            if waiting.in_line:
+            if waiting.in_line and not waiting.aside:
                 priority_class.line.remove_job(waiting)
             self._forget(job, waiting)
         self.room.forget(job)
@@ -118,26 +118,35 @@ class FairQueue(Generic[J]):
 
     def set_aside(self, job: J) -> None:
         """Serves nothing of a job until it is brought back; an unknown job is no error. It keeps the room of a sequence
-        that began, not of one that did not."""
+        that began, and its place in the line for room."""
         priority_class, waiting = self._jobs.get(job, (None, None))
-        if priority_class is not None and waiting is not None and not waiting.aside:
-            waiting.aside = True
-            if waiting.in_line:
-                waiting.in_line = False
-                priority_class.line.remove_job(waiting)
-                self.room.leave_line(job)
-                self._admit_line()
-            else:
-                priority_class.leave(waiting)
-                self._count_unserved(waiting, 1)
-            if waiting.has_room:
-                waiting.has_room = False
-                self.give_back_room(job, waiting.room[waiting.position])
+        if priority_class is None or waiting is None or waiting.aside:
+            return
+        waiting.aside = True
+        if waiting.in_line:
+            priority_class.line.remove_job(waiting)
+        else:
+            priority_class.leave(waiting)
+            self._count_unserved(waiting, 1)
+        if waiting.has_room:  # the sequence did not begin: others may have its room meanwhile
+            waiting.has_room, waiting.in_line = False, True
+            self.room.return_to_line(job, waiting.room[waiting.position])
+        if waiting.in_line:
+            self.room.pass_over(job)
+            self._admit_line()
 
     def bring_back(self, job: J) -> None:
-        """Lets a job that was set aside wait again, behind what waits now; any other job is no error."""
-        if job in self._jobs and self._jobs[job][1].aside:
-            self._jobs[job][1].aside = False
+        """Lets a job that was set aside wait again: in the line at its place, or else behind what waits now. Any other
+        job is no error."""
+        priority_class, waiting = self._jobs.get(job, (None, None))
+        if priority_class is None or waiting is None or not waiting.aside:
+            return
+        waiting.aside = False
+        if waiting.in_line:
+            priority_class.line.add_job(waiting)
+            self.room.heed(job)
+            self._admit_line()
+        else:
             self._serve_again(job)
 
     @property

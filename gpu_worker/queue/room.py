@@ -1,6 +1,5 @@
 """Room on the device for the keys and values of long sequences, and the jobs that wait for some. No clock, no I/O."""
 
-from collections import deque
 from math import inf
 from typing import Generic, TypeVar
 
@@ -12,25 +11,40 @@ class Room(Generic[J]):
 
     `capacity`: all the room that there is, in tokens. `taken`: what jobs have of it. A job gets all the room that a
     sequence needs before its first piece, so whoever has room can go on. Nobody passes the line: else a stream of
-    shorter sequences could keep a long one waiting for ever.
+    shorter sequences could keep a long one waiting for ever. Only a job that is set aside is passed over, and it keeps
+    its place.
     """
 
     def __init__(self, tokens: float = inf) -> None:
         """`tokens`: the capacity."""
         self.capacity, self.taken = tokens, 0
         self._of_job: dict[J, int] = {}
-        self._line: deque[tuple[J, int]] = deque()
+        self._line: dict[J, int] = {}  # in the order of the line, with what each job needs
+        self._passed_over: set[J] = set()  # jobs of the line
 
     def take(self, job: J, tokens: int) -> bool:
         """Takes room for a job, unless others wait in line or too little is left."""
-        if self._line or self.taken + tokens > self.capacity:
+        if self.waiting or self.taken + tokens > self.capacity:
             return False
         self._take(job, tokens)
         return True
 
     def stand_in_line(self, job: J, tokens: int) -> None:
         """Lets a job, which stands in no line, wait for room."""
-        self._line.append((job, tokens))
+        self._line[job] = tokens
+
+    def return_to_line(self, job: J, tokens: int) -> None:
+        """Takes back the room of a sequence that did not begin; its job is first in line again."""
+        self.give_back(job, tokens)
+        self._line = {job: tokens, **self._line}
+
+    def pass_over(self, job: J) -> None:
+        """Lets others of the line pass a job of it."""
+        self._passed_over.add(job)
+
+    def heed(self, job: J) -> None:
+        """Passes over a job of the line no longer."""
+        self._passed_over.discard(job)
 
     def give_back(self, job: J, tokens: int) -> None:
         """Gives back some of a job's room; a job that has less gives back what it has."""
@@ -44,25 +58,22 @@ class Room(Generic[J]):
     def forget(self, job: J) -> None:
         """Gives back all of a job's room, and takes it out of the line; an unknown job is no error."""
         self.taken -= self._of_job.pop(job, 0)
-        self.leave_line(job)
-
-    def leave_line(self, job: J) -> None:
-        """Takes a job out of the line; one that stands in none is no error."""
-        if any(other == job for other, _ in self._line):
-            self._line = deque((other, tokens) for other, tokens in self._line if other != job)
+        self._line.pop(job, None)
+        self._passed_over.discard(job)
 
     def next_in_line(self) -> J | None:
-        """Takes room for the first job of the line, and the job out of the line; None where it has to wait."""
-        if not self._line or self.taken + self._line[0][1] > self.capacity:
+        """Takes room for the first job of the line that is not passed over, and takes it out of the line; None where it
+        has to wait."""
+        job = next((job for job in self._line if job not in self._passed_over), None)
+        if job is None or self.taken + self._line[job] > self.capacity:
             return None
-        job, tokens = self._line.popleft()
-        self._take(job, tokens)
+        self._take(job, self._line.pop(job))
         return job
 
     @property
     def waiting(self) -> int:
-        """Number of jobs in line."""
-        return len(self._line)
+        """Number of jobs in line that are not passed over."""
+        return len(self._line) - len(self._passed_over)
 
     def _take(self, job: J, tokens: int) -> None:
         self.taken += tokens

@@ -122,7 +122,7 @@ def test_every_job_is_served_within_its_bound_in_pieces(
         cost, units = serve()
         taken, left, idle = taken + cost, left - units, 0 if cost else idle + 1
         assert idle <= 2  # all wait for room; what is under way gives some back
-        line, holders = [job for job, _ in queue.room._line], set(queue.room._of_job)
+        line, holders = list(queue.room._line), set(queue.room._of_job)
         if 0 in line and not stood:  # it may have come and gone in one step, and then it waited for nobody
             before = {*line[: line.index(0)], *holders}
             ahead, segments = ahead + len(before), segments + 1
