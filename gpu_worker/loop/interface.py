@@ -56,6 +56,11 @@ class JobSlice:
         return sum(self.job.costs[self.start : self.stop])
 
     @property
+    def extent(self) -> int:
+        """Cost of the slice and of the whole text that it goes on with, since its tokens attend to earlier pieces."""
+        return self.tokens + sum(self.job.room[: self.start])
+
+    @property
     def returned_room(self) -> int:
         """Tokens that the device keeps no longer once the slice was computed."""
         return -sum(min(0, room) for room in self.job.room[self.start : self.stop])

@@ -164,7 +164,7 @@ class Loop:
 
     @property
     def step_running(self) -> tuple[float, int] | None:
-        """Seconds that the older step has been computed for, and its tokens; None where no step is under way."""
+        """Seconds that the older step has been computed for, and its extent; None where no step is under way."""
         return self._under_way.running(self._clock())
 
     @property

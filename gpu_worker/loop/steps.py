@@ -66,10 +66,17 @@ class PlannedStep:
         return sum(job_slice.units for job_slice in self.slices)
 
     @property
+    def extent(self) -> int:
+        """Cost of the step, and of all texts that it goes on with."""
+        return sum(job_slice.extent for job_slice in self.slices)
+
+    @property
     def brief(self) -> bool:
         """Whether packing and collecting the step take about a millisecond."""
         completed = max((len(job_slice.job.costs) for job_slice in self.slices if job_slice.last), default=0)
-        return self.tokens <= BRIEF_TOKENS and max(self.units, completed) <= BRIEF_UNITS
+        # A text that ends has outputs of all its tokens, not of its last piece alone.
+        output_tokens = self.tokens + sum(job_slice.returned_room for job_slice in self.slices)
+        return output_tokens <= BRIEF_TOKENS and max(self.units, completed) <= BRIEF_UNITS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -43,11 +43,11 @@ class StepsUnderWay:
             later.suspect = any(job_slice.job in failed for job_slice in later.planned.slices)
 
     def running(self, now: float) -> tuple[float, int] | None:
-        """Seconds that the older step has been computed for, and its tokens; None where there is no step."""
+        """Seconds that the older step has been computed for, and its extent in tokens; None where there is no step."""
         if not self._steps:
             return None
         older = self._steps[0]
-        return now - max(self._begin(older), older.retried), older.tokens
+        return now - max(self._begin(older), older.retried), older.planned.extent
 
     def seconds_left(self, now: float, speed: float) -> float:
         """Seconds until all steps should end, at `speed` tokens a second; 0 while the speed is unknown."""

@@ -15,6 +15,7 @@ class DeviceLost(Exception):
 def overdue(seconds: float, tokens: int, speed: float) -> float:
     """Seconds by which a step is late that has taken `seconds` so far; 0 or less while it is in time.
 
+    `tokens`: the step's extent. A late piece of a long text takes far longer than a short text of as many tokens.
     `speed`: tokens a second, 0 while unknown.
     """
     predicted = tokens / speed if speed else 0.0

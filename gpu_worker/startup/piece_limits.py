@@ -12,8 +12,12 @@ PIECES_PER_STEP = 4
 """Pieces of the default length in a full step. Each step reads all weights once, so that short pieces cost speed."""
 LEAST_CACHE = 2048 * MEBIBYTE
 """Bytes that a processor keeps for keys and values at least; they are taken only as far as texts need them."""
-MACHINE_SHARE, DEVICE_SHARE = 0.5, 0.25
-"""Largest shares of a machine's memory, and of what the weights leave of an accelerator's, for keys and values."""
+DEVICE_SHARE, LARGEST_SHARE = 0.25, 0.5
+"""Shares of what the weights leave of the memory: on an accelerator by default, and at most so that one text of the
+largest length fits."""
+ROUNDED_TOKENS = 1024
+"""The default is a multiple of so many tokens where it limits texts: the limit is part of the fingerprint, and two
+machines of one kind differ by some pages."""
 
 
 def cache_bytes(model: Model, megabytes: int) -> int:
@@ -24,15 +28,15 @@ def cache_bytes(model: Model, megabytes: int) -> int:
     if not model.cutting.token_bytes:
         return 0
     memory = model.placement.memory
-    available = memory["limit"] - model.weight_bytes if memory else machine_memory()
+    available = max(0, (memory["limit"] if memory else machine_memory()) - model.weight_bytes)
     if megabytes * MEBIBYTE > available:
         raise ModelRefused(f"{CACHE_SETTING} = {megabytes}: there are {available // MEBIBYTE} MiB of memory for it")
     if megabytes:
         return megabytes * MEBIBYTE
-    if memory:
-        return int(DEVICE_SHARE * available)
-    wanted = max(LEAST_CACHE, model.longest * model.cutting.token_bytes)
-    return min(wanted, int(MACHINE_SHARE * available))
+    least = int(DEVICE_SHARE * available) if memory else LEAST_CACHE
+    wanted = max(least, model.longest * model.cutting.token_bytes)
+    most, block = int(LARGEST_SHARE * available), ROUNDED_TOKENS * model.cutting.token_bytes
+    return wanted if wanted <= most else most // block * block or most
 
 
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:

@@ -253,3 +253,18 @@ async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
         told = [await asyncio.wait_for(threaded_engine.outcome(future), 20) for future in futures]
         assert told == [Internal, (20, 20, 20)]
         assert running._loop.room.taken == 0
+
+
+def test_a_piece_is_late_by_its_whole_text() -> None:
+    """Its tokens attend to all that came before; where texts end, their outputs are no brief work."""
+    loop = Loop(FakeEngine(chunk=512), step_tokens=512, queued_tokens=10_000)
+    loop.submit(job(1, 5000))
+    extents, brief = [], []
+    while (planned := loop.plan_step()) is not None:
+        brief.append(planned.brief)
+        loop.launch_step(planned)
+        assert loop.step_running is not None
+        extents.append(loop.step_running[1])
+        loop.end_step(loop.collect_step())
+    assert extents == [512, *[5512] * 8, 5000 + 5000 % 512]
+    assert brief == [*[True] * 9, False]

@@ -123,17 +123,22 @@ def test_pieces_are_a_quarter_of_a_step_by_default(model: Model) -> None:
 
 
 def test_there_is_room_for_the_longest_text_by_default(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as half of the machine's memory allows."""
-    monkeypatch.setattr(limits, "machine_memory", lambda: 64 << 30)
-    assert limits.cache_bytes(model, 0) == 2 << 30
-    assert limits.cache_bytes(replace(model, max_tokens=4 << 20), 0) == (4 << 20) * TOKEN_BYTES
-    assert limits.cache_bytes(replace(model, max_tokens=1 << 30), 0) == 32 << 30
-    monkeypatch.setattr(limits, "machine_memory", lambda: 1 << 30)
-    assert limits.cache_bytes(model, 0) == 1 << 29
+    """As far as half of what the weights leave of the machine's memory allows; then it is a multiple of 1,024 tokens,
+    so that a machine with a few pages less serves the same limit."""
+    block = 1024 * TOKEN_BYTES
+    for fewer in (0, 4096):
+        monkeypatch.setattr(limits, "machine_memory", lambda less=fewer: (64 << 30) + block + model.weight_bytes - less)
+        assert limits.cache_bytes(model, 0) == 2 << 30
+        assert limits.cache_bytes(replace(model, max_tokens=4 << 20), 0) == (4 << 20) * TOKEN_BYTES
+        assert limits.cache_bytes(replace(model, max_tokens=1 << 30), 0) == (32 << 30) // block * block
+    monkeypatch.setattr(limits, "machine_memory", lambda: block + model.weight_bytes)
+    assert limits.cache_bytes(model, 0) == block // 2
+    monkeypatch.setattr(limits, "machine_memory", lambda: model.weight_bytes - 1)
+    assert limits.cache_bytes(model, 0) == 0
 
 
 def test_more_memory_than_there_is_refuses_the_start(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "machine_memory", lambda: 512 * MEBIBYTE)
+    monkeypatch.setattr(limits, "machine_memory", lambda: 512 * MEBIBYTE + model.weight_bytes)
     assert limits.cache_bytes(model, 512) == 512 * MEBIBYTE
     with pytest.raises(ModelRefused, match=r"^--cache-megabytes = 513: there are 512 MiB of memory for it$"):
         limits.cache_bytes(model, 513)
