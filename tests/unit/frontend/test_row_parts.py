@@ -240,11 +240,17 @@ async def test_a_reader_that_takes_nothing_holds_up_the_worker() -> None:
 
 
 class PartedWorker(LinkedWorker):
-    """Sends parts of a job of 300 rows as long as it is not paused, then the end."""
+    """Sends parts of a job of 300 rows as long as it is not paused, then the end.
 
-    def __init__(self, error: SelvageError | None = None, *, whole: bool = False) -> None:
+    `whole`: all rows at once; `pauses`: not the last hundred before it has been paused.
+    """
+
+    def __init__(self, error: SelvageError | None = None, *, whole: bool = False, pauses: bool = False) -> None:
         super().__init__()
         self.error, self.whole = error, whole
+        self.was_paused = asyncio.Event()
+        if not pauses:
+            self.was_paused.set()
         self.sent = 0
         self.may_send = asyncio.Event()
         self.may_send.set()
@@ -257,6 +263,7 @@ class PartedWorker(LinkedWorker):
             self.messages.append(request)
             if request.pauses:
                 self.may_send.clear()
+                self.was_paused.set()
             if request.resumes:
                 self.may_send.set()
             sending += [asyncio.create_task(self._send(job.id, context)) for job in request.jobs]
@@ -264,6 +271,8 @@ class PartedWorker(LinkedWorker):
     async def _send(self, job: int, context: Any) -> None:
         step = 300 if self.whole else 5
         for start in range(0, 300, step):
+            if start >= 200:
+                await self.was_paused.wait()
             await self.may_send.wait()
             rows = Rows(dimensions=WIDTH, data=bytes([start % 251]) * ROW_BYTES * step)
             message = pb.AttachResponse()
@@ -278,7 +287,7 @@ class PartedWorker(LinkedWorker):
 
 async def test_a_worker_is_paused_while_nobody_reads_and_resumed_when_somebody_does() -> None:
     """By messages of the link, so that the jobs of others go on."""
-    async with World(PartedWorker()) as world:
+    async with World(PartedWorker(pauses=True)) as world:
         await world.until(True)
         [worker], parts = world.workers, RowParts(ROW_BYTES)
         assert isinstance(worker, PartedWorker)
