@@ -23,7 +23,7 @@ from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from frontend_service.tokenizing.fair_thread_pool import FairThreadPool, TimeSlices, run_to_end, single_slice
 from frontend_service.tokenizing.panics import panics_as
 from frontend_service.workers.interface import ServedModel, Workers
-from frontend_service.workers.row_parts import HELD_BYTES, RowParts
+from frontend_service.workers.row_parts import RowParts, bytes_at_once
 from shared.errors import Internal
 from shared.jobs import Job, JobResult, MaxSim, Work
 from shared.offload import offload
@@ -111,8 +111,9 @@ class Pipeline:
 
         job, repeat = await self._job(prepared.work, tokenized, terms)
         if self._reserve is not None:
-            size = result_bytes(prepared.work, tokenized.tokens, prepared.model.card)  # repeats included
-            self._reserve(size if prepared.parts is None else min(size, HELD_BYTES))
+            card, tokens = prepared.model.card, tokenized.tokens
+            size = result_bytes(prepared.work, tokens, card)  # repeats included
+            self._reserve(size if prepared.parts is None else bytes_at_once(size, tokens.total, card.chunk_tokens))
         sent = self.clock()
         if prepared.parts is None:
             result = await self.workers.run(prepared.model, job)

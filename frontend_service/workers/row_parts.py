@@ -13,6 +13,19 @@ HELD_BYTES = 16 * 1024 * 1024
 """Bytes of rows that may wait for their reader; above it the worker is asked to pause."""
 
 
+def bytes_at_once(size: int, tokens: int, chunk_tokens: int) -> int:
+    """Most bytes of a text's rows that wait for their reader, of `size` bytes in all.
+
+    Rows leave the worker with their piece of `chunk_tokens` tokens, and it is paused between pieces: to those that may
+    wait come the piece that is too much and the next one, which has begun. A worker that cuts no texts (`chunk_tokens`
+    = 0), such as an older one, sends all rows at once when the text is done.
+    """
+    if not chunk_tokens:
+        return size
+    piece = size * chunk_tokens // max(1, tokens)
+    return min(size, HELD_BYTES + 2 * piece)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPart:
     """Consecutive rows of one text: `count` of them, packed in `data`, with `scales` and token `ids` where wanted."""

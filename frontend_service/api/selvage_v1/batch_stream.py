@@ -1,7 +1,7 @@
 """EmbedStream: batches of one caller, each a call of its own to the service, with its own outcome."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from frontend_service.api.selvage_v1.codec import embedding
@@ -13,7 +13,6 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStre
 from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
-from shared.server.admission.reads import unheeded
 from shared.server.admission.streams import OpenStream
 
 TRIES = 16
@@ -112,28 +111,35 @@ class BatchStream:
                     raise
 
     async def _call(self, part: "_BatchPart", head: EmbedStreamResponse) -> bytes:
-        """Computes a part as one call, which ends before the reply is read: reading may take long."""
+        """Computes a part as one call, which ends before the last reply is read: reading may take long."""
         calls, caller = self._frontend.calls, self._caller
-        async with calls.admission.stream_requests:
+        async with AsyncExitStack() as slot:
+            await slot.enter_async_context(calls.admission.stream_requests)
             if self._deadline is not None:
                 caller = replace(caller, remaining=self._deadline.remaining())
             with calls.running(caller):
                 async with calls.timeout(caller):
-                    response = await self._answer(part, head, caller)
+                    response = await self._answer(part, head, caller, slot)
                     return await self._frontend.offload(calls.admission.reserved, response.serialize_in, head)
 
-    async def _answer(self, part: "_BatchPart", head: EmbedStreamResponse, caller: Caller) -> EmbedReply:
-        """Answers a part; rows of a single text may be sent before. `head` gets the place of the rows that remain."""
+    async def _answer(
+        self, part: "_BatchPart", head: EmbedStreamResponse, caller: Caller, slot: AsyncExitStack
+    ) -> EmbedReply:
+        """Answers a part; rows of a single text may be sent before. `head` gets the place of the rows that remain.
+
+        `slot` holds the call's place among the calls of all streams. The call leaves it while its caller reads rows, so
+        a slow reader holds up no other stream. How much is computed meanwhile is bounded by the bytes of results: those
+        that the call has reserved, and the stream's share of all.
+        """
         if not part.rows_in_parts or part.texts > 1:
             return await self._embed(part.request, part.size, caller)
 
         async def send(reply: EmbedReply, rows: int) -> None:
             before = EmbedStreamResponse(id=head.id, start=part.start, more=True, first_row=part.rows_sent)
             part.rows_sent += rows
-            # Not cancelled with the call: a reply that is taken by half would end the stream.
-            sending = asyncio.ensure_future(self._requests.send(reply.serialize_in(before)))
-            sending.add_done_callback(unheeded)
-            await asyncio.shield(sending)
+            await slot.aclose()
+            await self._requests.send_to_end(reply.serialize_in(before))  # even if the call's deadline passes meanwhile
+            await slot.enter_async_context(self._frontend.calls.admission.stream_requests)
 
         reply = await self._embed_in_parts(part.request, part.size, caller, send)
         head.first_row = part.rows_sent

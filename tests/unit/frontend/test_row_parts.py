@@ -97,8 +97,8 @@ def rows_of(job: Job) -> np.ndarray:
 class RowWorker(fakes.FakeWorker):
     """Sends 7 rows at a time; after `half` of them it waits for `go`, then it ends with `error` if there is one."""
 
-    def __init__(self, error: SelvageError | None = None) -> None:
-        super().__init__(fakes.card(max_tokens=10_000))
+    def __init__(self, error: SelvageError | None = None, *, chunk_tokens: int = 100) -> None:
+        super().__init__(fakes.card(max_tokens=10_000, chunk_tokens=chunk_tokens))
         self.error, self.go = error, asyncio.Event()
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
@@ -125,14 +125,28 @@ def batch(identity: int, *texts: int, **options: Any) -> EmbedStreamRequest:
     return EmbedStreamRequest(id=identity, request=request, **({"rows_in_parts": True} | options))
 
 
+class OpenBatches(Batches):
+    """Batches of a caller that does not close its side."""
+
+    async def __anext__(self) -> EmbedStreamRequest:
+        try:
+            return await super().__anext__()
+        except StopAsyncIteration:
+            return await asyncio.get_running_loop().create_future()
+
+
 async def replies_to(
     worker: RowWorker,
     *batches: EmbedStreamRequest,
     on_reply: Callable[[EmbedStreamResponse], Awaitable[None]] | None = None,
+    calls: Calls | None = None,
+    reserve: Callable[[int], None] | None = None,
+    stays_open: bool = False,
 ) -> list[EmbedStreamResponse]:
     """All replies; a message has a little over 64 KiB at most. The worker goes on after the first one."""
-    pipeline = Pipeline(worker, Limits(message_bytes=70_000), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
-    frontend = Frontend(pipeline, Calls(timeout=60))
+    threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    pipeline = Pipeline(worker, Limits(message_bytes=70_000), *threads, reserve=reserve)
+    frontend = Frontend(pipeline, calls or Calls(timeout=60))
     servicer, replies = EmbeddingServicer(frontend), list[EmbedStreamResponse]()
 
     async def write(raw: bytes) -> None:
@@ -144,7 +158,8 @@ async def replies_to(
     embed = partial(servicer._answer_message, servicer._embed)
     with frontend.calls.stream(HERE) as stream:
         to_caller = Replies(write, lambda _: None)
-        await BatchStream(frontend, embed, servicer._embed_in_parts, HERE, stream, to_caller).run(Batches(*batches))
+        requests = (OpenBatches if stays_open else Batches)(*batches)
+        await BatchStream(frontend, embed, servicer._embed_in_parts, HERE, stream, to_caller).run(requests)
     return replies
 
 
@@ -240,11 +255,17 @@ async def test_a_reader_that_takes_nothing_holds_up_the_worker() -> None:
 
 
 class PartedWorker(LinkedWorker):
-    """Sends parts of a job of 300 rows as long as it is not paused, then the end."""
+    """Sends parts of a job of 300 rows as long as it is not paused, then the end.
 
-    def __init__(self, error: SelvageError | None = None, *, whole: bool = False) -> None:
+    `whole`: all rows at once; `pauses`: not the last hundred before it has been paused.
+    """
+
+    def __init__(self, error: SelvageError | None = None, *, whole: bool = False, pauses: bool = False) -> None:
         super().__init__()
         self.error, self.whole = error, whole
+        self.was_paused = asyncio.Event()
+        if not pauses:
+            self.was_paused.set()
         self.sent = 0
         self.may_send = asyncio.Event()
         self.may_send.set()
@@ -257,6 +278,7 @@ class PartedWorker(LinkedWorker):
             self.messages.append(request)
             if request.pauses:
                 self.may_send.clear()
+                self.was_paused.set()
             if request.resumes:
                 self.may_send.set()
             sending += [asyncio.create_task(self._send(job.id, context)) for job in request.jobs]
@@ -264,6 +286,8 @@ class PartedWorker(LinkedWorker):
     async def _send(self, job: int, context: Any) -> None:
         step = 300 if self.whole else 5
         for start in range(0, 300, step):
+            if start >= 200:
+                await self.was_paused.wait()
             await self.may_send.wait()
             rows = Rows(dimensions=WIDTH, data=bytes([start % 251]) * ROW_BYTES * step)
             message = pb.AttachResponse()
@@ -278,7 +302,7 @@ class PartedWorker(LinkedWorker):
 
 async def test_a_worker_is_paused_while_nobody_reads_and_resumed_when_somebody_does() -> None:
     """By messages of the link, so that the jobs of others go on."""
-    async with World(PartedWorker()) as world:
+    async with World(PartedWorker(pauses=True)) as world:
         await world.until(True)
         [worker], parts = world.workers, RowParts(ROW_BYTES)
         assert isinstance(worker, PartedWorker)
