@@ -19,13 +19,13 @@ from benchmarks.peers.process import Peer
 from benchmarks.rounds import Figures, Turn
 from benchmarks.workloads import token_ids
 
-OUR_SIDE, RATE, COMPARED = "pieces of 512, steps of 2,048", "tokens/s", ("tokens/s", "MiB above idle")
+OUR_SIDE, RATE, COMPARED = "pieces of 256, steps of 2,048", "tokens/s", ("tokens/s", "MiB above idle")
 PEERS: Mapping[str, tuple[str, ...]] = {}
 MODEL, LONGEST, VOCABULARY = "random:qwen3-embedding-0.6b", 32_768, 1000
 SIDES = {
     "whole": (0, 2048),
-    OUR_SIDE: (512, 2048),
-    "pieces of 512, steps of 512": (512, 512),
+    OUR_SIDE: (256, 2048),
+    "pieces of 256, steps of 256": (256, 256),
     "pieces of 128, steps of 512": (128, 512),
 }
 """Most tokens of a piece (0: whole texts) and of a step, by side."""

@@ -103,7 +103,7 @@ class WorkerSettings(ServiceSettings):
         description="Longest piece of a text, in tokens, for causal models (Qwen3, Llama, Mistral, ...). A longer text "
         "is computed piece by piece, with texts of other callers between two pieces, so that nobody waits for all of "
         "it. Smaller pieces mean shorter waits, larger ones faster long texts. 0: every text in one step. "
-        "Default: a quarter of a step. Other models compute every text in one step; their card says why "
+        "Default: an eighth of a step. Other models compute every text in one step; their card says why "
         "(whole_texts).",
     )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(

@@ -115,8 +115,8 @@ def test_what_fits_is_computed_and_one_token_more_is_refused(model: Model) -> No
         engine.open(job(5, FITTING + 1))
 
 
-def test_pieces_are_a_quarter_of_a_step_by_default(model: Model) -> None:
-    assert limits.piece_limits(model, 2048, None, MEBIBYTE) == PieceLimits(longest=512, cache_tokens=FITTING)
+def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
+    assert limits.piece_limits(model, 2048, None, MEBIBYTE) == PieceLimits(longest=256, cache_tokens=FITTING)
     assert limits.piece_limits(model, 2048, 96, MEBIBYTE) == PieceLimits(longest=96, cache_tokens=FITTING)
     assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == WHOLE
     assert limits.piece_limits(model, 2048, None, 0) == WHOLE
