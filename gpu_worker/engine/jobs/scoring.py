@@ -33,15 +33,17 @@ class QueryRows:
 
     def __init__(self) -> None:
         self._rows: dict[int, Tensor] = {}
-        self._joined: tuple[Counts, Tensor] = (np.empty(0, dtype=np.int64), torch.empty(0))
+        self._joined: tuple[Counts, Tensor] | None = None
 
     def add_queries(self, numbers: Counts, rows: Sequence[Tensor]) -> None:
-        """Keeps the rows [q, W] of each query. Adding a query twice does no harm."""
+        """Keeps the rows [q, W] of each query. Those of a query that came before are replaced: a step that went on with
+        a text whose earlier piece failed made them of nothing, and is run again."""
         self._rows |= dict(zip(numbers.tolist(), rows, strict=True))
+        self._joined = None
 
     def joined(self) -> tuple[Counts, Tensor]:
-        """Numbers of the queries, ascending, and their rows end to end; joined again only after new queries came."""
-        if len(self._joined[0]) != len(self._rows):
+        """Numbers of the queries, ascending, and their rows end to end; joined again only after queries came."""
+        if self._joined is None:
             numbers = np.array(sorted(self._rows))
             self._joined = (numbers, self.rows_of(numbers))
         return self._joined

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs import texts as texts_module
+from gpu_worker.engine.jobs.scoring import QueryRows
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
 from gpu_worker.loop.interface import JobSlice, OutOfMemory, StepHandle
@@ -192,7 +194,7 @@ def test_no_cache_outlives_its_sequence(
                 assert loop.cancel(cancelled)
                 unanswered.remove(cancelled)
             ended = loop.advance()
-            assert all(isinstance(each.outcome, JobResult) for each in ended)
+            assert [each for each in ended if not isinstance(each.outcome, JobResult)] == []
             unanswered -= {each.id for each in ended}
             most = max(most, len(caches))
             # Those of a step that is under way may have been cancelled; besides them there is no more than room.
@@ -204,3 +206,14 @@ def test_no_cache_outlives_its_sequence(
     finally:
         gc.enable()
     assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+
+
+def test_rows_of_a_query_that_is_computed_again_replace_the_first() -> None:
+    """Also where they were joined with others before: what a failed step left out made them."""
+    rows = QueryRows()
+    rows.add_queries(np.array([0, 1]), [torch.full((1, 2), float("nan")), torch.ones(1, 2)])
+    assert torch.isnan(rows.joined()[1]).any()
+    rows.add_queries(np.array([0]), [torch.zeros(1, 2)])
+    numbers, joined = rows.joined()
+    assert numbers.tolist() == [0, 1]
+    assert joined.tolist() == [[0.0, 0.0], [1.0, 1.0]]
