@@ -36,8 +36,8 @@ def started(folder: Path | str, *arguments: str) -> Model:
 
 
 def shown(model: Model) -> ModelCard:
-    """Its card, without the attention: how far it is written out is measured at every start."""
-    return replace(card_of(model), attention="")
+    """Its card without what is measured at every start: attention, layers, and what other formats would bring."""
+    return replace(card_of(model), attention="", linear="", formats="", max_sim="", weight_bytes=0)
 
 
 def reading(card: ModelCard) -> LateInteraction:
