@@ -26,6 +26,7 @@ ROUNDS = {
     "services": (3, 1),
     "bulk": (3, 1),
     "overload": (1, 1),
+    "long_work": (1, 1),
     "rankings": (1, 1),
     "beside": (2, 1),
 }
