@@ -34,15 +34,19 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
 
 
 def read_varint(raw: bytes, place: int) -> tuple[int, int]:
-    """Reads a varint (seven bits a byte, lowest first); returns its value and the position after it."""
+    """Reads a varint (seven bits a byte, lowest first); returns its value and the position after it.
+
+    Raises IndexError where the bytes end within it, and where it has more bytes than a number of 64 bits.
+    """
     value = shift = 0
-    while True:
+    while shift < 70:
         byte = raw[place]
         place += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, place
         shift += 7
+    raise IndexError("a varint has at most ten bytes")
 
 
 def varint(value: int) -> bytes:

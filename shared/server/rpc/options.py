@@ -40,9 +40,10 @@ def server_options(*, connection_age: bool) -> Options:
     ]
 
 
-def channel_options() -> Options:
+def channel_options(received: int = MESSAGE_BYTES) -> Options:
+    """`received`: most bytes of a message that comes over the channel."""
     return [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", received),
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.per_rpc_retry_buffer_size", MESSAGE_BYTES),  # else a large request silently gets no retry
         ("grpc.enable_http_proxy", 0),  # an http_proxy meant for other things would catch even loopback targets

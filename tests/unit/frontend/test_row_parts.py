@@ -12,8 +12,8 @@ import fakes
 import numpy as np
 import pytest
 from batches import HERE, Batches
-from fake_workers import JOB, World, eventually
 from fake_workers import FakeWorker as LinkedWorker
+from fake_workers import World, eventually
 
 from frontend_service.api.selvage_v1.batch_stream import BatchStream
 from frontend_service.api.selvage_v1.server import EmbeddingServicer
@@ -28,11 +28,15 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStre
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.results import UnsentOutcome
 from shared.errors import Internal, Overloaded, SelvageError
-from shared.jobs import Job, JobResult, Rows
+from shared.jobs import Encode, Job, JobResult, Rows
+from shared.ragged import RaggedTokens
 from shared.server.calls import Calls
 from shared.server.rpc import LINK_VERSION
+from shared.vectors import OutputKind
 
 WIDTH, ROW_BYTES = 8, 32
+ROWS = Encode(outputs=frozenset({OutputKind.MULTI_VECTOR}), normalize=True, normalize_tokens=True, in_parts=True)
+JOB = Job(id=7, work=ROWS, tokens=RaggedTokens.of([[1] * 300]))
 
 
 @pytest.fixture(autouse=True)

@@ -103,7 +103,7 @@ async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyP
     worker = FakeWorker()
     worker.tokenizer = b"{}"
     async with World(worker) as world:
-        await eventually(lambda: "not understood" in _why(world.fleet))
+        await eventually(lambda: "its tokenizer cannot be read" in _why(world.fleet))
         worker.tokenizer = fakes.tokenizer_json()
         await world.until(True)
 
