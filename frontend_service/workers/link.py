@@ -145,8 +145,9 @@ class WorkerLink:
             except Exception as error:  # a bug: go on trying
                 why = f"the link to the worker at {self.address} failed; the log of the frontend has it"
                 self._log.bug(error, why)
-            self._log.ended(why, attached=self._stream is not None)
-            if self._stream is not None and self._log.settled and longest == LONGEST_PAUSE:
+            sound = self._stream is not None and longest == LONGEST_PAUSE
+            self._log.ended(why, sound=sound)
+            if sound and self._log.settled:
                 pause = FIRST_PAUSE
             self._stream, self.why = None, why
             self._on_change()

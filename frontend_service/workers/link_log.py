@@ -18,7 +18,7 @@ class LinkLog:
     """The lines of one worker; `target` in them is its address.
 
     A worker that attaches again and again without doing anything is told once. `settled`: whether the link works, or
-    the last one did: it has answered a job, or lasted for a while.
+    the last one did: it has answered a job, or lasted for a while without a wrong message.
     """
 
     def __init__(self, target: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,9 +46,9 @@ class LinkLog:
         if self._ready:
             self._log_ready()
 
-    def ended(self, why: str, *, attached: bool) -> None:
-        """The link ended, or could not be made."""
-        if attached and self._clock() - self._attached > SETTLED_SECONDS:
+    def ended(self, why: str, *, sound: bool) -> None:
+        """The link ended, or could not be made. `sound`: it was made, and no wrong message ended it."""
+        if sound and self._clock() - self._attached > SETTLED_SECONDS:
             self.settled = True
         if why != self._why:
             log.warning("worker not ready", target=self._target, why=why)

@@ -21,6 +21,7 @@ from shared.codec.jobs import job_bytes, jobs_to_pb
 from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
 from shared.codec.results import ResultAssembly
+from shared.codec.wire import check_entries
 from shared.errors import GivenBack, LimitExceeded, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, PackedBytes
 from shared.load import SHORT, Load
@@ -281,9 +282,17 @@ class JobStream:
 
 
 def parse_response(raw: bytes) -> pb.AttachResponse:
-    """Parses a message of a worker. Raises WrongReply."""
+    """Parses a message of a worker. Raises WrongReply.
+
+    Parsed, an empty answer takes fifty times its two bytes. So a message that is larger than those of an honest worker,
+    unless a single answer is, is counted before.
+    """
     try:
+        if len(raw) > THREAD_BYTES:
+            check_entries(raw, MESSAGE_ANSWERS)
         return pb.AttachResponse.FromString(raw)
+    except LimitExceeded:
+        raise WrongReply("a message has too many answers", f"more than {MESSAGE_ANSWERS}") from None
     except DecodeError:
         raise WrongReply("it sent what is no message of the link", f"{len(raw)} bytes") from None
 

@@ -9,7 +9,7 @@ from shared.caller import AUTHORIZATION
 from shared.security.link_secret import LinkSecret
 from shared.server.rpc import channel_options
 
-RECEIVED_BYTES = 4 * 1024 * 1024
+RECEIVED_BYTES = 2 * 1024 * 1024
 """Most bytes of a worker's message: an honest one has less than a mebibyte unless the lengths of one result need more.
 Parsed, a message takes up to thirty times its bytes."""
 Metadata = tuple[tuple[str, str], ...]
