@@ -30,8 +30,8 @@ def failure_of(error: grpc.aio.AioRpcError, address: str, host: str, transport: 
     if NOT_TLS in details:
         return f"{worker} speaks plain text; --worker-ca asks for TLS"
     if CLOSED in details:
-        own = "another --worker-certificate than the frontend's" if transport.certificate else "--worker-certificate"
-        return f"{worker} closed the connection at once; it may want {own if transport.ca else 'TLS: --worker-ca'}"
+        wanted = "another --worker-certificate than the frontend's" if transport.certificate else "--worker-certificate"
+        return f"{worker} closed the connection at once; it may want {wanted if transport.ca else 'TLS: --worker-ca'}"
     if REFUSED in details:
         return f"nothing listens at {address}"
     return to_domain_error(error).message

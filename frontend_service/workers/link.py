@@ -33,7 +33,7 @@ from shared.server.services import WORKER_SERVICES
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to attach: at first, and at most."""
 LONGEST_WRONG_PAUSE = 10.0
-"""Likewise at most, to a worker that sends what does not fit."""
+"""Most seconds between two attempts to attach to a worker that sends what does not fit."""
 
 
 class WorkerLink:

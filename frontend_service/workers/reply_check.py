@@ -7,6 +7,7 @@ whole result, in a thread where it is large. A wrong number among right ones is 
 import numpy as np
 
 from frontend_service.workers.expected_reply import ExpectedReply, ExpectedRows
+from shared.codec.wire import MESSAGE_BYTES
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -19,7 +20,6 @@ from shared.errors import (
     WorkerUnavailable,
 )
 from shared.jobs import ChunkKind, JobResult, PackedBytes, SparseRows
-from shared.server.rpc import MESSAGE_BYTES
 from shared.vectors import DataType
 
 LONGEST_SECONDS = 1e6
@@ -98,8 +98,8 @@ class ReplyCheck:
             raise WrongReply("it told of token rows that were not asked for", f"{len(lengths)} sequences")
         if possible and not any(np.array_equal(counts, lengths) for counts in possible):
             sequences, wanted = len(possible[0]), " or ".join(str(counts.sum()) for counts in possible)
-            told = f"{len(lengths)} sequences with {sum(lengths)} rows, not {sequences} with {wanted}"
-            raise WrongReply("sequences have other numbers of rows than they have tokens", told)
+            numbers = f"{len(lengths)} sequences with {sum(lengths)} rows, not {sequences} with {wanted}"
+            raise WrongReply("sequences have other numbers of rows than they have tokens", numbers)
         return sum(lengths)
 
     def _entry_count(self, sparse: SparseRows | None) -> int:

@@ -17,7 +17,7 @@ from frontend_service.workers.expected_reply import ExpectedReply
 from frontend_service.workers.reply_check import ReplyCheck, WrongReply
 from frontend_service.workers.row_parts import RowParts
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec.jobs import job_bytes, jobs_to_pb
+from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
 from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
 from shared.codec.results import ResultAssembly
@@ -63,9 +63,9 @@ class _PendingJob:
             raise WrongReply("it answered a job that it had not got yet")
         self.check.take(kind, data)
         if self.parts is not None and kind in ROW_KINDS:
+            self.parts.put(**{ROW_KINDS[kind]: data})
             if self.parts.held > self.check.expected.unread + UNREAD_BYTES:
                 raise WrongReply("it went on with a job that it was asked to pause")
-            self.parts.put(**{ROW_KINDS[kind]: data})
         else:
             self.assembly.append(kind, data)
 
@@ -121,6 +121,8 @@ class JobStream:
 
         Raises the job's own error, WorkerUnavailable, GivenBack where the job was not sent, and WrongReply.
         """
+        if len(job.tokens) > MESSAGE_SEQUENCES:  # it would end the link, and with it the jobs of all callers
+            raise LimitExceeded(f"the request has {len(job.tokens)} texts or pairs, the limit is {MESSAGE_SEQUENCES}")
         expected = await offload(self._message_threads, job_bytes(job), self._expected, job)
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
@@ -173,11 +175,11 @@ class JobStream:
         try:
             await either(self._write(), self._read())
         except grpc.aio.AioRpcError as error:
-            told = to_domain_error(error)
-            if isinstance(told, LimitExceeded):
+            domain_error = to_domain_error(error)
+            if isinstance(domain_error, LimitExceeded):
                 ended_by = WrongReply("it sent a message of too many bytes")
             else:  # whatever ended the stream, it is no error of the jobs
-                ended_by = WorkerUnavailable(told.message, retry_after=1.0)
+                ended_by = WorkerUnavailable(domain_error.message, retry_after=1.0)
             raise ended_by from None
         except (SelvageError, WrongReply) as error:
             ended_by = error

@@ -1,7 +1,12 @@
 """Reads and writes the parts of a protobuf message by hand. Format: protobuf.dev/programming-guides/encoding."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+
 from shared.errors import LimitExceeded
 
+MESSAGE_BYTES = 64 * 1024 * 1024
+"""Most bytes of a message of any of our contracts."""
 MESSAGE_ENTRIES = 200_000
 """Most fields of a message. A field takes two bytes or more on the wire, and sixteen or more once it is parsed."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -31,6 +36,28 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
                 raise LimitExceeded(f"the message has more than {most} entries")
     except IndexError:
         return
+
+
+def fields(raw: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The number of each field of a message that lies there, and where its value begins and ends.
+
+    It stops where the bytes are no message.
+    """
+    with suppress(IndexError):
+        while start < end:
+            tag, start = read_varint(raw, start)
+            kind = tag & 7
+            if kind == BYTES:
+                size, start = read_varint(raw, start)
+                stop = start + size
+            elif kind == VARINT:
+                _, stop = read_varint(raw, start)
+            elif kind in (FIXED64, FIXED32):
+                stop = start + (8 if kind == FIXED64 else 4)
+            else:
+                return
+            yield tag >> 3, start, min(stop, end)
+            start = stop
 
 
 def read_varint(raw: bytes, place: int) -> tuple[int, int]:

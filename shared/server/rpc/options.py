@@ -1,6 +1,7 @@
 """Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
 
-MESSAGE_BYTES = 64 * 1024 * 1024
+from shared.codec.wire import MESSAGE_BYTES
+
 LINK_VERSION = 2
 """Version of the contract between frontend and worker, which both send when they attach."""
 
