@@ -12,6 +12,7 @@ import structlog
 from transformers.utils import logging as transformers_logging
 
 from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
@@ -43,6 +44,7 @@ async def main(settings: WorkerSettings) -> None:
     servicer = WorkerServicer(
         threads,
         UnsentLimit(settings.max_unsent_bytes),
+        limits=JobLimits(similarities=settings.max_similarities, vector_elements=settings.max_vector_elements),
         log_jobs=settings.log_calls,
         on_job=[observer.job for observer in (metrics, spans) if observer],
     )
@@ -87,6 +89,7 @@ def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: 
         connection_age=False,
         rpcs=page.rpcs if page else None,
         tls=tls,
+        check_large=check_message,
     )
 
 

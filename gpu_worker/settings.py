@@ -8,9 +8,12 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gpu_worker.device.placement import Dtype
+from gpu_worker.link.request_check import JobLimits
 from gpu_worker.model.tune.linear import Linear
 from gpu_worker.repository.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
 from shared.settings import LISTED, Address, ServiceSettings
+
+_LIMITS = JobLimits()
 
 
 class WorkerSettings(ServiceSettings):
@@ -91,6 +94,15 @@ class WorkerSettings(ServiceSettings):
         256 * 1024 * 1024,
         description="Bytes of answers that all frontends together have not read. Above it nothing more is computed for "
         "those with more than an even share, until they read.",
+    )
+    max_similarities: Annotated[int, Field(ge=1)] = Field(
+        _LIMITS.similarities,
+        description="Most products of two rows in one MaxSim, whatever a frontend asks for. Frontends have a flag of "
+        "this name for their callers.",
+    )
+    max_vector_elements: Annotated[int, Field(ge=1)] = Field(
+        _LIMITS.vector_elements,
+        description="Most rows x dimensions of either side of one MaxSim, and of the token rows of one job, likewise.",
     )
     step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,

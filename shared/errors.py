@@ -23,6 +23,9 @@ A message never quotes a text of the user's.
 
 from typing import ClassVar
 
+MESSAGE_LETTERS, FIELD_LETTERS = 1000, 200
+"""Most letters of an error's message and of its field: gRPC sends both several times, as metadata of 8 KiB at most."""
+
 
 class SelvageError(Exception):
     """Base of all errors that a caller may see.
@@ -118,6 +121,12 @@ class Internal(SelvageError):
 def clip(name: str, letters: int = 64) -> str:
     """A name that a caller gave, quoted and of bounded length, for use in a message."""
     return repr(name if len(name) <= letters else name[:letters] + "...")
+
+
+def shorten(text: str, size: int = MESSAGE_LETTERS) -> str:
+    """A text of another process, cut to `size` bytes of UTF-8."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= size else f"{data[:size].decode(errors='ignore')}..."
 
 
 def error_classes(base: type[SelvageError] = SelvageError) -> dict[str, type[SelvageError]]:

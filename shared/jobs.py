@@ -122,6 +122,21 @@ class Job:
     traceparent: str = ""
 
 
+class ChunkKind(IntEnum):
+    """What the bytes of a piece of a result are; see worker.proto."""
+
+    DENSE = 1
+    DENSE_SCALES = 2
+    MULTI_VECTOR = 3
+    MULTI_VECTOR_SCALES = 4
+    SCORES = 5
+    SPARSE_INDICES = 6
+    SPARSE_VALUES = 7
+    TOKEN_IDS = 8
+    WINNERS = 9
+    SIMILARITIES = 10
+
+
 PackedBytes = bytes | memoryview
 """Bytes of numbers; in the worker a view of the memory that the step was downloaded to."""
 

@@ -3,17 +3,21 @@
 import asyncio
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
 import grpc
 
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.workers.claims import TOKENIZER_BYTES, TOKENIZER_PIECES, check_card, check_limits
+from frontend_service.workers.reply_check import WrongReply
 from frontend_service.workers.transport import Metadata
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
+from shared.errors import shorten
 
 TIMEOUT = 10.0
 """Seconds for a description, and for all pieces of a tokenizer."""
@@ -30,13 +34,16 @@ class WorkerDescription:
 
 
 async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
-    """Asks a worker for its description. Raises grpc's AioRpcError, and ValueError for a card of another version."""
+    """Asks a worker for its description. Raises grpc's AioRpcError, and WrongReply for one that makes no sense."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT, metadata=metadata)
+    try:
+        card = codec.card_from_pb(message.card)
+    except ValueError as error:  # of a later version
+        raise WrongReply("its card is not understood", shorten(str(error))) from None
+    check_limits(message.queued_tokens, message.queue_seconds)
     return WorkerDescription(
-        card=codec.card_from_pb(message.card),
-        queued_tokens=message.queued_tokens,
-        queue_seconds=message.queue_seconds or inf,
+        card=check_card(card), queued_tokens=message.queued_tokens, queue_seconds=message.queue_seconds or inf
     )
 
 
@@ -45,9 +52,19 @@ async def fetch_tokenizer(
 ) -> ModelTokenizer:
     """Fetches a worker's tokenizer in pieces, and loads it in a thread.
 
-    Raises grpc's AioRpcError, and other exceptions where the pieces are no tokenizer.
+    Raises grpc's AioRpcError, and WrongReply where the pieces are too many or no tokenizer.
     """
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-    pieces = stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=TIMEOUT, metadata=metadata)
-    content = b"".join([piece.data async for piece in pieces if piece.name == TOKENIZER_FILE])
-    return await asyncio.get_running_loop().run_in_executor(message_threads, ModelTokenizer, content, card)
+    content, pieces = bytearray(), 0
+    async for piece in stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=TIMEOUT, metadata=metadata):
+        pieces += 1
+        if piece.name == TOKENIZER_FILE:
+            content += piece.data
+        if len(content) > TOKENIZER_BYTES or pieces > TOKENIZER_PIECES:
+            raise WrongReply("its tokenizer has no end", f"{len(content)} bytes in {pieces} pieces")
+    load = partial(ModelTokenizer, bytes(content), card)
+    del content
+    try:
+        return await asyncio.get_running_loop().run_in_executor(message_threads, load)
+    except ValueError as error:
+        raise WrongReply("its tokenizer cannot be read", shorten(str(error))) from None

@@ -9,32 +9,35 @@ import random
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 import grpc
-import structlog
 
+from frontend_service.workers.connection_failure import failure_of
 from frontend_service.workers.description import describe, fetch_tokenizer
+from frontend_service.workers.expected_reply import expected_reply
 from frontend_service.workers.interface import ServedModel
+from frontend_service.workers.link_log import LinkLog
+from frontend_service.workers.reply_check import WrongReply
 from frontend_service.workers.row_parts import RowParts
-from frontend_service.workers.stream import SILENCE, JobStream
+from frontend_service.workers.stream import SILENCE, JobStream, parse_response
 from frontend_service.workers.transport import Metadata, WorkerTransport
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.errors import GivenBack, SelvageError, WorkerUnavailable
+from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
 from shared.load import Load
 from shared.server.rpc import LINK_VERSION
-from shared.server.rpc.status import to_domain_error
 from shared.server.services import WORKER_SERVICES
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to attach: at first, and at most."""
-
-log = structlog.get_logger("worker")
+LONGEST_WRONG_PAUSE = 10.0
+"""Most seconds between two attempts to attach to a worker that sends what does not fit."""
 
 
 class WorkerLink:
-    """Keeps a worker attached, and sends it jobs.
+    """Keeps a worker attached, and sends it jobs. Nothing that it replies is believed unchecked.
 
     `model`: the worker's model when it was last attached, None before. `why`: the reason why it does not serve.
     """
@@ -56,6 +59,7 @@ class WorkerLink:
         self._message_threads, self._on_change = message_threads, on_change
         self.model: ServedModel | None = None
         self._stream: JobStream | None = None
+        self._log = LinkLog(address)
         self.why = "no worker has answered yet"
 
     @property
@@ -108,32 +112,47 @@ class WorkerLink:
     async def run(self, job: Job, parts: RowParts | None = None) -> JobResult:
         """Has the worker compute a job, whose token rows go to `parts` if there is one. Cancelling it cancels the job.
 
-        Raises the job's own error, WorkerUnavailable, and GivenBack where another worker may take it.
+        Raises the job's own error, WorkerUnavailable, and GivenBack where another worker may take it; and Internal,
+        which names the worker, where it failed or its reply does not fit the job.
         """
         if self._stream is None:
             raise GivenBack(f"the worker is not ready: {self.why}", retry_after=1.0)
-        return await self._stream.run(job, parts)
+        try:
+            result = await self._stream.run(job, parts)
+        except WrongReply as wrong:
+            self._log.wrong_reply(wrong)
+            raise Internal(f"the reply of the worker at {self.address} does not fit: {wrong}") from None
+        except Internal as error:
+            raise Internal(f"the worker at {self.address} failed: {error.message}", field=error.field) from None
+        self._log.answered()
+        return result
 
     async def stay_attached(self) -> None:
         """Attaches again after every failure, at growing intervals. Never returns."""
         pause = FIRST_PAUSE
         while True:
+            longest = LONGEST_PAUSE
             try:
                 await self._attach()
             except grpc.aio.AioRpcError as error:
-                why = to_domain_error(error).message
+                why = failure_of(error, self.address, self._host, self._transport)
             except SelvageError as error:
                 why = error.message
+            except WrongReply as wrong:
+                why, longest = f"the worker at {self.address} sends what does not fit: {wrong}", LONGEST_WRONG_PAUSE
             except OSError as error:  # a certificate cannot be read
                 why = str(error)
-            except Exception as error:  # a card or tokenizer of another version: go on trying, and log it
-                log.error("worker not understood", target=self.address, exc_info=error)
-                why = "its card or tokenizer is not understood; the log of the frontend has it"
-            if self._stream is not None:
+            except Exception as error:  # a bug: go on trying
+                why = f"the link to the worker at {self.address} failed; the log of the frontend has it"
+                self._log.bug(error, why)
+            sound = self._stream is not None and longest == LONGEST_PAUSE
+            self._log.ended(why, sound=sound)
+            if sound and self._log.settled:
                 pause = FIRST_PAUSE
-            self._detach(why)
+            self._stream, self.why = None, why
+            self._on_change()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, longest)
 
     async def _attach(self) -> None:
         """Attaches, and serves until the worker is lost; always raises.
@@ -148,8 +167,9 @@ class WorkerLink:
                 tokenizer = last.tokenizer
             else:
                 tokenizer = await fetch_tokenizer(channel, metadata, card, self._message_threads)
-            call = await _open_call(channel, metadata, card.fingerprint)
-            stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change)
+            call, instance = await _open_call(channel, metadata, card.fingerprint)
+            expected = partial(expected_reply, card=card)
+            stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
             self.model = ServedModel(
                 card=card,
                 tokenizer=tokenizer,
@@ -157,21 +177,18 @@ class WorkerLink:
                 queue_seconds=description.queue_seconds,
             )
             self._stream = stream
-            log.info("worker ready", target=self.address, model=card.id, fingerprint=card.fingerprint)
+            self._log.attached(card, instance)
             self._on_change()
             await stream.serve()
         finally:
             await channel.close()
 
-    def _detach(self, why: str) -> None:
-        if why != self.why:
-            log.warning("worker not ready", target=self.address, why=why)
-        self._stream, self.why = None, why
-        self._on_change()
 
+async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str) -> tuple[Any, str]:
+    """Opens a call to Attach; returns it, and the worker's instance.
 
-async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str) -> Any:
-    """Opens a call to Attach. Raises WorkerUnavailable if the worker has another version or does not answer."""
+    Raises WorkerUnavailable if the worker has another version or does not answer, and WrongReply.
+    """
     # It writes bytes, since large jobs are serialised in a thread, and reads bytes, since rows are views of them.
     attach: Any = channel.stream_stream(f"/{WORKER_SERVICES[0]}/Attach")
     call = attach(metadata=metadata)
@@ -183,6 +200,9 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
             first = await call.read()
     except TimeoutError:
         raise WorkerUnavailable(f"it did not answer for {SILENCE:g} s") from None
-    if first is grpc.aio.EOF or pb.AttachResponse.FromString(first).welcome.version != LINK_VERSION:
+    welcome = pb.Welcome() if first is grpc.aio.EOF else parse_response(first).welcome
+    if welcome.version != LINK_VERSION:
         raise WorkerUnavailable(f"it does not speak version {LINK_VERSION} of the link")
-    return call
+    if welcome.fingerprint not in ("", fingerprint):
+        raise WrongReply("it welcomes with another model's fingerprint than its card has")
+    return call, welcome.instance

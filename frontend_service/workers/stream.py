@@ -2,20 +2,26 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from frontend_service.workers.claims import check_load
+from frontend_service.workers.expected_reply import ExpectedReply
+from frontend_service.workers.reply_check import ReplyCheck, WrongReply
 from frontend_service.workers.row_parts import RowParts
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec.jobs import job_bytes, jobs_to_pb
+from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
 from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
 from shared.codec.results import ResultAssembly
+from shared.codec.wire import check_entries
 from shared.errors import GivenBack, LimitExceeded, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, PackedBytes
 from shared.load import SHORT, Load
@@ -32,6 +38,10 @@ ROW_KINDS: dict[int, str] = {
     pb.CHUNK_KIND_TOKEN_IDS: "ids",
 }
 """What the bytes of token rows are called in `RowParts.put`."""
+MESSAGE_ANSWERS, ANSWER_CHUNKS = 16_384, 16
+"""Most answers in a message of a worker, and most pieces in one: more than fit into what a worker sends."""
+UNREAD_BYTES = 64 * 1024 * 1024
+"""Most bytes of rows that were on their way when a worker was asked to pause: a worker has no more unsent."""
 SILENCE = 5.0
 """Seconds without a message after which a worker counts as lost; it sends one every second at least."""
 
@@ -43,15 +53,27 @@ class _PendingJob:
     job: Job
     future: "asyncio.Future[ResultAssembly]"
     assembly: ResultAssembly
+    check: ReplyCheck
     parts: RowParts | None = None
     sent: bool = False
 
     def append(self, kind: int, data: PackedBytes) -> None:
-        """Takes a piece of the bytes of a kind."""
+        """Takes a piece of the bytes of a kind. Raises what `ReplyCheck.take` raises."""
+        if not self.sent:
+            raise WrongReply("it answered a job that it had not got yet")
+        self.check.take(kind, data)
         if self.parts is not None and kind in ROW_KINDS:
             self.parts.put(**{ROW_KINDS[kind]: data})
+            if self.parts.held > self.check.expected.unread + UNREAD_BYTES:
+                raise WrongReply("it went on with a job that it was asked to pause")
         else:
             self.assembly.append(kind, data)
+
+    def ends_with(self, part: pb.AnswerPart) -> bool:
+        """Takes the end of a part, and tells whether it has one. Raises the job's own error."""
+        if part.HasField("end") and not self.sent:
+            raise WrongReply("it answered a job that it had not got yet")
+        return self.assembly.end_with(part)
 
 
 class JobStream:
@@ -63,20 +85,28 @@ class JobStream:
     `load`: what the worker said of its load last. `key_tokens`: tokens of the jobs without an outcome, by fairness key.
     """
 
-    def __init__(self, call: Any, fingerprint: str, message_threads: Executor, on_change: Callable[[], None]) -> None:
-        """`call` writes and reads bytes. `message_threads`: where large messages are made and read.
+    def __init__(
+        self,
+        call: Any,
+        fingerprint: str,
+        message_threads: Executor,
+        on_change: Callable[[], None],
+        expected: Callable[[Job], ExpectedReply],
+    ) -> None:
+        """`call` writes and reads bytes. `message_threads`: where large messages are made and read. `expected`: what
+        the worker should reply to a job.
 
         `on_change` is called when the worker begins or ends to drain or to stall, or gives another reason for it.
         """
         self._call, self._fingerprint = call, fingerprint
-        self._message_threads, self._on_change = message_threads, on_change
+        self._message_threads, self._on_change, self._expected = message_threads, on_change, expected
         self._pending: dict[int, _PendingJob] = {}
         self._outgoing: deque[_PendingJob] = deque()
         self._large: deque[tuple[_PendingJob, bytes]] = deque()
         self._cancelled: list[int] = []
         self._full: dict[int, bool] = {}  # jobs to be paused (True) and resumed
         self._wake = asyncio.Event()
-        self._ended_by: SelvageError | None = None
+        self._ended_by: SelvageError | WrongReply | None = None
         self.load = Load()
         self._unreported: dict[int, int] = {}  # tokens of the jobs since the last load, by id
         self.key_tokens: Counter[str] = Counter()
@@ -89,12 +119,17 @@ class JobStream:
     async def run(self, job: Job, parts: RowParts | None = None) -> JobResult:
         """Has the worker compute a job, whose token rows go to `parts` if there is one. Cancelling it cancels the job.
 
-        Raises the job's own error, WorkerUnavailable, and GivenBack where the job was not sent.
+        Raises the job's own error, WorkerUnavailable, GivenBack where the job was not sent, and WrongReply.
         """
+        if len(job.tokens) > MESSAGE_SEQUENCES:  # it would end the link, and with it the jobs of all callers
+            raise LimitExceeded(f"the request has {len(job.tokens)} texts or pairs, the limit is {MESSAGE_SEQUENCES}")
+        expected = await offload(self._message_threads, job_bytes(job), self._expected, job)
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        pending = self._pending[job.id] = _PendingJob(job=job, future=future, assembly=ResultAssembly(), parts=parts)
+        check = ReplyCheck(expected, in_parts=parts is not None)
+        pending = _PendingJob(job=job, future=future, assembly=ResultAssembly(), check=check, parts=parts)
+        self._pending[job.id] = pending
         if parts is not None:
             parts.on_full = partial(self._tell_full, job.id)
         tokens = job.tokens.total
@@ -126,7 +161,7 @@ class JobStream:
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
-        return await offload(self._message_threads, assembly.size, ResultAssembly.result, assembly)
+        return await offload(self._message_threads, assembly.size, partial(_checked_result, check), assembly)
 
     def _tell_full(self, job_id: int, full: bool) -> None:
         """Has the worker pause or resume a job that has no outcome yet."""
@@ -136,14 +171,17 @@ class JobStream:
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
-        ended_by: SelvageError = WorkerUnavailable("the link to the worker was closed", retry_after=1.0)
+        ended_by: SelvageError | WrongReply = WorkerUnavailable("the link to the worker was closed", retry_after=1.0)
         try:
             await either(self._write(), self._read())
         except grpc.aio.AioRpcError as error:
-            # Whatever ended the stream, it is no error of the jobs.
-            ended_by = WorkerUnavailable(to_domain_error(error).message, retry_after=1.0)
+            domain_error = to_domain_error(error)
+            if isinstance(domain_error, LimitExceeded):
+                ended_by = WrongReply("it sent a message of too many bytes")
+            else:  # whatever ended the stream, it is no error of the jobs
+                ended_by = WorkerUnavailable(domain_error.message, retry_after=1.0)
             raise ended_by from None
-        except SelvageError as error:
+        except (SelvageError, WrongReply) as error:
             ended_by = error
             raise
         finally:
@@ -197,7 +235,7 @@ class JobStream:
                 raise WorkerUnavailable("it ended the link", retry_after=1.0)
             message = self._parse_message(raw)
             if message.HasField("load"):
-                before, self.load = self.load, load_from_pb(message.load)
+                before, self.load = self.load, check_load(load_from_pb(message.load))
                 self._unreported.clear()
                 if (before.draining, before.stalled) != (self.load.draining, self.load.stalled):
                     self._on_change()
@@ -207,29 +245,67 @@ class JobStream:
     def _parse_message(self, raw: bytes) -> pb.AttachResponse:
         """Parses a message. A leading piece of a result, if it has one, goes to its job without being copied."""
         split = leading_piece(raw)
-        if split is None:
-            return pb.AttachResponse.FromString(raw)
-        piece, rest = split
-        pending = self._pending.get(piece.job_id)
-        if pending is not None and not pending.future.done():
-            pending.append(piece.kind, piece.data)
-        return pb.AttachResponse.FromString(bytes(rest))
+        if split is not None:
+            piece, rest = split
+            pending = self._pending.get(piece.job_id)
+            if pending is not None and not pending.future.done():
+                with self._failing(pending):
+                    pending.append(piece.kind, piece.data)
+            raw = bytes(rest)
+        message = parse_response(raw)
+        if len(message.answers) > MESSAGE_ANSWERS:
+            raise WrongReply("a message has too many answers", f"{len(message.answers)}")
+        return message
 
     def _add_part(self, part: pb.AnswerPart) -> None:
         """Adds a part of a result to its job, which ends with its last part."""
         pending = self._pending.get(part.job_id)
         if pending is None or pending.future.done():
             return  # cancelled meanwhile
-        try:
+        with self._failing(pending):
+            if len(part.chunks) > ANSWER_CHUNKS:
+                raise WrongReply("an answer has too many pieces", f"{len(part.chunks)}")
             for chunk in part.chunks:
                 pending.append(chunk.kind, chunk.data)
-            if pending.assembly.end_with(part):
+            if pending.ends_with(part):
                 pending.future.set_result(pending.assembly)
+
+    @contextmanager
+    def _failing(self, pending: _PendingJob) -> Iterator[None]:
+        """Ends a job with the error that is raised for a part of its result; the worker goes on with no wrong one."""
+        try:
+            yield
         except SelvageError as error:
+            pending.future.set_exception(pending.check.error(error))
+        except WrongReply as error:
             pending.future.set_exception(error)
+            self._cancelled.append(pending.job.id)
+            self._wake.set()
 
 
-def _given_back(error: SelvageError) -> GivenBack:
+def parse_response(raw: bytes) -> pb.AttachResponse:
+    """Parses a message of a worker. Raises WrongReply.
+
+    Parsed, an empty answer takes fifty times its two bytes. So a message that is larger than those of an honest worker,
+    unless a single answer is, is counted before.
+    """
+    try:
+        if len(raw) > THREAD_BYTES:
+            check_entries(raw, MESSAGE_ANSWERS)
+        return pb.AttachResponse.FromString(raw)
+    except LimitExceeded:
+        raise WrongReply("a message has too many answers", f"more than {MESSAGE_ANSWERS}") from None
+    except DecodeError:
+        raise WrongReply("it sent what is no message of the link", f"{len(raw)} bytes") from None
+
+
+def _checked_result(check: ReplyCheck, assembly: ResultAssembly) -> JobResult:
+    return check.check(assembly.result())
+
+
+def _given_back(error: SelvageError | WrongReply) -> GivenBack:
+    if isinstance(error, WrongReply):
+        return GivenBack(str(error), retry_after=1.0)
     return GivenBack(error.message, retry_after=error.retry_after)
 
 

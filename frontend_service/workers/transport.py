@@ -9,6 +9,9 @@ from shared.caller import AUTHORIZATION
 from shared.security.link_secret import LinkSecret
 from shared.server.rpc import channel_options
 
+RECEIVED_BYTES = 2 * 1024 * 1024
+"""Most bytes of a worker's message: an honest one has less than a mebibyte unless the lengths of one result need more.
+Parsed, a message takes up to thirty times its bytes."""
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -29,7 +32,7 @@ class WorkerTransport:
 
     def channel(self, address: str, host: str) -> grpc.aio.Channel:
         """Makes a channel to HOST:PORT of a worker that was found by the name `host`. Raises OSError."""
-        options: list[tuple[str, int | str]] = [*channel_options()]
+        options: list[tuple[str, int | str]] = [*channel_options(received=RECEIVED_BYTES)]
         credentials = self.credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)

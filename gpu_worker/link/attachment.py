@@ -12,7 +12,7 @@ from gpu_worker.link.outbox import Outbox
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_from_pb
-from shared.errors import SelvageError, WorkerUnavailable
+from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.load import Load
 from shared.offload import offload
@@ -25,6 +25,14 @@ JOBS_IN_A_ROW = 64
 """Jobs of a message that are submitted in a row before other tasks may use the event loop."""
 
 log = structlog.get_logger("link")
+
+
+def unchecked(job: Job) -> None:
+    """Takes every job."""
+
+
+def unnoticed(error: InvalidInput) -> None:
+    """Takes no notice of an error, which the frontend is told in any case."""
 
 
 class JobLoop(Protocol):
@@ -55,14 +63,19 @@ class Attachment:
         *,
         log_jobs: bool,
         on_job: Sequence[ObserveJob] = (),
+        name: str = "a frontend",
+        check: Callable[[Job], None] = unchecked,
+        on_wrong: Callable[[InvalidInput], None] = unnoticed,
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
 
+        `name`: the frontend's, for errors of jobs that make no sense. `check`: raises InvalidInput for a job that asks
+        for too much. `on_wrong` is called with every InvalidInput of a job: a frontend should send none of these.
         `unsent_limit`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each
         job that is answered or refused.
         """
         self._loop, self._fingerprint, self._threads, self._log_jobs = loop, fingerprint, threads, log_jobs
-        self._on_job = on_job
+        self._on_job, self._name, self._check, self._on_wrong = on_job, name, check, on_wrong
         self._outbox, self._unsent_limit = Outbox(lambda: loop.load), unsent_limit
         unsent_limit.add_outbox(self._outbox)
         self._unanswered: set[int] = set()
@@ -79,18 +92,20 @@ class Attachment:
     async def receive(self, request: pb.AttachRequest) -> None:
         """Cancels, pauses, resumes and submits the jobs of a message. Waits while too much is unsent. Raises
         InvalidInput."""
+        if request.HasField("hello"):
+            raise InvalidInput("only the first message has a hello", field="hello")
         self._cancel(request.cancels)
         self._pause(request.pauses)
         self._resume(request.resumes)
         if not request.jobs:
             return
         await self._may_receive.wait()
+        jobs = await offload(self._threads, request.ByteSize(), self._checked_jobs, request)
         if request.fingerprint != self._fingerprint:
             error = another_model(request.fingerprint, self._fingerprint)
-            for refused in request.jobs:
-                self._add_outcome(refused.id, error)
+            for identity, _ in jobs:
+                self._add_outcome(identity, error)
             return
-        jobs = await offload(self._threads, request.ByteSize(), _jobs_of, request)
         for index, (identity, job) in enumerate(jobs, start=1):
             self._submit(identity, job)
             if index % JOBS_IN_A_ROW == 0:
@@ -137,31 +152,53 @@ class Attachment:
         if self._may_receive.is_set():  # else all jobs are set aside, until the outbox is read
             self._loop.bring_back(resumed)
 
+    def _checked_jobs(self, request: pb.AttachRequest) -> list[tuple[int, Job | SelvageError]]:
+        """The jobs of a message, or what is wrong with each."""
+        checked: list[tuple[int, Job | SelvageError]] = []
+        for identity, job in jobs_from_pb(request):
+            try:
+                if isinstance(job, Job):
+                    self._check(job)
+                checked.append((identity, job))
+            except InvalidInput as error:
+                checked.append((identity, error))
+        return checked
+
     def _submit(self, identity: int, job: Job | SelvageError) -> None:
         if isinstance(job, SelvageError):
-            self._add_outcome(identity, job)
+            self._refuse(identity, job)
             return
         try:
             self._loop.submit(job, partial(self._end_job, job), partial(self._add_outcome, job.id, more=True))
         except SelvageError as error:
             self._notify(job, error)
-            self._add_outcome(identity, error)
+            self._refuse(identity, error)
         else:
             self._unanswered.add(identity)
             if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted
                 self._loop.set_aside([identity])
 
+    def _refuse(self, identity: int, error: SelvageError) -> None:
+        """Answers a job with an error; one that makes no sense with the name of the frontend that sent it."""
+        if isinstance(error, InvalidInput):
+            self._on_wrong(error)
+            error = type(error)(f"{error.message} (sent by {self._name})", field=error.field)
+        self._add_outcome(identity, error)
+
     def _end_job(self, job: Job, outcome: JobResult | SelvageError) -> None:
-        if isinstance(outcome, SelvageError):
+        if isinstance(outcome, SelvageError) and not isinstance(outcome, InvalidInput):
             log.warning("job failed", **_ids_for_log(job), reason=outcome.reason)
-        elif self._log_jobs:
+        elif self._log_jobs and isinstance(outcome, JobResult):
             times = {"queue": outcome.queue, "compute": outcome.compute}
             milliseconds = {name: round(seconds * 1e3, 2) for name, seconds in times.items()}
             log.info("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
         self._notify(job, outcome)
         self._unanswered.discard(job.id)
         self._paused.discard(job.id)
-        self._add_outcome(job.id, outcome)
+        if isinstance(outcome, InvalidInput):
+            self._refuse(job.id, outcome)
+        else:
+            self._add_outcome(job.id, outcome)
 
     def _add_outcome(self, identity: int, outcome: JobResult | SelvageError, *, more: bool = False) -> None:
         """Adds an outcome, or a part that `more` of it follows, to the outbox. Where too much is unsent then, computes
@@ -186,9 +223,5 @@ def _ids_for_log(job: Job) -> dict[str, str]:
 def another_model(requested: str, served: str) -> WorkerUnavailable:
     """The error for jobs of another model, whose vectors must never be mixed with those of the model served."""
     return WorkerUnavailable(
-        f"this worker's model has the fingerprint {served}, the request was made for {requested}", retry_after=1.0
+        f"this worker's model has the fingerprint {served}, the request was made for {clip(requested)}", retry_after=1.0
     )
-
-
-def _jobs_of(request: pb.AttachRequest) -> list[tuple[int, Job | SelvageError]]:
-    return list(jobs_from_pb(request))

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -13,6 +14,8 @@ import grpc
 import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
+from gpu_worker.link.frontend_log import FrontendLog
+from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
 from selvage.worker.v1 import worker_pb2 as pb
@@ -48,10 +51,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers UNAVAILABLE until `ready` is set."""
 
     def __init__(
-        self, threads: Executor, unsent_limit: UnsentLimit, *, log_jobs: bool, on_job: Sequence[ObserveJob] = ()
+        self,
+        threads: Executor,
+        unsent_limit: UnsentLimit,
+        *,
+        limits: JobLimits,
+        log_jobs: bool,
+        on_job: Sequence[ObserveJob] = (),
     ) -> None:
-        """`threads`, `unsent_limit`, `log_jobs`, `on_job`: see `Attachment`."""
+        """`threads`, `unsent_limit`, `log_jobs`, `on_job`: see `Attachment`; `limits`: those of single jobs."""
         self._threads, self._unsent_limit, self._log_jobs, self._on_job = threads, unsent_limit, log_jobs, on_job
+        self._limits, self._log = limits, FrontendLog()
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
         self.ready: Ready | None = None
@@ -80,13 +90,24 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Context) -> None:
         """Serves a frontend until it goes. Writes bytes, since `Interceptor` serves streams raw."""
         ready = self._ready()
+        name = f"the frontend at {context.peer().rpartition(':')[0]}"  # the port is another one each time
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                first = await anext(requests, pb.AttachRequest())
-        except TimeoutError:
-            raise InvalidInput(f"no hello came within {HELLO_SECONDS:g} s", field="hello") from None
+            hello = await _hello(requests, ready.card.fingerprint)
+            name = f"the frontend {hello} at {context.peer().rpartition(':')[0]}"
+            await self._serve(name, ready, requests, context)
+        except InvalidInput as error:
+            self._log.expelled(name, error)
+            raise type(error)(f"{name}: {error.message}", field=error.field) from None
+        except BaseException:
+            self._log.detached(name)
+            raise
+        self._log.detached(name)
+
+    async def _serve(
+        self, name: str, ready: Ready, requests: AsyncIterator[pb.AttachRequest], context: Context
+    ) -> None:
+        """Serves a frontend that has said who it is. Raises InvalidInput for a message that makes no sense."""
         fingerprint = ready.card.fingerprint
-        name = _check_hello(first, fingerprint)
         attachment = Attachment(
             ready.loop,
             fingerprint,
@@ -94,10 +115,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._unsent_limit,
             log_jobs=self._log_jobs,
             on_job=self._on_job,
+            name=name,
+            check=JobCheck(ready.card, self._limits),
+            on_wrong=partial(self._log.wrong, name),
         )
         welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)
         first_message = pb.AttachResponse(welcome=welcome, load=load_to_pb(ready.loop.load))
-        log.info("frontend attached", name=name)
+        self._log.attached(name)
         self._attached.add(attachment)
         try:
             await context.write(first_message.SerializeToString())
@@ -105,7 +129,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             self._attached.discard(attachment)
             attachment.close()
-            log.info("frontend detached", name=name)
 
     @property
     def figures(self) -> WorkerFigures:
@@ -127,8 +150,13 @@ async def _read(attachment: Attachment, requests: AsyncIterator[pb.AttachRequest
         await attachment.receive(request)
 
 
-def _check_hello(first: pb.AttachRequest, fingerprint: str) -> str:
-    """Returns the frontend's name. Raises InvalidInput, and WorkerUnavailable for another model."""
+async def _hello(requests: AsyncIterator[pb.AttachRequest], fingerprint: str) -> str:
+    """Waits for a frontend's hello, and returns its name. Raises InvalidInput, WorkerUnavailable for another model."""
+    try:
+        async with asyncio.timeout(HELLO_SECONDS):
+            first = await anext(requests, pb.AttachRequest())
+    except TimeoutError:
+        raise InvalidInput(f"no hello came within {HELLO_SECONDS:g} s", field="hello") from None
     hello = first.hello
     if not first.HasField("hello"):
         raise InvalidInput("the first message must be a hello", field="hello")

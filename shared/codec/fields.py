@@ -12,7 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 from selvage.v1 import model_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.card import LateInteraction, ModelCard
-from shared.errors import Internal, InvalidInput, SelvageError, error_classes
+from shared.errors import FIELD_LETTERS, Internal, InvalidInput, SelvageError, error_classes, shorten
+from shared.estimate import LONGEST_RETRY
 from shared.vectors import (
     Activation,
     DataType,
@@ -72,9 +73,12 @@ def error_to_pb(error: SelvageError) -> pb.JobError:
 
 
 def error_from_pb(message: pb.JobError) -> SelvageError:
+    """Reads the error of a job. Its texts are cut to a bounded length: they go to a caller and into logs."""
     kind = error_classes().get(message.reason, Internal)
-    retry_after = duration_from_pb(message.retry_after) if message.HasField("retry_after") else None
-    return kind(message.message, field=message.field, retry_after=retry_after)
+    retry_after = None
+    if message.HasField("retry_after"):
+        retry_after = min(max(duration_from_pb(message.retry_after), 0.0), LONGEST_RETRY)
+    return kind(shorten(message.message), field=shorten(message.field, FIELD_LETTERS), retry_after=retry_after)
 
 
 def card_to_pb(card: ModelCard) -> model_pb2.ModelCard:

@@ -13,6 +13,8 @@ from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMetho
 
 MESSAGE_JOBS = 4096
 """Most jobs in one message."""
+MESSAGE_SEQUENCES = 1024 * 1024
+"""Most sequences of all jobs in one message, and most texts of either side of a MaxSim."""
 
 
 def job_bytes(job: Job) -> int:
@@ -53,6 +55,10 @@ def jobs_from_pb(request: pb.AttachRequest) -> Iterator[tuple[int, Job | Selvage
     """
     if len(request.jobs) > MESSAGE_JOBS:
         raise LimitExceeded(f"a message has {len(request.jobs)} jobs, the limit is {MESSAGE_JOBS}", field="jobs")
+    if len(request.lengths) > MESSAGE_SEQUENCES:
+        raise LimitExceeded(
+            f"a message has {len(request.lengths)} sequences, the limit is {MESSAGE_SEQUENCES}", field="lengths"
+        )
     lengths = tuple(request.lengths)
     if min(lengths, default=1) < 1 or any(job.sequences < 0 for job in request.jobs):
         raise InvalidInput("a length is below 1, or a job has less than no sequences", field="lengths")

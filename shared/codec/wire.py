@@ -1,7 +1,12 @@
 """Reads and writes the parts of a protobuf message by hand. Format: protobuf.dev/programming-guides/encoding."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+
 from shared.errors import LimitExceeded
 
+MESSAGE_BYTES = 64 * 1024 * 1024
+"""Most bytes of a message of any of our contracts."""
 MESSAGE_ENTRIES = 200_000
 """Most fields of a message. A field takes two bytes or more on the wire, and sixteen or more once it is parsed."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -33,16 +38,42 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
         return
 
 
+def fields(raw: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The number of each field of a message that lies there, and where its value begins and ends.
+
+    It stops where the bytes are no message.
+    """
+    with suppress(IndexError):
+        while start < end:
+            tag, start = read_varint(raw, start)
+            kind = tag & 7
+            if kind == BYTES:
+                size, start = read_varint(raw, start)
+                stop = start + size
+            elif kind == VARINT:
+                _, stop = read_varint(raw, start)
+            elif kind in (FIXED64, FIXED32):
+                stop = start + (8 if kind == FIXED64 else 4)
+            else:
+                return
+            yield tag >> 3, start, min(stop, end)
+            start = stop
+
+
 def read_varint(raw: bytes, place: int) -> tuple[int, int]:
-    """Reads a varint (seven bits a byte, lowest first); returns its value and the position after it."""
+    """Reads a varint (seven bits a byte, lowest first); returns its value and the position after it.
+
+    Raises IndexError where the bytes end within it, and where it has more bytes than a number of 64 bits.
+    """
     value = shift = 0
-    while True:
+    while shift < 70:
         byte = raw[place]
         place += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, place
         shift += 7
+    raise IndexError("a varint has at most ten bytes")
 
 
 def varint(value: int) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 import grpc
@@ -11,6 +11,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from shared.codec.wire import check_entries
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.calls import Calls
@@ -41,6 +42,7 @@ class Server:
         rpcs: Rpcs | None = None,
         tell: TellStatus = unchanged,
         tls: Fresh[Identity] | None = None,
+        check_large: Callable[[bytes], None] = check_entries,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other APIs; others as in `Interceptor`.
 
@@ -50,7 +52,7 @@ class Server:
         self._services = list(services)
         self._calls = calls
         self.grpc = grpc.aio.server(
-            interceptors=[Interceptor(calls, threads, rpcs, tell)],
+            interceptors=[Interceptor(calls, threads, rpcs, tell, check_large)],
             options=server_options(connection_age=connection_age),
         )
         self._health = health.aio.HealthServicer()

@@ -45,7 +45,10 @@ ADVICE = r"products in \w+ are [\d.]+ x as fast on this processor; cosine to flo
 ATTENTIONS = {way.value for way in exact_kernels(torch.float32, 16)}
 LINEARS = {str(LinearPlan(way, most)) for way in LinearKernel for most in (None, *ROWS)}
 MAX_SIMS = {PackedMaxSim(product).name for product in (onednn, plain)}
-OF_A_SERVER = {*ServiceSettings.model_fields, "model", "listen", "check", "max_unsent_bytes", "queue_seconds"}
+OF_A_SERVER = {
+    *ServiceSettings.model_fields,
+    *("model", "listen", "check", "queue_seconds", "max_unsent_bytes", "max_similarities", "max_vector_elements"),
+}
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")
 

@@ -195,6 +195,7 @@ EDGE = files(
     "shared/server/serving.py",
     "shared/server/probe.py",
     "frontend_service/api/**/*.py",
+    "frontend_service/workers/connection_failure.py",
     "frontend_service/workers/description.py",
     "frontend_service/workers/link.py",
     "frontend_service/workers/stream.py",

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.engine.jobs.scoring import averaged, comparing_flops
+from gpu_worker.engine.jobs.table import byte_view
 from gpu_worker.engine.step.comparisons import Comparisons
 from gpu_worker.engine.step.download import Array, StepDownload
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel, Texts
@@ -84,7 +85,7 @@ class CallerDocuments:
         if not np.isfinite(self.scores).all():
             raise InvalidInput("products of the given vectors overflow float32", field="documents.data")
         return JobResult(
-            scores=self.scores.astype("<f4").tobytes(),
+            scores=byte_view(self.scores),
             winners=self._by_score(self.winners).astype("<i4").tobytes(),
             similarities=self._by_score(self.similarities).astype("<f4").tobytes(),
         )

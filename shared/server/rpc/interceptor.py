@@ -54,11 +54,20 @@ class Interceptor(grpc.aio.ServerInterceptor):
     because grpcio does not read their messages before a handler does: a refused call is never read.
     """
 
-    def __init__(self, calls: Calls, threads: Executor, rpcs: Rpcs | None = None, tell: TellStatus = unchanged) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        threads: Executor,
+        rpcs: Rpcs | None = None,
+        tell: TellStatus = unchanged,
+        check_large: Callable[[bytes], None] = check_entries,
+    ) -> None:
         """`threads`: where large messages are parsed and serialised. `rpcs`: notified of each rpc.
 
-        `tell`: rewords errors."""
+        `tell`: rewords errors. `check_large`: may refuse a large message before it is parsed.
+        """
         self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
+        self._check_large = check_large
         self._trimming: asyncio.TimerHandle | None = None
 
     async def intercept_service(
@@ -196,7 +205,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         try:
             async with self._calls.admission.reads.parsing(len(raw)):
                 if len(raw) > THREAD_BYTES:
-                    await offload(self._threads, len(raw), check_entries, raw)
+                    await offload(self._threads, len(raw), self._check_large, raw)
                 return await offload(self._threads, len(raw), parse, raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None

@@ -1,6 +1,7 @@
 """Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
 
-MESSAGE_BYTES = 64 * 1024 * 1024
+from shared.codec.wire import MESSAGE_BYTES
+
 LINK_VERSION = 2
 """Version of the contract between frontend and worker, which both send when they attach."""
 
@@ -40,9 +41,10 @@ def server_options(*, connection_age: bool) -> Options:
     ]
 
 
-def channel_options() -> Options:
+def channel_options(received: int = MESSAGE_BYTES) -> Options:
+    """`received`: most bytes of a message that comes over the channel."""
     return [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", received),
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.per_rpc_retry_buffer_size", MESSAGE_BYTES),  # else a large request silently gets no retry
         ("grpc.enable_http_proxy", 0),  # an http_proxy meant for other things would catch even loopback targets

@@ -2,22 +2,29 @@
 
 from __future__ import annotations  # grpcio's own classes take no type arguments at run time
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from shared.caller import REQUEST_ID
 from shared.codec.fields import duration_from_pb, duration_to_pb
-from shared.errors import DeadlineExceeded, Internal, LimitExceeded, SelvageError, WorkerUnavailable, error_classes
-from shared.server.rpc.options import MESSAGE_BYTES
-
-MESSAGE_LETTERS = 1000
-"""Most letters of an error's message: it is sent three times as metadata, which is limited to 8 KiB."""
+from shared.errors import (
+    FIELD_LETTERS,
+    MESSAGE_LETTERS,
+    DeadlineExceeded,
+    Internal,
+    LimitExceeded,
+    SelvageError,
+    WorkerUnavailable,
+    error_classes,
+    shorten,
+)
 
 
 def to_status(error: SelvageError) -> status_pb2.Status:
@@ -25,7 +32,7 @@ def to_status(error: SelvageError) -> status_pb2.Status:
     details: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain="selvage")]
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field, description=error.message[:MESSAGE_LETTERS]
+            field=error.field[:FIELD_LETTERS], description=error.message[:MESSAGE_LETTERS]
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.retry_after is not None:
@@ -74,12 +81,12 @@ def to_domain_error(error: grpc.aio.AioRpcError) -> SelvageError:
     """
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
-            status = status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode())
-            return _from_status(status)
+            with suppress(DecodeError):  # not details of ours
+                return _from_status(status_pb2.Status.FromString(value if isinstance(value, bytes) else value.encode()))
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded("the worker did not answer in time")
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return LimitExceeded(f"a message to or from the worker is over {MESSAGE_BYTES} bytes")
+        return LimitExceeded("a message to or from the worker has too many bytes")
     return WorkerUnavailable(f"the connection to the worker failed ({error.code().name})", retry_after=1.0)
 
 
@@ -92,4 +99,4 @@ def _from_status(status: status_pb2.Status) -> SelvageError:
             delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
             retry = duration_from_pb(delay)
     field = violations.field_violations[0].field if violations.field_violations else ""
-    return error_classes().get(info.reason, Internal)(status.message, field=field, retry_after=retry)
+    return error_classes().get(info.reason, Internal)(shorten(status.message), field=field, retry_after=retry)

@@ -28,10 +28,10 @@ JOB = Job(id=7, work=Classify(), tokens=TOKENS, remaining=60, request_id="mine-7
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
-    """Answers each job with four bytes of its own, with `fails`, or never."""
+    """Answers each sequence of a job with four bytes of its own, the job with `fails`, or never."""
 
     def __init__(self, scores: bytes = b"1234", **card: object) -> None:
-        self.card, self.scores = fakes.card(**card), scores
+        self.card, self.scores = fakes.card(**{"labels": ("score",)} | card), scores
         self.tokenizer = fakes.tokenizer_json()
         self.fetched = 0
         self.fails: SelvageError | None = None
@@ -76,7 +76,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     await self.holds.wait()
                 for job in [] if self.hangs else request.jobs:
                     answer = pb.AttachResponse()
-                    UnsentOutcome(job.id, self.fails or JobResult(scores=self.scores)).add_part(answer, 100)
+                    UnsentOutcome(job.id, self.fails or JobResult(scores=self.scores * job.sequences)).add_part(
+                        answer, 1000
+                    )
                     async with writing:
                         await context.write(answer)
         finally:

@@ -12,8 +12,8 @@ import fakes
 import numpy as np
 import pytest
 from batches import HERE, Batches
-from fake_workers import JOB, World, eventually
 from fake_workers import FakeWorker as LinkedWorker
+from fake_workers import World, eventually
 
 from frontend_service.api.selvage_v1.batch_stream import BatchStream
 from frontend_service.api.selvage_v1.server import EmbeddingServicer
@@ -21,18 +21,22 @@ from frontend_service.api.streams.two_way_stream import Replies
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.workers import row_parts
+from frontend_service.workers import row_parts, stream
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.row_parts import RowPart, RowParts
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.results import UnsentOutcome
 from shared.errors import Internal, Overloaded, SelvageError
-from shared.jobs import Job, JobResult, Rows
+from shared.jobs import Encode, Job, JobResult, Rows
+from shared.ragged import RaggedTokens
 from shared.server.calls import Calls
 from shared.server.rpc import LINK_VERSION
+from shared.vectors import OutputKind
 
 WIDTH, ROW_BYTES = 8, 32
+ROWS = Encode(outputs=frozenset({OutputKind.MULTI_VECTOR}), normalize=True, normalize_tokens=True, in_parts=True)
+JOB = Job(id=7, work=ROWS, tokens=RaggedTokens.of([[1] * 300]))
 
 
 @pytest.fixture(autouse=True)
@@ -260,8 +264,10 @@ class PartedWorker(LinkedWorker):
     `whole`: all rows at once; `pauses`: not the last hundred before it has been paused.
     """
 
-    def __init__(self, error: SelvageError | None = None, *, whole: bool = False, pauses: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self, error: SelvageError | None = None, *, whole: bool = False, pauses: bool = False, chunk_tokens: int = 0
+    ) -> None:
+        super().__init__(chunk_tokens=chunk_tokens)
         self.error, self.whole = error, whole
         self.was_paused = asyncio.Event()
         if not pauses:
@@ -330,6 +336,16 @@ async def test_a_worker_that_knows_no_parts_is_understood() -> None:
         parts.end()
         counts = [part.count async for part in _all_of(parts)]
         assert sum(counts) == 300
+
+
+async def test_a_worker_that_goes_on_when_it_is_asked_to_pause_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a text of any length would be held, though nobody reads it: what was on its way has a bound."""
+    monkeypatch.setattr(stream, "UNREAD_BYTES", 20 * ROW_BYTES)
+    async with World(PartedWorker(whole=True, chunk_tokens=10)) as world:
+        await world.until(True)
+        parts = RowParts(ROW_BYTES)
+        with pytest.raises(Internal, match="it went on with a job that it was asked to pause"):
+            await world.fleet.run_in_parts(world.fleet.model(""), JOB, parts)
 
 
 async def test_rows_that_came_before_an_error_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

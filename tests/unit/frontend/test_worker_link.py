@@ -12,7 +12,7 @@ from frontend_service.workers import link, stream
 from frontend_service.workers.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec import fields as codec
-from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavailable
+from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load
 
@@ -103,7 +103,7 @@ async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyP
     worker = FakeWorker()
     worker.tokenizer = b"{}"
     async with World(worker) as world:
-        await eventually(lambda: "not understood" in _why(world.fleet))
+        await eventually(lambda: "its tokenizer cannot be read" in _why(world.fleet))
         worker.tokenizer = fakes.tokenizer_json()
         await world.until(True)
 
@@ -133,6 +133,20 @@ async def test_a_jobs_own_error_comes_back(world: World, error: SelvageError) ->
     with pytest.raises(type(error), match=error.message) as raised:
         await world.run()
     assert (raised.value.retry_after, raised.value.field) == (error.retry_after, error.field)
+
+
+async def test_a_job_that_is_answered_wrongly_is_cancelled(world: World) -> None:
+    """Its caller is told which worker it was; the worker need not go on with it, and the link does."""
+    worker = world.workers[0]
+    worker.scores = b"12345678"
+    with pytest.raises(
+        Internal, match=rf"the worker at {worker.address} does not fit: it sent more than was asked for"
+    ):
+        await world.run()
+    await asyncio.wait_for(worker.cancelled.wait(), 10)
+    assert list(worker.messages[-1].cancels) == [JOB.id]
+    worker.scores = b"1234"
+    assert (await world.run()).scores == b"1234"
 
 
 async def test_a_worker_that_dies_under_a_job_is_unavailable(world: World) -> None:

@@ -1,0 +1,97 @@
+"""What a worker says of itself, checked before anything relies on it: its card, its limits, its load. No transport."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf, isfinite
+
+from frontend_service.workers.reply_check import WrongReply
+from shared.card import ModelCard
+from shared.load import Load
+from shared.vectors import OutputKind, ScoringMethod, Task
+
+NAME_LETTERS = 512
+"""Most letters of a model's name, of an alias and of a fingerprint."""
+NAMES, LABELS, PROMPTS, SKIPLIST = 64, 100_000, 1024, 100_000
+"""Most names, labels, prompts and skipped token ids of a model."""
+CARD_LETTERS = 1024 * 1024
+"""Most letters of all texts of a card together."""
+LARGEST = 2**31 - 1
+TOKENIZER_BYTES = 64 * 1024 * 1024
+"""Most bytes of a tokenizer, twice those of the largest that are known (256,000 tokens: 33 MB)."""
+TOKENIZER_PIECES = 4096
+"""Most messages in which a tokenizer comes."""
+BACKLOG_BUCKETS = 64
+"""Most entries of `Backlog.jobs`: a job has fewer than 2^64 tokens."""
+STALLED_LETTERS = 300
+"""Most letters of the reason for which a worker computes nothing; what follows them is left out."""
+
+
+def check_card(card: ModelCard) -> ModelCard:
+    """Returns a card that makes sense. Raises WrongReply for one that does not."""
+    _check_texts(card)
+    for name, value, least in (
+        ("max_tokens", card.max_tokens, 1),
+        ("vocabulary_size", card.vocabulary_size, 1),
+        ("dimensions", card.dimensions, int(OutputKind.DENSE in card.outputs)),
+        ("multi_vector_dimensions", card.multi_vector_dimensions, int(OutputKind.MULTI_VECTOR in card.outputs)),
+        ("chunk_tokens", card.chunk_tokens, 0),
+        ("cache_tokens", card.cache_tokens, 0),
+    ):
+        _require(value >= least, f"{name} is {value}")
+    _require(all(1 <= width <= card.dimensions for width in card.allowed_dimensions), "allowed_dimensions")
+    _require(all(0 <= token < card.vocabulary_size for token in card.special_tokens.values()), "special_tokens")
+    classifies = {Task.CLASSIFY, Task.CLASSIFY_TOKENS} & {*card.tasks} or ScoringMethod.CROSS_ENCODER in card.methods
+    _require(bool(card.labels) or not classifies, "it classifies, and has no labels")
+    _require(card.default_method in (None, *card.methods), "default_method")
+    late = card.late_interaction
+    if late is not None:
+        _require(min(late.query_length, late.document_length) >= 1, "the lengths of late interaction")
+        _require(0 <= late.expansion_length <= LARGEST and late.expansion_id >= 0, "query expansion")
+        _require(len(late.skiplist) <= SKIPLIST, f"{len(late.skiplist)} skipped tokens")
+    return card
+
+
+def _check_texts(card: ModelCard) -> None:
+    """Raises WrongReply for names that are missing, and for too many texts or too long ones."""
+    names = (card.id, card.fingerprint, *card.aliases)
+    _require(all(0 < len(name) <= NAME_LETTERS and name.isprintable() for name in names), "its names")
+    for what, count, most in (
+        ("names", len(names), NAMES),
+        ("labels", len(card.labels), LABELS),
+        ("prompts", len(card.prompts), PROMPTS),
+        ("special tokens", len(card.special_tokens), PROMPTS),
+    ):
+        _require(count <= most, f"{count} {what}")
+    letters = sum(map(len, _texts(card)))
+    _require(letters <= CARD_LETTERS, f"{letters} letters")
+
+
+def _texts(card: ModelCard) -> Iterable[str]:
+    yield from (card.family, card.pooling, card.dtype, card.device, card.attention, card.linear, card.notice)
+    yield from (card.max_sim, card.formats, card.whole_texts, card.limited_by, card.default_prompt_name)
+    yield from (card.pair_template, card.instructed_pair_template, card.sparse_head, *card.labels)
+    for texts in (card.prompts.items(), ((role, "") for role in card.special_tokens)):
+        for pair in texts:
+            yield from pair
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise WrongReply("its card makes no sense", what)
+
+
+def check_limits(queued_tokens: int, queue_seconds: float) -> None:
+    """Checks the limits of a worker's queue. Raises WrongReply."""
+    if queued_tokens < 0 or not 0 <= queue_seconds < inf:
+        raise WrongReply("its limits make no sense", f"{queued_tokens} tokens, {queue_seconds} s")
+
+
+def check_load(load: Load) -> Load:
+    """Returns a load that makes sense, its text cut to a bounded length. Raises WrongReply."""
+    numbers = (load.queued_tokens, load.queued_jobs, load.tokens_per_second, load.turn, load.busy)
+    if not all(number >= 0 and isfinite(number) for number in numbers):
+        raise WrongReply("its load makes no sense", ", ".join(f"{number:g}" for number in numbers))
+    for backlog in load.backlogs.values():
+        if len(backlog.jobs) > BACKLOG_BUCKETS or min(backlog.keys, backlog.tokens, *backlog.jobs) < 0:
+            raise WrongReply("its load makes no sense", f"a backlog of {backlog.tokens} tokens")
+    return load if len(load.stalled) <= STALLED_LETTERS else replace(load, stalled=load.stalled[:STALLED_LETTERS])

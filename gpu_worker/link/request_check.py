@@ -1,0 +1,143 @@
+"""The one place that checks what a frontend asks for before anything is allocated for it. Knows no torch, no transport.
+
+`check_message` sees the bytes of a large message before they are parsed; `check_job` sees each job before the engine
+opens it. What a model cannot do is for the engine to say: it needs the model for that, and allocates nothing before.
+"""
+
+from dataclasses import dataclass
+
+from selvage.v1 import vectors_pb2
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.caller import LONGEST_KEY
+from shared.card import ModelCard
+from shared.codec.jobs import MESSAGE_JOBS, MESSAGE_SEQUENCES
+from shared.codec.wire import MESSAGE_BYTES, fields
+from shared.errors import InvalidInput, LimitExceeded
+from shared.jobs import Classify, Encode, Job, MaxSim, Score
+from shared.request_id import LONGEST
+from shared.vectors import Layout, MultiVectors, OutputKind
+
+TABLE_BYTES = 16 * MESSAGE_SEQUENCES
+"""Most bytes of a message beside token ids and vectors. Lengths take eight times their bytes once they are parsed."""
+NUMBER_BYTES, MATCH_BYTES = 4, 8
+"""Bytes of a score or a logit, and of a winner with its similarity."""
+KEY_LETTERS = 2 * LONGEST_KEY
+"""Most letters of a fairness key: a frontend cuts what callers send to half of that, or takes their address."""
+
+_TOKEN_IDS, _JOBS = pb.AttachRequest.TOKEN_IDS_FIELD_NUMBER, pb.AttachRequest.JOBS_FIELD_NUMBER
+_MAX_SIM = pb.Job.MAX_SIM_FIELD_NUMBER
+_SIDES = (pb.MaxSimOptions.QUERIES_FIELD_NUMBER, pb.MaxSimOptions.DOCUMENTS_FIELD_NUMBER)
+_NUMBERS = (vectors_pb2.MultiVectors.DATA_FIELD_NUMBER, vectors_pb2.MultiVectors.SCALES_FIELD_NUMBER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    """The most that a MaxSim may ask for: products of two rows, and rows x dimensions of either side."""
+
+    similarities: int = 2_000_000_000
+    vector_elements: int = 67_108_864
+
+
+def check_message(raw: bytes) -> None:
+    """Raises LimitExceeded for a message with too many jobs, or with too much that grows when it is parsed.
+
+    Bytes that are no message are left for the parser to refuse.
+    """
+    jobs, table = 0, len(raw)
+    for field, start, end in fields(raw, 0, len(raw)):
+        if field == _TOKEN_IDS:
+            table -= end - start
+        elif field == _JOBS:
+            jobs += 1
+            table -= _vector_bytes(raw, start, end)
+        if jobs > MESSAGE_JOBS:
+            raise LimitExceeded(f"a message has more than {MESSAGE_JOBS} jobs", field="jobs")
+    if table > TABLE_BYTES:
+        why = f"a message has {table} bytes beside token ids and vectors, the limit is {TABLE_BYTES}"
+        raise LimitExceeded(why, field="jobs")
+
+
+def _vector_bytes(raw: bytes, start: int, end: int) -> int:
+    """Bytes of the vectors that a job brings."""
+    return sum(
+        stop - begin
+        for work, first, last in fields(raw, start, end)
+        if work == _MAX_SIM
+        for side, left, right in fields(raw, first, last)
+        if side in _SIDES
+        for numbers, begin, stop in fields(raw, left, right)
+        if numbers in _NUMBERS
+    )
+
+
+class JobCheck:
+    """Checks the jobs that frontends send to one model."""
+
+    def __init__(self, card: ModelCard, limits: JobLimits) -> None:
+        self._card, self._limits = card, limits
+
+    def __call__(self, job: Job) -> None:
+        """Raises InvalidInput for names that are too long, LimitExceeded for a result that is too large."""
+        for field, text, most in (("key", job.key, KEY_LETTERS), ("request_id", job.request_id, LONGEST)):
+            if len(text) > most:
+                raise InvalidInput(f"{field} has {len(text)} letters, the limit is {most}", field=field)
+        match job.work:
+            case Encode() as work:
+                self._check_vectors(job, work)
+            case Classify() as work:
+                rows = job.tokens.total if work.tokens else len(job.tokens)
+                _check_bytes("logits", rows * len(self._card.labels) * NUMBER_BYTES)
+            case Score() as work:
+                documents = len(job.tokens) - work.queries
+                _check_scores(work.layout, work.queries, documents)
+                if work.explain and job.tokens.lengths:
+                    _check_bytes("winners", documents * job.tokens.lengths[0] * MATCH_BYTES)
+            case MaxSim() as work:
+                self._check_max_sim(job, work)
+
+    def _check_vectors(self, job: Job, work: Encode) -> None:
+        kind, card, sequences = work.data_type, self._card, len(job.tokens)
+        if OutputKind.DENSE in work.outputs:
+            width = max(0, work.dimensions) or card.dimensions
+            _check_bytes("vectors", sequences * (kind.row_bytes(width) + kind.scale_bytes))
+        if OutputKind.MULTI_VECTOR in work.outputs and not (work.in_parts and sequences == 1):
+            width = max(0, work.dimensions) or card.multi_vector_dimensions
+            # Rows that a frontend pools are more than a message holds.
+            most = max(MESSAGE_BYTES, NUMBER_BYTES * self._limits.vector_elements)
+            _check_bytes("token rows", job.tokens.total * (kind.row_bytes(width) + kind.scale_bytes), most)
+
+    def _check_max_sim(self, job: Job, work: MaxSim) -> None:
+        rows = job.tokens.lengths if work.queries is None else work.queries.lengths
+        documents = work.documents.lengths
+        for field, vectors in (("queries", work.queries), ("documents", work.documents)):
+            if vectors is not None:
+                self._check_side(field, vectors)
+        _check_scores(work.layout, len(rows), len(documents))
+        pairs = work.layout is Layout.PAIRS
+        if pairs and len(rows) != len(documents):
+            raise InvalidInput("pairs need as many queries as documents", field="documents")
+        products = sum(map(int.__mul__, rows, documents)) if pairs else sum(rows) * sum(documents)
+        if products > self._limits.similarities:
+            most = self._limits.similarities
+            raise LimitExceeded(f"{products} products of rows are asked for, the limit is {most} (--max-similarities)")
+        if work.explain:
+            _check_bytes("winners", sum(rows) * (1 if pairs else len(documents)) * MATCH_BYTES)
+
+    def _check_side(self, field: str, vectors: MultiVectors) -> None:
+        if len(vectors.lengths) > MESSAGE_SEQUENCES:
+            raise LimitExceeded(f"{field} has more than {MESSAGE_SEQUENCES} texts", field=field)
+        elements, most = vectors.rows * vectors.dimensions, self._limits.vector_elements
+        if elements > most:
+            why = f"{field} holds {elements} numbers, the limit is {most} (--max-vector-elements)"
+            raise LimitExceeded(why, field=field)
+
+
+def _check_scores(layout: Layout, queries: int, documents: int) -> None:
+    rows, columns = layout.shape(queries, documents)
+    _check_bytes("scores", rows * columns * NUMBER_BYTES)
+
+
+def _check_bytes(what: str, size: int, most: int = MESSAGE_BYTES) -> None:
+    """Raises LimitExceeded where a result would have too many bytes: no frontend could put it into a reply."""
+    if size > most:
+        raise LimitExceeded(f"the {what} of a job would have {size} bytes, the limit is {most}", field="jobs")

@@ -1,0 +1,212 @@
+"""Workers that lie, in all ways that we could think of, to one frontend process: it believes none, and says so once."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from harness.member import ServiceProcess
+from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2
+from selvage.v1 import vectors_pb2 as v
+from shared.server.rpc import channel_options
+from support.lying_worker import LyingWorker, never_serving
+from support.references import Calls, eventually, refusal
+from support.worker_lies import ENDING_LIES, HARMLESS, LIES, WIDTH, Lie, instead
+
+TEXTS = ["w1 w2 w3", "w4 w5 w6 w7", "w8"]
+ROWS = v.MultiVectors(dimensions=1, lengths=[2, 2], data=np.ones(4, dtype="<f4").tobytes())
+GROWTH = 300 * 1024
+"""Most kilobytes of memory that all lies together may cost the frontend at any moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deceived:
+    """A frontend and its workers, by their models' names."""
+
+    frontend: ServiceProcess
+    workers: dict[str, LyingWorker]
+    calls: Calls
+    idle: int
+
+    def lines(self, worker: LyingWorker, *events: str) -> list[dict[str, Any]]:
+        """The lines of the log about a worker."""
+        return [
+            event
+            for event in self.frontend.events
+            if event.get("target") == worker.address and (not events or event["event"] in events)
+        ]
+
+    async def ask(self, kind: str, name: str) -> Any:
+        """A reply to a call of this kind, from the worker with this model. Waits until the model is served."""
+        while True:
+            try:
+                return await asyncio.wait_for(self._ask(kind, name), 20)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
+                    raise
+                await asyncio.sleep(0.02)
+
+    async def _ask(self, kind: str, name: str) -> Any:
+        calls = self.calls
+        types = {"dense": v.DATA_TYPE_FLOAT32, "float16": v.DATA_TYPE_FLOAT16, "int8": v.DATA_TYPE_INT8}
+        match kind:
+            case "dense" | "float16" | "int8":
+                return await calls.embedding.Embed(
+                    embedding_pb2.EmbedRequest(model=name, texts=TEXTS, data_type=types[kind])
+                )
+            case "tokens" | "sparse":
+                output = v.OUTPUT_KIND_SPARSE if kind == "sparse" else v.OUTPUT_KIND_MULTI_VECTOR
+                request = embedding_pb2.EmbedRequest(model=name, texts=TEXTS, outputs=[output])
+                if kind == "sparse":
+                    request.sparse_top_k = 4
+                else:
+                    request.return_token_ids = True
+                return await calls.embedding.Embed(request)
+            case "parts":
+                return await self._parts(name)
+            case "rerank" | "explained":
+                explain = kind == "explained"
+                return await calls.ranking.Rerank(
+                    ranking_pb2.RerankRequest(
+                        model=name,
+                        query=TEXTS[0],
+                        documents=TEXTS[1:],
+                        method=v.SCORING_METHOD_LATE_INTERACTION if explain else v.SCORING_METHOD_DENSE,
+                        explain=explain,
+                    )
+                )
+            case "max_sim":
+                return await calls.ranking.MaxSim(
+                    ranking_pb2.MaxSimRequest(model=name, queries=ROWS, documents=ROWS, explain=True)
+                )
+            case "classify":
+                return await calls.classification.Classify(classification_pb2.ClassifyRequest(model=name, texts=TEXTS))
+            case "classify_tokens":
+                return await calls.classification.ClassifyTokens(
+                    classification_pb2.ClassifyTokensRequest(model=name, texts=TEXTS)
+                )
+        raise AssertionError(kind)
+
+    async def _parts(self, name: str) -> Any:
+        """All replies to one text, whose token rows come in parts. Raises its error as a call would."""
+        request = embedding_pb2.EmbedRequest(
+            model=name, texts=[" ".join(f"w{number}" for number in range(10))], outputs=[v.OUTPUT_KIND_MULTI_VECTOR]
+        )
+        stream = self.calls.embedding.EmbedStream()
+        await stream.write(embedding_pb2.EmbedStreamRequest(id=1, request=request, rows_in_parts=True))
+        await stream.done_writing()
+        replies = [reply async for reply in stream]
+        error = replies[-1].error
+        if not error.code:
+            return replies
+        code = next(code for code in grpc.StatusCode if code.value[0] == error.code)
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), error.message)
+
+
+def memory(member: ServiceProcess, what: str) -> int:
+    """Kilobytes of a process: VmRSS now, VmHWM at most."""
+    lines = Path(f"/proc/{member.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+@pytest.fixture(scope="module")
+async def deceived(nursery: object) -> AsyncIterator[Deceived]:
+    """A frontend with a worker for each lie, and an honest one."""
+    harmless = {name: instead("dense", "", messages) for name, messages in HARMLESS.items()}
+    workers = [LyingWorker(name, lie) for name, lie in {**LIES, **ENDING_LIES, **harmless}.items()]
+    workers += [LyingWorker("honest"), *(worker for worker, _ in NEVER)]
+    for worker in workers:
+        await worker.start()
+    honest = ServiceProcess("frontend_service", [], {"worker": "127.0.0.1:1"})
+    await honest.start()
+    idle = memory(honest, "VmRSS")
+    await honest.stop()
+    frontend = ServiceProcess("frontend_service", [], {"worker": [worker.address for worker in workers]})
+    await frontend.start()
+    async with grpc.aio.insecure_channel(frontend.address, options=channel_options()) as channel:
+        yield Deceived(frontend, {worker.name: worker for worker in workers}, Calls(channel), idle)
+    await frontend.stop()
+    for worker in workers:
+        await worker.stop()
+
+
+NEVER = never_serving()
+KINDS = ["dense", "float16", "int8", "tokens", "sparse", "parts", "rerank", "explained", "max_sim", "classify"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "classify_tokens"])
+async def test_an_honest_worker_is_believed(deceived: Deceived, kind: str) -> None:
+    """Whatever it is asked, so that the tests below refuse for the lie alone."""
+    assert await deceived.ask(kind, "honest")
+    assert [line["event"] for line in deceived.lines(deceived.workers["honest"])] == ["worker ready"]
+
+
+@pytest.mark.parametrize("name", LIES)
+async def test_a_wrong_reply_is_refused_and_logged_once(deceived: Deceived, name: str) -> None:
+    """By the worker's address and what did not fit, however often it comes; the link goes on."""
+    lie, worker = LIES[name], deceived.workers[name]
+    for _ in range(3):
+        await refused(deceived, lie, name)
+    lines = deceived.lines(worker)
+    failed = "an error" in name and "somebody" not in name  # the worker's own error is no lie, only too long
+    assert [line["event"] for line in lines] == ["worker ready", *["a worker's reply does not fit"] * (not failed)]
+    assert worker.attached == 1
+
+
+@pytest.mark.parametrize("name", ENDING_LIES)
+async def test_a_wrong_message_ends_the_link_and_is_logged_once(deceived: Deceived, name: str) -> None:
+    """Whoever waits for a job is told; the link is made again, and ends again, without another line."""
+    lie, worker = ENDING_LIES[name], deceived.workers[name]
+    for _ in range(3):
+        await refused(deceived, lie, name)
+    assert worker.attached == 3
+    lines = deceived.lines(worker, "worker ready", "worker not ready", "a worker's reply does not fit")
+    assert sorted(line["event"] for line in lines) == [
+        "a worker's reply does not fit",
+        "worker not ready",
+        "worker ready",
+    ]
+    assert worker.address in lines[-1]["why"] or worker.address in lines[-2]["why"]
+
+
+async def refused(deceived: Deceived, lie: Lie, name: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await deceived.ask(lie.asked, name)
+    details = raised.value.details() or ""
+    assert raised.value.code() is grpc.StatusCode.INTERNAL, details
+    assert deceived.workers[name].address in details
+    assert re.search(lie.told, details), details
+    assert len(details) < 1100
+    assert refusal(raised.value)[1] in ("INTERNAL", "")
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+async def test_what_is_sent_beside_right_answers_spoils_none(deceived: Deceived, name: str) -> None:
+    """It is left out."""
+    for _ in range(3):
+        reply = await deceived.ask("dense", name)
+        assert np.frombuffer(reply.dense.data, "<f4").tolist() == [0.5] * WIDTH * len(TEXTS)
+
+
+@pytest.mark.parametrize(("worker", "told"), NEVER, ids=[worker.name[:30] for worker, _ in NEVER])
+async def test_a_worker_that_lies_of_itself_serves_nothing(deceived: Deceived, worker: LyingWorker, told: str) -> None:
+    """The log says why, with its address, once for all attempts to attach."""
+    await eventually(lambda: bool(deceived.lines(worker)))
+    (line,) = deceived.lines(worker)
+    assert line["event"] == "worker not ready"
+    assert re.search(told, line["why"])
+    assert len(line["why"]) < 1200
+
+
+async def test_all_lies_together_cost_little_memory_and_no_traceback(deceived: Deceived) -> None:
+    """At their worst moment. Whatever was asked before, all that is endless has been sent at least twice."""
+    for worker, _ in NEVER:
+        await eventually(lambda worker=worker: bool(deceived.lines(worker)))
+    assert memory(deceived.frontend, "VmHWM") - deceived.idle < GROWTH
+    assert not any("Traceback" in line or '"exception"' in line for line in deceived.frontend.log)

@@ -1,0 +1,196 @@
+"""Ways in which a frontend lies to a worker: each a message of the link, in bytes. The model is tiny-bge-m3."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from selvage.v1 import ranking_pb2, vectors_pb2
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.wire import varint
+from shared.server.rpc import LINK_VERSION
+
+Message = Callable[[str], bytes]
+"""Makes a message for the model with this fingerprint."""
+DENSE = pb.EncodeOptions(outputs=[vectors_pb2.OUTPUT_KIND_DENSE], data_type=vectors_pb2.DATA_TYPE_FLOAT32)
+TOKENS = [5, 6, 7]
+
+
+def hello(**changes: Any) -> bytes:
+    return pb.AttachRequest(hello=pb.Hello(**{"version": LINK_VERSION, "name": "a liar"} | changes)).SerializeToString()
+
+
+def request(
+    fingerprint: str, *jobs: pb.Job, lengths: Sequence[int] = (3,), ids: bytes | None = None, **fields: Any
+) -> pb.AttachRequest:
+    """Jobs over sequences of these lengths."""
+    ids = np.resize(np.array(TOKENS, dtype="<i4"), max(0, sum(lengths))).tobytes() if ids is None else ids
+    return pb.AttachRequest(fingerprint=fingerprint, token_ids=ids, lengths=lengths, jobs=jobs, **fields)
+
+
+def job(**fields: Any) -> pb.Job:
+    """One of a single sequence, to be embedded; `fields` of `encode` in a dictionary."""
+    if isinstance(fields.get("encode"), dict):
+        encode = pb.EncodeOptions()
+        encode.CopyFrom(DENSE)
+        for name, value in fields["encode"].items():
+            if isinstance(value, list):
+                getattr(encode, name)[:] = value
+            else:
+                setattr(encode, name, value)
+        fields["encode"] = encode
+    kinds = {"encode", "score", "classify", "max_sim"}
+    return pb.Job(**({} if kinds & {*fields} else {"encode": DENSE}) | {"id": 7, "sequences": 1} | fields)
+
+
+def table(*jobs: pb.Job, **fields: Any) -> Message:
+    """A message whose table of jobs makes no sense."""
+    return lambda fingerprint: request(fingerprint, *(jobs or (job(),)), **fields).SerializeToString()
+
+
+def one(lengths: Sequence[int] = (3,), ids: bytes | None = None, **fields: Any) -> Message:
+    """A message with one job."""
+    made = job(**{"sequences": len(lengths)} | fields)
+    return lambda fingerprint: request(fingerprint, made, lengths=lengths, ids=ids).SerializeToString()
+
+
+def score(queries: int, *lengths: int, **fields: Any) -> Message:
+    values = {"method": vectors_pb2.SCORING_METHOD_DENSE, "layout": vectors_pb2.LAYOUT_MATRIX} | fields
+    return one(lengths, score=pb.ScoreOptions(queries=queries, **values))
+
+
+def side(
+    count: int, rows: int = 0, dimensions: int = 8, kind: Any = vectors_pb2.DATA_TYPE_BINARY, **fields: Any
+) -> Any:
+    """Vectors of so many texts with so many rows each, a bit a number."""
+    size = {vectors_pb2.DATA_TYPE_BINARY: 1, vectors_pb2.DATA_TYPE_FLOAT32: 32}.get(kind, 8) * -(-dimensions // 8)
+    data = {"lengths": [rows] * count, "data": bytes(count * rows * size)} | fields
+    return vectors_pb2.MultiVectors(data_type=kind, dimensions=dimensions, **data)
+
+
+def max_sim(queries: Any, documents: Any, layout: Any = vectors_pb2.LAYOUT_MATRIX, **fields: Any) -> Message:
+    options = pb.MaxSimOptions(queries=queries, documents=documents, layout=layout, **fields)
+    return one((), max_sim=options)
+
+
+def floats(*numbers: float) -> Any:
+    return side(1, 1, kind=vectors_pb2.DATA_TYPE_FLOAT32, data=np.resize(np.array(numbers, dtype="<f4"), 8).tobytes())
+
+
+def raw(field: int, data: bytes) -> bytes:
+    """A field of bytes."""
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def with_raw(extra: bytes) -> Message:
+    return lambda fingerprint: request(fingerprint, job()).SerializeToString() + extra
+
+
+def job_with_raw(extra: bytes) -> Message:
+    """A job with bytes of its message that protobuf would not write."""
+    return lambda fingerprint: request(fingerprint).SerializeToString() + raw(5, job().SerializeToString() + extra)
+
+
+MANY = b"\x01" * 20 * 2**20
+SCALED = vectors_pb2.DATA_TYPE_INT8
+INFINITE = np.array([math.inf], dtype="<f4").tobytes()
+FIRST: dict[str, tuple[bytes, str]] = {
+    "no hello": (request("", job()).SerializeToString(), "first message must be a hello"),
+    "a later version": (hello(version=LINK_VERSION + 1), "is not spoken here"),
+    "what is no message": (b"\xff" * 100, "not a message of this method"),
+}
+"""First messages that end the link, with what is told."""
+ENDING: dict[str, tuple[Message, str]] = {
+    "what is no message": (lambda _: b"\xff" * 100, "not a message of this method"),
+    "a name that is no text": (job_with_raw(raw(8, b"\xff\xfe")), "not a message of this method"),
+    "another hello": (lambda _: hello(), "only the first message"),
+    "five thousand jobs": (table(*[job()] * 5000, lengths=[1] * 5000), "the limit is 4096"),
+    "a million empty jobs": (lambda f: request(f).SerializeToString() + bytes([0x2A, 0]) * 10**6, "4096 jobs"),
+    "an empty sequence": (table(lengths=[0]), "a length is below 1"),
+    "a negative length": (table(lengths=[-3]), "a length is below 1"),
+    "fewer sequences than jobs claim": (table(job(sequences=5)), "another number of sequences"),
+    "more sequences than jobs claim": (table(lengths=[1, 2]), "another number of sequences"),
+    "less than no sequences": (table(job(sequences=-1)), "less than no sequences"),
+    "more token ids than tokens": (table(ids=bytes(400)), "lengths and token_ids disagree"),
+    "half a token id": (table(ids=bytes(11)), "lengths and token_ids disagree"),
+    "two million sequences": (table(job(sequences=2**21), lengths=[1] * 2**21), "the limit is 1048576"),
+    "twenty million lengths": (with_raw(raw(4, MANY)), "beside token ids and vectors"),
+    "twenty million cancels": (with_raw(raw(6, MANY)), "beside token ids and vectors"),
+    "twenty million lengths of prompts": (job_with_raw(raw(5, MANY)), "beside token ids and vectors"),
+    "twenty million texts of a MaxSim": (job_with_raw(raw(12, raw(1, raw(3, MANY)))), "beside token ids and vectors"),
+}
+"""Messages that end the link."""
+WRONG: dict[str, tuple[Message, str]] = {
+    "nothing to do": (lambda f: request(f, pb.Job(id=7, sequences=1)).SerializeToString(), "nothing to do"),
+    "an unknown output": (one(encode={"outputs": [99]}), "99 is not a valid OutputKind"),
+    "no output": (one(encode={"outputs": []}), "of outputs this model has"),
+    "an unknown data type": (one(encode={"data_type": 77}), "77 is not a valid DataType"),
+    "an unknown priority": (one(priority=55), "55 is not a valid Priority"),
+    "less than no dimensions": (one(encode={"dimensions": -4}), "dimensions must be"),
+    "more dimensions than there are": (one(encode={"dimensions": 2**31 - 1}), "dimensions"),
+    "a negative top_k": (one(encode={"outputs": [2], "sparse_top_k": -1}), "sparse_top_k is negative"),
+    "a token of no vocabulary": (one(ids=np.array([5, 10**6, 5], dtype="<i4").tobytes()), "a token id is outside"),
+    "a negative token": (one(ids=np.array([5, -1, 5], dtype="<i4").tobytes()), "a token id is outside"),
+    "a text without end": (one([10**6]), "a sequence has 1000000 tokens"),
+    "no sequence": (one([]), "no sequences"),
+    "prompts of other texts": (one(prompt_lengths=[1, 1]), "prompt_lengths has another length"),
+    "a prompt longer than its text": (one(prompt_lengths=[9]), "prompt_lengths has an entry outside"),
+    "a tail of a whole text": (one(unattended_tails=[3]), "unattended_tails has an entry outside"),
+    "a second text before its first": (one(second_segment_starts=[-1]), "second_segment_starts has an entry outside"),
+    "no queries": (score(0, 2, 2), "needs a query and a document"),
+    "queries alone": (score(2, 2, 2), "needs a query and a document"),
+    "less than no queries": (score(-5, 2, 2), "needs a query and a document"),
+    "pairs of unequal sides": (score(1, 2, 2, 2, layout=vectors_pb2.LAYOUT_PAIRS), "as many queries as documents"),
+    "a method of cross-encoders": (score(1, 2, 2, method=vectors_pb2.SCORING_METHOD_CROSS_ENCODER), "of methods"),
+    "a layout that is none": (score(1, 2, 2, layout=44), "44 is not a valid Layout"),
+    "weights that are NaN": (
+        score(1, 2, 2, weights=ranking_pb2.HybridWeights(dense=math.nan), method=vectors_pb2.SCORING_METHOD_HYBRID),
+        "each weight must be a number",
+    ),
+    "an explanation of two queries": (
+        score(2, 2, 2, 2, method=vectors_pb2.SCORING_METHOD_LATE_INTERACTION, explain=True),
+        "one query",
+    ),
+    "25 million scores of texts": (score(5000, *[1] * 10_000), "the scores of a job would have 100000000 bytes"),
+    "80 million bytes of vectors": (one([1] * 312_500), "the vectors of a job would have 80000000 bytes"),
+    "60,000 x 60,000 empty vectors": (max_sim(side(60_000), side(60_000)), "would have 14400000000 bytes"),
+    "60,000 empty pairs with 50,000": (
+        max_sim(side(60_000), side(50_000), vectors_pb2.LAYOUT_PAIRS),
+        "as many queries as documents",
+    ),
+    "80 million numbers": (max_sim(side(1, 1), side(1, 10**7)), "documents holds 80000000 numbers"),
+    "two billion and a half products": (max_sim(side(1, 50_000), side(1, 50_000)), "2500000000 products"),
+    "a hundred million winners": (max_sim(side(1, 10_000), side(10_000), explain=True), "the winners of a job"),
+    "vectors without dimensions": (max_sim(side(1, 1), side(1, dimensions=0)), "dimensions is 0"),
+    "vectors of other dimensions": (max_sim(side(1, 1), side(1, 1, dimensions=16)), "different dimensions"),
+    "fewer bytes than rows": (max_sim(side(1, 5, data=b"1"), side(1, 1)), "holds 1 bytes"),
+    "less than no rows": (max_sim(side(1, 1, lengths=[-1]), side(1, 1)), "a length is negative"),
+    "no documents": (max_sim(side(1, 1), side(0)), "needs a query and a document"),
+    "NaN in a vector": (max_sim(floats(math.nan), floats(1.0)), "overflow float32"),
+    "vectors that overflow": (max_sim(floats(3e38), floats(3e38)), "overflow float32"),
+    "a scale that is infinite": (
+        max_sim(side(1, 1, kind=SCALED, scales=INFINITE, data=b"\x01" * 8), floats(1.0)),
+        "overflow float32",
+    ),
+    "labels of a model without any": (one(classify=pb.ClassifyOptions()), "classifies no texts"),
+    "a key of a million letters": (one(key="k" * 10**6), "key has 1000000 letters"),
+    "an id of a million letters": (one(request_id="r" * 10**6), "request_id has 1000000 letters"),
+}
+"""Jobs that fail; the link goes on."""
+HARMLESS: dict[str, Message] = {
+    "ids that nobody has": lambda f: request(
+        f, job(), cancels=[1, 2], pauses=[3], resumes=[4, 2**64 - 1]
+    ).SerializeToString(),
+    "a field of a later version": with_raw(raw(900, b"what may come")),
+    "an endless deadline": lambda f: request(f, far()).SerializeToString(),
+    "rows in parts of several outputs": one(encode={"outputs": [1, 3], "in_parts": True}),
+    "endless dimensions of no rows": max_sim(side(1, 0, 2**31 - 1), side(1, 0, 2**31 - 1)),
+}
+"""What is odd, and answered."""
+
+
+def far() -> pb.Job:
+    made = job()
+    made.remaining.seconds = 2**62
+    return made

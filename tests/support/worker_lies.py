@@ -1,0 +1,285 @@
+"""Ways in which a worker lies: about a job's result, in its messages, of itself. Each is told of an honest one."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.jobs import jobs_from_pb
+from shared.codec.load import load_to_pb
+from shared.codec.results import UnsentOutcome
+from shared.codec.wire import varint
+from shared.errors import GivenBack, Internal, SelvageError, Unauthenticated
+from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Rows, Score, SparseRows
+from shared.load import Load
+from shared.vectors import DataType, OutputKind
+
+WIDTH, LABELS, WEIGHTS = 8, 2, 3
+"""Of the card: dimensions of both kinds of rows, and labels. Entries of each sparse vector of an honest worker."""
+NAN, INFINITY = np.array([math.nan, math.inf], dtype="<f4")
+TYPES = {DataType.FLOAT32: "<f4", DataType.FLOAT16: "<f2", DataType.INT8: "i1"}
+
+
+def job_of(message: pb.AttachRequest, index: int) -> Job:
+    """A job of a message."""
+    job = list(jobs_from_pb(message))[index][1]
+    assert isinstance(job, Job)
+    return job
+
+
+def honest(job: Job) -> JobResult:
+    """What a worker may answer: a half everywhere, and as many numbers as were asked for."""
+    lengths, count = job.tokens.lengths, len(job.tokens)
+    match job.work:
+        case Encode() as work:
+            dense = sparse = tokens = None
+            if OutputKind.DENSE in work.outputs:
+                dense = rows(count, work.data_type)
+            if OutputKind.MULTI_VECTOR in work.outputs:
+                tokens = rows(job.tokens.total, work.data_type)
+            if OutputKind.SPARSE in work.outputs:
+                ids = np.tile(np.arange(5, 5 + WEIGHTS, dtype="<i4"), count)
+                sparse = SparseRows(lengths=(WEIGHTS,) * count, indices=ids.tobytes(), values=halves(len(ids)))
+            return JobResult(
+                dense=dense,
+                sparse=sparse,
+                tokens=tokens,
+                row_lengths=lengths if tokens else (),
+                token_ids=job.tokens.ids if work.token_ids else b"",
+            )
+        case Classify(tokens=True):
+            return JobResult(scores=halves(job.tokens.total * LABELS), row_lengths=lengths)
+        case Classify():
+            return JobResult(scores=halves(count * LABELS))
+        case Score() as work:
+            documents = count - work.queries
+            matches = documents * lengths[0] * work.explain
+            return JobResult(
+                scores=halves(work.queries * documents), winners=bytes(4 * matches), similarities=halves(matches)
+            )
+        case MaxSim() as work:
+            assert work.queries is not None
+            documents = len(work.documents.lengths)
+            matches = work.queries.rows * documents * work.explain
+            return JobResult(
+                scores=halves(len(work.queries.lengths) * documents),
+                winners=bytes(4 * matches),
+                similarities=halves(matches),
+            )
+
+
+def halves(count: int) -> bytes:
+    return np.full(count, 0.5, dtype="<f4").tobytes()
+
+
+def rows(count: int, data_type: DataType = DataType.FLOAT32, width: int = WIDTH) -> Rows:
+    data = np.full((count, width), 1 if data_type is DataType.INT8 else 0.5, dtype=TYPES[data_type])
+    return Rows(dimensions=width, data=data.tobytes(), scales=halves(count) if data_type is DataType.INT8 else b"")
+
+
+def with_number(data: bytes | memoryview, number: float, place: int = 1, kind: str = "<f4") -> bytes:
+    """The same numbers, one of them another."""
+    numbers = np.frombuffer(data, dtype=kind).copy()
+    numbers[place] = number
+    return numbers.tobytes()
+
+
+def dense(change: Callable[[Rows], Rows | None]) -> Callable[[Job, JobResult], JobResult]:
+    return lambda _, result: replace(result, dense=change(present(result.dense)))
+
+
+def tokens(change: Callable[[Rows], Rows | None]) -> Callable[[Job, JobResult], JobResult]:
+    return lambda _, result: replace(result, tokens=change(present(result.tokens)))
+
+
+def sparse(change: Callable[[SparseRows], SparseRows | None]) -> Callable[[Job, JobResult], JobResult]:
+    return lambda _, result: replace(result, sparse=change(present(result.sparse)))
+
+
+def present(part: Any) -> Any:
+    assert part is not None
+    return part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lie:
+    """`asked`: the call that gets to hear it. `result` changes an honest result; `messages` stand in place of those
+    that an honest worker sends for a job. `told`: what the frontend says of it."""
+
+    asked: str
+    told: str
+    result: Callable[[Job, JobResult], JobResult | SelvageError] | None = None
+    messages: Callable[[Job], Iterator[bytes]] | None = None
+
+
+def about(asked: str, told: str, change: Callable[[Job, JobResult], JobResult | SelvageError]) -> Lie:
+    return Lie(asked=asked, told=told, result=change)
+
+
+def instead(asked: str, told: str, messages: Callable[[Job], Iterator[bytes]]) -> Lie:
+    return Lie(asked=asked, told=told, messages=messages)
+
+
+def changed(**values: Any) -> Callable[[Job, JobResult], JobResult]:
+    return lambda _, result: replace(result, **values)
+
+
+def message(job: Job, outcome: JobResult | SelvageError, *, more: bool = False) -> bytes:
+    """One with a part of a job's outcome."""
+    response = pb.AttachResponse()
+    UnsentOutcome(job.id, outcome, more=more).add_part(response, 1 << 26)
+    return response.SerializeToString()
+
+
+def nested(field: int, data: bytes) -> bytes:
+    """A field of bytes."""
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def chunk(job: Job, kind: int, data: bytes) -> bytes:
+    part = pb.AnswerPart(job_id=job.id, chunks=[pb.Chunk(kind=kind, data=data)])  # type: ignore[arg-type]
+    return pb.AttachResponse(answers=[part]).SerializeToString()
+
+
+def load(**values: Any) -> Callable[[Job], Iterator[bytes]]:
+    return lambda _: iter([pb.AttachResponse(load=pb.Load(**values)).SerializeToString()])
+
+
+def parts(job: Job, *counts: int, told: int, spoiled: bool = False) -> Iterator[bytes]:
+    """Token rows, so many at a time, and an end that tells how many there were."""
+    for number, count in enumerate(counts):
+        piece = rows(count)
+        if spoiled and number == 1:
+            piece = replace(piece, data=with_number(piece.data, NAN))
+        yield message(job, JobResult(tokens=piece), more=True)
+    yield message(job, JobResult(tokens=Rows(dimensions=WIDTH, data=b""), row_lengths=(told,)))
+
+
+def given_back_too_late(job: Job) -> Iterator[bytes]:
+    yield chunk(job, pb.CHUNK_KIND_DENSE, halves(WIDTH))
+    yield message(job, GivenBack("it drains"))
+
+
+LESS, MORE = "it sent less than was asked for", "it sent more than was asked for"
+FINITE, ROWS = "numbers that are not finite", "other numbers of rows than they have tokens"
+VOCABULARY, LOAD = "an id is not in the vocabulary", "its load makes no sense"
+LIES = {
+    "half of the vectors": about("dense", LESS, dense(lambda vectors: rows(1))),
+    "a vector too many": about("dense", MORE, dense(lambda vectors: rows(4))),
+    "vectors of other dimensions": about("dense", "other dimensions", dense(lambda vectors: rows(3, width=4))),
+    "a vector without its last byte": about("dense", LESS, dense(lambda v: replace(v, data=v.data[:-1]))),
+    "no vectors": about("dense", "other dimensions", changed(dense=None)),
+    "other dimensions in as many bytes": about("dense", "other dimensions", dense(lambda v: replace(v, dimensions=4))),
+    "NaN in a vector": about("dense", FINITE, dense(lambda v: replace(v, data=with_number(v.data, NAN)))),
+    "infinity in a vector": about("dense", FINITE, dense(lambda v: replace(v, data=with_number(v.data, INFINITY)))),
+    "NaN in half precision": about(
+        "float16", FINITE, dense(lambda v: replace(v, data=with_number(v.data, NAN, kind="<f2")))
+    ),
+    "vectors without scales": about("int8", LESS, dense(lambda v: replace(v, scales=b""))),
+    "a scale that is NaN": about("int8", FINITE, dense(lambda v: replace(v, scales=with_number(v.scales, NAN)))),
+    "scores for vectors": about("dense", "a kind of numbers that was not asked for", changed(scores=halves(3))),
+    "half of the token rows": about(
+        "tokens",
+        ROWS,
+        lambda job, result: replace(
+            result,
+            tokens=rows(sum(each // 2 for each in job.tokens.lengths)),
+            token_ids=job.tokens.ids[:32],
+            row_lengths=tuple(each // 2 for each in job.tokens.lengths),
+        ),
+    ),
+    "rows of fewer texts": about("tokens", ROWS, lambda _, result: replace(result, row_lengths=result.row_lengths[1:])),
+    "a negative number of rows": about(
+        "tokens", ROWS, lambda _, result: replace(result, row_lengths=(-1, *result.row_lengths[1:]))
+    ),
+    "numbers of rows for dense vectors": about(
+        "dense", "token rows that were not asked for", changed(row_lengths=(1,))
+    ),
+    "token ids that no tokenizer has": about(
+        "tokens", VOCABULARY, lambda _, r: replace(r, token_ids=with_number(r.token_ids, 10**6, kind="<i4"))
+    ),
+    "no token ids": about("tokens", LESS, changed(token_ids=b"")),
+    "sparse ids that no tokenizer has": about(
+        "sparse", VOCABULARY, sparse(lambda v: replace(v, indices=with_number(v.indices, -5, kind="<i4")))
+    ),
+    "sparse ids twice": about(
+        "sparse", "do not ascend", sparse(lambda v: replace(v, indices=with_number(v.indices, 5, kind="<i4")))
+    ),
+    "a sparse weight that is NaN": about(
+        "sparse", "no number above zero", sparse(lambda v: replace(v, values=with_number(v.values, NAN)))
+    ),
+    "a negative sparse weight": about(
+        "sparse", "no number above zero", sparse(lambda v: replace(v, values=with_number(v.values, -1)))
+    ),
+    "sparse vectors of fewer texts": about(
+        "sparse", "another number of sparse vectors", sparse(lambda v: replace(v, lengths=v.lengths[1:]))
+    ),
+    "longer sparse vectors than wanted": about(
+        "sparse", "impossible length", sparse(lambda v: replace(v, lengths=(5, 1, 3)))
+    ),
+    "no scores": about("rerank", LESS, changed(scores=b"")),
+    "four scores for two documents": about("rerank", MORE, changed(scores=halves(4))),
+    "a score that is NaN": about("rerank", FINITE, lambda _, r: replace(r, scores=with_number(r.scores, NAN))),
+    "a winner behind its document": about(
+        "explained", "a winner is no row", lambda _, r: replace(r, winners=with_number(r.winners, 99, kind="<i4"))
+    ),
+    "too few winners": about("explained", LESS, lambda _, r: replace(r, winners=r.winners[:-4])),
+    "a similarity that is infinite": about(
+        "explained", FINITE, lambda _, r: replace(r, similarities=with_number(r.similarities, INFINITY))
+    ),
+    "a winner of a MaxSim behind its document": about(
+        "max_sim", "a winner is no row", lambda _, r: replace(r, winners=with_number(r.winners, 2, kind="<i4"))
+    ),
+    "logits of a label too many": about("classify", MORE, changed(scores=halves(3 * (LABELS + 1)))),
+    "logits of fewer tokens": about(
+        "classify_tokens", ROWS, lambda _, r: replace(r, row_lengths=(1, *r.row_lengths[1:]))
+    ),
+    "a job that took less than no time": about("dense", "a time that cannot be", changed(compute=-5.0)),
+    "a job that took centuries": about("dense", "a time that cannot be", changed(queue=6e9)),
+    "an error of somebody else": about("dense", "an error that no worker has", lambda *_: Unauthenticated("no key")),
+    "an error of a million letters": about("dense", r"failed: ü{500}\.\.\.", lambda *_: Internal("ü" * 10**6)),
+    "a job given back too late": instead("dense", "it gave a job back after it had sent", given_back_too_late),
+    "a piece of an unknown kind": instead("dense", "kind 77", lambda job: iter([chunk(job, 77, b"data")])),
+    "pieces without end": instead(
+        "dense", MORE, lambda job: (chunk(job, pb.CHUNK_KIND_DENSE, halves(2**18)) for _ in range(100))
+    ),
+    "a great many empty pieces": instead(
+        "dense",
+        "too many pieces",
+        lambda job: iter([nested(2, b"\x08" + varint(job.id) + bytes([0x12, 0]) * 10**6)]),
+    ),
+    "NaN in a later part": instead("parts", FINITE, lambda job: parts(job, 5, 5, told=10, spoiled=True)),
+    "fewer rows in parts than told": instead("parts", LESS, lambda job: parts(job, 5, told=12)),
+    "fewer rows in parts than tokens": instead("parts", ROWS, lambda job: parts(job, 5, told=5)),
+    "more rows in parts than tokens": instead("parts", MORE, lambda job: parts(job, *[5] * 9, told=12)),
+}
+"""Lies about one job, which fails. Those of the next table end the link, and are told to whoever waits for a job."""
+ENDING_LIES = {
+    "what is no message": instead("dense", "no message of the link", lambda _: iter([b"\xff" * 1000])),
+    "a message of three million bytes": instead(
+        "dense", "too many bytes", lambda _: iter([nested(9, bytes(3 * 10**6))])
+    ),
+    "a million empty answers": instead("dense", "too many answers", lambda _: iter([bytes([0x12, 0]) * 10**6])),
+    "a number of a million bytes": instead(
+        "dense", "no message of the link", lambda _: iter([b"\x12\xff\xff\x7f\x08" + b"\x80" * 10**6])
+    ),
+    "a speed that is NaN": instead("dense", LOAD, load(tokens_per_second=math.nan)),
+    "less than no tokens that wait": instead("dense", LOAD, load(queued_tokens=-5)),
+    "an endless time to wait": instead("dense", LOAD, load(busy_seconds=math.inf)),
+    "jobs of two to the million tokens": instead(
+        "dense", LOAD, load(backlogs=[pb.Backlog(priority=pb.PRIORITY_BULK, jobs=[1] * 10**6)])
+    ),
+}
+HARMLESS = {
+    "answers to jobs that nobody sent": lambda job: iter(
+        [message(replace(job, id=5), honest(job)), message(job, honest(job))]
+    ),
+    "an answer twice": lambda job: iter([message(job, honest(job))] * 2),
+    "a stall told at length": lambda job: iter(
+        [pb.AttachResponse(load=load_to_pb(Load(stalled="x" * 10**6))).SerializeToString(), message(job, honest(job))]
+    ),
+}
+"""What is sent beside right answers, and must not spoil them."""

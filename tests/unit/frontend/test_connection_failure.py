@@ -1,0 +1,117 @@
+"""Why a worker cannot be reached, told as what it is: over real TLS, with certificates of every wrong sort."""
+
+import asyncio
+import datetime
+import socket
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from fake_workers import eventually
+
+from frontend_service.workers.link import WorkerLink
+from frontend_service.workers.transport import WorkerTransport
+from support.certificates import Authority, Files
+
+NAME, OTHER = "selvage.test", "another.test"
+YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+Start = Callable[[grpc.ServerCredentials | None], Any]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a server that knows no method, and returns its address."""
+    servers: list[grpc.aio.Server] = []
+
+    async def started(credentials: grpc.ServerCredentials | None) -> str:
+        server = grpc.aio.server()
+        address = "127.0.0.1:0"
+        port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        await server.start()
+        servers.append(server)
+        return f"127.0.0.1:{port}"
+
+    yield started
+    for server in servers:
+        await server.stop(0)
+
+
+def credentials(files: Files, clients: Authority | None = None) -> grpc.ServerCredentials:
+    """Those of a worker; with `clients` it wants a certificate that this authority signed."""
+    pair = (files.key.read_bytes(), files.certificate.read_bytes())
+    roots = clients.file.read_bytes() if clients else None
+    return grpc.ssl_server_credentials([pair], roots, require_client_auth=clients is not None)
+
+
+async def why(address: str, transport: WorkerTransport, host: str = NAME) -> str:
+    """Why a link to this worker is not attached."""
+    link = WorkerLink(address, host, transport, ThreadPoolExecutor(1), lambda: None)
+    attaching = asyncio.create_task(link.stay_attached())
+    try:
+        await eventually(lambda: link.why != "no worker has answered yet")
+    finally:
+        attaching.cancel()
+    return link.why
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Authority:
+    (tmp_path / "ours").mkdir()
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Authority:
+    (tmp_path / "theirs").mkdir()
+    return Authority(tmp_path / "theirs")
+
+
+async def test_another_name(start: Start, ours: Authority) -> None:
+    """With the name that was looked for, be it the worker's or that of --worker-name."""
+    address = await start(credentials(ours.files("worker", NAME)))
+    told = f"the certificate of the worker at {address} is not for the name {OTHER!r}; --worker-name says"
+    assert (await why(address, WorkerTransport(ca=str(ours.file)), OTHER)).startswith(told)
+    assert (await why(address, WorkerTransport(ca=str(ours.file), name=OTHER))).startswith(told)
+
+
+async def test_another_authority(start: Start, ours: Authority, theirs: Authority) -> None:
+    """With the library's own reason."""
+    address = await start(credentials(theirs.files("worker", NAME)))
+    told = await why(address, WorkerTransport(ca=str(ours.file)))
+    assert told.startswith(f"the certificate of the worker at {address} is not trusted: unable to get local issuer")
+    assert "--worker-ca" in told
+
+
+async def test_a_certificate_that_ended(start: Start, ours: Authority) -> None:
+    """It is no matter of the authority."""
+    address = await start(credentials(ours.files("worker", NAME, ends=YESTERDAY)))
+    assert "is not trusted: certificate has expired" in await why(address, WorkerTransport(ca=str(ours.file)))
+
+
+async def test_plain_text_for_tls_and_the_other_way_round(start: Start, ours: Authority) -> None:
+    """Each names the flag."""
+    plain, secure = await start(None), await start(credentials(ours.files("worker", NAME)))
+    assert await why(plain, WorkerTransport(ca=str(ours.file))) == (
+        f"the worker at {plain} speaks plain text; --worker-ca asks for TLS"
+    )
+    assert "it may want TLS: --worker-ca" in await why(secure, WorkerTransport())
+
+
+async def test_a_worker_that_wants_a_certificate(start: Start, ours: Authority, theirs: Authority) -> None:
+    """None is shown, or one that another authority signed."""
+    address = await start(credentials(ours.files("worker", NAME), clients=ours))
+    own = theirs.files("frontend", "frontend")
+    assert "it may want --worker-certificate" in await why(address, WorkerTransport(ca=str(ours.file)))
+    shown = WorkerTransport(ca=str(ours.file), certificate=str(own.certificate), key=str(own.key))
+    assert "it may want another --worker-certificate" in await why(address, shown)
+
+
+async def test_nobody() -> None:
+    """With the address."""
+    with socket.socket() as bound:  # it is nobody else's, and does not listen
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        assert await why(address, WorkerTransport()) == f"nothing listens at {address}"
