@@ -19,6 +19,7 @@ def _target(value: str) -> str:
 
 
 HOST_NAME = re.compile(r"\*|\[[0-9a-f:.]+\]|[a-z0-9._-]+", re.I)
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 ORIGIN = re.compile(r"\*|(?P<scheme>[a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.I)
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 """Ports that browsers leave out of origins."""
@@ -40,12 +41,19 @@ def _origin(value: str) -> str:
     return value.lower().removesuffix(DEFAULT_PORTS.get((match["scheme"] or "").lower(), ""))
 
 
+def _fingerprint(value: str) -> str:
+    if FINGERPRINT.fullmatch(value) is None:
+        raise ValueError("must be a whole fingerprint, 64 digits of 0-9 and a-f, as the log of the worker tells it")
+    return value
+
+
 Target = Annotated[str, AfterValidator(_target)]
 Targets = Annotated[tuple[Target, ...], *LISTED, Field(min_length=1)]
 Api = Literal["grpc", "tei", "http"]
 ChosenApis = Annotated[tuple[Api, ...], *LISTED, Field(min_length=1)]
 HostNames = Annotated[tuple[Annotated[str, AfterValidator(_host_name)], ...], *LISTED]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], *LISTED]
+Fingerprints = Annotated[tuple[Annotated[str, AfterValidator(_fingerprint)], ...], *LISTED]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
 
@@ -75,6 +83,13 @@ class FrontendSettings(ServiceSettings):
         ("127.0.0.1:50061",),
         description="Address of a worker: HOST:PORT, or dns:///NAME:PORT for a worker at each address of the name. May "
         "be given several times, or once with commas between.",
+    )
+    fingerprint: Fingerprints = Field(
+        (),
+        description="Fingerprint of a model to serve, as the worker's log line ready and GetModel tell it; workers "
+        "with another model are not used. May be given several times, or once with commas between, for several models. "
+        "Default: any, and of several workers with one name and other weights the first that is ready wins, in each "
+        "frontend by itself.",
     )
     listen: Address = Field("127.0.0.1:50051", description="HOST:PORT for gRPC; port 0 takes a free one.")
     apis: ChosenApis = Field(

@@ -119,6 +119,15 @@ def test_hosts_and_origins_can_be_chosen(
     assert (settings.http_host, settings.http_cors_origin) == (hosts, origins)
 
 
+@pytest.mark.parametrize("chosen", ["", "0" * 64, f"{'0' * 64},{'1' * 64}"])
+def test_a_fingerprint_can_be_chosen(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    """By a variable; without it any model is served."""
+    value = SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_FINGERPRINT"]
+    assert value == "${FINGERPRINT:-}"
+    monkeypatch.setenv("SELVAGE_FRONTEND_FINGERPRINT", chosen)
+    assert FrontendSettings.read([]).fingerprint == tuple(filter(None, chosen.split(",")))
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_depends_on_start_order(name: str) -> None:
     """A frontend waits for its worker by itself."""
