@@ -2,6 +2,7 @@
 
 import os
 import re
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -41,6 +42,13 @@ def _origin(value: str) -> str:
     return value.lower().removesuffix(DEFAULT_PORTS.get((match["scheme"] or "").lower(), ""))
 
 
+def _network(value: str) -> str:
+    try:
+        return str(ip_network(value))
+    except ValueError as error:
+        raise ValueError(f"must be an IP address or a network such as 10.0.0.0/8: {error}") from None
+
+
 def _fingerprint(value: str) -> str:
     if FINGERPRINT.fullmatch(value) is None:
         raise ValueError("must be a whole fingerprint, 64 digits of 0-9 and a-f, as the log of the worker tells it")
@@ -53,6 +61,7 @@ Api = Literal["grpc", "tei", "http"]
 ChosenApis = Annotated[tuple[Api, ...], *LISTED, Field(min_length=1)]
 HostNames = Annotated[tuple[Annotated[str, AfterValidator(_host_name)], ...], *LISTED]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], *LISTED]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], *LISTED]
 Fingerprints = Annotated[tuple[Annotated[str, AfterValidator(_fingerprint)], ...], *LISTED]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
@@ -148,7 +157,16 @@ class FrontendSettings(ServiceSettings):
         _BOUNDS.slow_reads, description="Most requests that are arriving for over 10 ms, likewise."
     )
     max_streams: Count = Field(
-        _BOUNDS.streams, description="Most open streams (EmbedStream, and those of tei.v1), likewise."
+        _BOUNDS.streams,
+        description="Most open streams (EmbedStream, and those of tei.v1), likewise. One caller may have no more of "
+        "them than are left for others: alone half of them. A caller is an API key; without keys it is an address, "
+        "behind --trusted-proxy a selvage-key.",
+    )
+    trusted_proxy: Networks = Field(
+        (),
+        description="Address or network (10.0.0.7, 10.0.0.0/8) of a proxy that many callers come through. It may have "
+        "any number of connections, where other addresses have no more than are left for others, and its header "
+        "selvage-key tells callers apart. May be given several times, or once with commas between. Default: none.",
     )
     auto_truncate: bool = Field(
         False,

@@ -31,7 +31,7 @@ CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 """Codes that go-grpc-prometheus, which set the convention, spells irregularly."""
 FRONTEND_REASONS = (
     *("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds"),
-    *("quota", "unauthenticated", "draining", "deadline", "queue_seconds"),
+    *("quota", "share", "unauthenticated", "draining", "deadline", "queue_seconds"),
 )
 WORKER_REASONS = ("queued_tokens", "queue_seconds", "deadline")
 

@@ -11,6 +11,7 @@ import yaml
 
 from frontend_service.settings import FrontendSettings
 from gpu_worker.settings import WorkerSettings
+from shared.security.trusted_proxies import TrustedProxies
 from shared.server import probe
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 
@@ -126,6 +127,16 @@ def test_a_fingerprint_can_be_chosen(monkeypatch: pytest.MonkeyPatch, chosen: st
     assert value == "${FINGERPRINT:-}"
     monkeypatch.setenv("SELVAGE_FRONTEND_FINGERPRINT", chosen)
     assert FrontendSettings.read([]).fingerprint == tuple(filter(None, chosen.split(",")))
+
+
+def test_the_proxy_is_trusted_whatever_address_the_engine_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All private networks: frontends have no port outside of their own, and the proxy names each caller."""
+    variable = "SELVAGE_FRONTEND_TRUSTED_PROXY"
+    monkeypatch.setenv(variable, SERVICES["frontend"]["environment"][variable])
+    proxies = TrustedProxies(FrontendSettings.read([]).trusted_proxy)
+    assert all(address in proxies for address in ("172.18.0.5", "10.89.0.3", "192.168.16.2", "fd12::5"))
+    assert "8.8.8.8" not in proxies
+    assert "ports" not in SERVICES["frontend"]
 
 
 @pytest.mark.parametrize("name", ALL)
