@@ -25,8 +25,10 @@ CONNECTIONS = 4096
 """Most connections of a port."""
 OTHER_FILES = 512
 """Files that a process needs beside its connections: libraries, a link to each worker, pipes."""
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.1
 """Seconds between two looks: a port that one address has filled takes others again after that time."""
+FEW = 8
+"""Connections that every address may have: many callers with one or two each keep theirs, however full the port is."""
 OPEN_FILES = "/proc/self/fd"
 SINCE_SENT, SINCE_RECEIVED = 44, 52
 """Offsets in struct tcp_info (linux/tcp.h) of the milliseconds since data was last sent, and since it last came."""
@@ -56,13 +58,13 @@ def most_connections(ports: int) -> int:
 def too_many(held: Mapping[str, int], most: int, exempt: TrustedProxies = NO_PROXIES) -> dict[str, int]:
     """How many connections each address has too many. `held`: how many it has; `most`: how many all may have.
 
-    The address with the most gives first, until it has no more than are left. Addresses in `exempt` never give.
+    The address with the most gives first, until it has no more than are left, or FEW. Addresses in `exempt` never give.
     """
     left = most - sum(held.values())
     largest = [(-count, address) for address, count in held.items() if address not in exempt]
     heapq.heapify(largest)
     surplus: dict[str, int] = defaultdict(int)
-    while largest and -largest[0][0] > left:
+    while largest and -largest[0][0] > max(left, FEW):
         count, address = largest[0]
         heapq.heapreplace(largest, (count + 1, address))
         surplus[address] += 1
@@ -84,6 +86,7 @@ class ConnectionShares:
     def __init__(self, ports: Sequence[ServedPort], most: int, exempt: TrustedProxies = NO_PROXIES) -> None:
         """`most`: connections of each port; `exempt`: addresses without a share, such as those of proxies."""
         self._ports, self._most, self._exempt = ports, most, exempt
+        self._told: set[tuple[int, str]] = set()  # of the last look, so that one that goes on is logged once
 
     async def keep(self) -> None:
         """Ends what is too much, again and again. Never returns."""
@@ -99,7 +102,7 @@ class ConnectionShares:
 
         `busy`: the peers with calls in progress, by port.
         """
-        ended = 0
+        ended, before, self._told = 0, self._told, set()
         by_port: dict[int, dict[str, list[_OpenConnection]]] = defaultdict(lambda: defaultdict(list))
         for connection in _open_connections(busy.keys()):
             by_port[connection.port][connection.peer[0]].append(connection)
@@ -109,7 +112,9 @@ class ConnectionShares:
                 idle = [connection for connection in by_address[address] if connection.peer not in busy[port]]
                 idle.sort(key=lambda connection: -connection.idle_milliseconds)
                 ended += sum(connection.end() for connection in idle[:count])
-                log.warning("connections ended", port=port, address=address, held=held[address], too_many=count)
+                self._told.add((port, address))
+                if (port, address) not in before:
+                    log.warning("connections ended", port=port, address=address, held=held[address], too_many=count)
         return ended
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shared.security.trusted_proxies import TrustedProxies
 from shared.server import connections
 from shared.server.calls import Calls
-from shared.server.connections import CONNECTIONS, ConnectionShares, ServedPort, most_connections, too_many
+from shared.server.connections import CONNECTIONS, FEW, ConnectionShares, ServedPort, most_connections, too_many
 from shared.server.rpc import channel_options
 from shared.server.rpc.metadata import peer_of
 from shared.server.serving import Server
@@ -34,9 +34,9 @@ def test_afterwards_nobody_has_more_than_are_left(held: dict[str, int], most: in
     surplus = too_many(held, most)
     after = {address: count - surplus.get(address, 0) for address, count in held.items()}
     left = most - sum(after.values())
-    assert all(0 <= count <= max(left, 0) for count in after.values())
+    assert all(0 <= count <= max(left, FEW) for count in after.values())
     if surplus:
-        assert max(after.values()) + 1 > left - 1
+        assert max(after.values()) + 1 > max(left - 1, FEW)
     for address, count in surplus.items():
         assert count <= held[address]
         assert after[address] >= max(after.values()) - 1
@@ -46,6 +46,11 @@ def test_an_address_within_its_share_gives_nothing() -> None:
     assert too_many({"a": 2048}, 4096) == {}
     assert too_many({"a": 2049}, 4096) == {"a": 1}
     assert too_many({"a": 4087, "b": 9}, 4096) == {"a": 4087 - 2043}
+
+
+def test_an_address_with_few_keeps_them_however_full_the_port_is() -> None:
+    held = {str(number): 1 for number in range(5000)} | {"a": FEW, "b": FEW + 1}
+    assert too_many(held, 4096) == {"b": 1}
 
 
 def test_trusted_proxies_give_nothing() -> None:
@@ -147,8 +152,8 @@ async def test_idle_connections_of_one_address_are_ended_down_to_its_share() -> 
             other = await opened(port, 2, "127.0.0.2", sockets)
             busy = {port: {greedy[0].getsockname()}}
             shares = ConnectionShares((), MOST)
-            assert await asyncio.to_thread(shares.end_too_many, busy) == 7
-            await eventually(lambda: Counter(map(is_open, greedy)) == {True: 7, False: 7})
+            assert await asyncio.to_thread(shares.end_too_many, busy) == 14 - FEW
+            await eventually(lambda: Counter(map(is_open, greedy)) == {True: FEW, False: 14 - FEW})
             assert all(map(is_open, [greedy[0], *other]))
             assert await asyncio.to_thread(shares.end_too_many, busy) == 0
 
