@@ -31,6 +31,8 @@ LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
 SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
+EXPRESS_COST = 0.1
+"""Share of a full step's time that an express step before it may cost beyond its tokens' own part."""
 ObserveStep = Callable[[float, int, int], None]
 """A callback for every step that ended: its seconds, tokens and units."""
 
@@ -155,6 +157,8 @@ class Loop:
             backlogs=self._queue.backlogs(),
             turn=self._queue.largest_turn,
             busy=self._under_way.seconds_left(self._clock(), self._speed),
+            express=self._queue.express_tokens(self._budget, self._express_pays),
+            step=self._budget,
         )
 
     @property
@@ -194,7 +198,7 @@ class Loop:
 
     def plan_step(self) -> PlannedStep | None:
         """Takes the slices of the next step from the queue; None where all that waits must wait for room."""
-        units = self._queue.next_step(self._budget)
+        units = self._queue.next_step(self._budget, express_pays=self._express_pays)
         if not units:
             return None
         for job in units:
@@ -283,6 +287,10 @@ class Loop:
     def _speed(self) -> float:
         return self._pace.speed(self._budget)
 
+    def _express_pays(self, tokens: int) -> bool:
+        """Whether a step of these tokens alone costs little more than to compute them within a full step."""
+        return self._pace.extra_share(tokens, self._budget) <= EXPRESS_COST
+
     def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
         """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
         slices = launched.planned.slices
@@ -344,5 +352,5 @@ class Loop:
         self._pace.learn(launched.tokens, seconds)
         self._observe(seconds, launched.tokens, launched.planned.units)
         if self._step_seconds < inf:
-            tokens = int(self._pace.best * self._step_seconds)
+            tokens = int(self._pace.quick * self._step_seconds)
             self._budget = min(max(tokens, SMALLEST_BUDGET), self._step_tokens)
