@@ -27,6 +27,7 @@ ROUNDS = {
     "bulk": (3, 1),
     "overload": (1, 1),
     "long_work": (1, 1),
+    "tenants": (3, 1),
     "rankings": (1, 1),
     "beside": (2, 1),
 }
@@ -65,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
         add("--threads", type=int, default=2, help="of every side (default: %(default)s)")
         add("--rounds", type=int, default=rounds, help="each has every side once (default: %(default)s)")
         add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
-        add("--seconds", type=float, default=2.5, help="of a load in a round: services, overload (%(default)s)")
+        loads = "of a load in a round: services, overload, tenants (%(default)s)"
+        add("--seconds", type=float, default=2.5, help=loads)
         if name in SHAPED:
             add(
                 "--shape",

@@ -43,7 +43,7 @@ def mixed(server: Server, times: float, seconds: float) -> Figures:
             for name, peak in peaks.items()
         }
         measured = {name: load.result() for name, load in loads.items()}
-    figures = {}
+    figures: dict[str, float] = {}
     for name, found in measured.items():
         part, milliseconds = peaks[name]["requests/s"] / len(CLIENTS), deadlines[name] * 1e3
         figures |= {

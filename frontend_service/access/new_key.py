@@ -22,8 +22,8 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     secret = PREFIX + secrets.token_urlsafe(BYTES)
     entry = {"name": options.name, "sha256": hashed(secret), "priority": options.priority}
-    if options.requests_at_once is not None:
-        entry["requests_at_once"] = options.requests_at_once
+    limits = {"requests_at_once": options.requests_at_once, "streams_at_once": options.streams_at_once}
+    entry |= {name: limit for name, limit in limits.items() if limit is not None}
     print(f"The key of {options.name}, told only now: {secret}", file=sys.stderr)
     print("[[keys]]")
     for name, value in entry.items():
@@ -50,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COUNT",
         type=_count,
         help="most requests in progress (default: no limit)",
+    )
+    parser.add_argument(
+        "--streams-at-once",
+        metavar="COUNT",
+        type=_count,
+        help="most open streams (default: --requests-at-once)",
     )
     return parser
 

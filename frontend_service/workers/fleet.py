@@ -14,6 +14,7 @@ from frontend_service.workers import split_job
 from frontend_service.workers.addresses import REFRESH_SECONDS, addresses_of, host_of
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
+from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
@@ -49,13 +50,14 @@ class Fleet:
         message_threads: Executor,
         on_ready: Callable[[bool], Awaitable[None]],
         transport: WorkerTransport = PLAIN_TEXT,
+        pins: Pins = ANY_MODEL,
     ) -> None:
         """`targets`: HOST:PORT, or dns:///NAME:PORT with a worker at each address of the name.
 
         `message_threads`: where large messages are made and read. `on_ready` is called with whether any model is
-        served: at the start, and whenever that changes.
+        served: at the start, and whenever that changes. `pins`: the models that may be served.
         """
-        self._transport = transport
+        self._transport, self._pins = transport, pins
         self._targets, self._message_threads, self._on_ready = targets, message_threads, on_ready
         self._links: dict[str, WorkerLink] = {}  # by address
         self._attaching: dict[str, asyncio.Task[None]] = {}  # by address
@@ -78,6 +80,11 @@ class Fleet:
             if link.model is not None:
                 counts[link.model.card.id] += link.serving is not None
         return counts
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint that each model's id stands for in this frontend. May be read from another thread."""
+        return {name: model.card.fingerprint for name, model in self._served.items()}
 
     @property
     def waits(self) -> dict[str, float]:
@@ -231,7 +238,7 @@ class Fleet:
                 except (OSError, ValueError) as error:  # ValueError where the target holds no valid name
                     self._unresolved = f"{target} has no address: {error}"
             for address in set(hosts) - set(self._links):
-                link = WorkerLink(address, hosts[address], self._transport, self._message_threads, self._changed.set)
+                link = self._link_to(address, hosts[address])
                 self._links[address] = link
                 self._attaching[address] = asyncio.create_task(link.stay_attached())
             for address in set(self._links) - set(hosts):
@@ -240,6 +247,11 @@ class Fleet:
                     del self._links[address]
             self._changed.set()
             await asyncio.sleep(REFRESH_SECONDS)
+
+    def _link_to(self, address: str, host: str) -> WorkerLink:
+        return WorkerLink(
+            address, host, self._transport, self._message_threads, on_change=self._changed.set, pins=self._pins
+        )
 
     def _check_deadline(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
         """Raises Overloaded as `Estimate.check` does, and counts it."""

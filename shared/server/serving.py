@@ -15,6 +15,7 @@ from shared.codec.wire import check_entries
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.calls import Calls
+from shared.server.connections import CONNECTIONS, ServedPort
 from shared.server.rpc import server_options
 from shared.server.rpc.credentials import server_credentials
 from shared.server.rpc.interceptor import Interceptor, TellStatus, unchanged
@@ -43,18 +44,21 @@ class Server:
         tell: TellStatus = unchanged,
         tls: Fresh[Identity] | None = None,
         check_large: Callable[[bytes], None] = check_entries,
+        connections: int = CONNECTIONS,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other APIs; others as in `Interceptor`.
 
-        `tls`: the identity of the server; None for plain text.
+        `tls`: the identity of the server; None for plain text. `connections`: most at once.
         """
         self._tls = tls
         self._services = list(services)
         self._calls = calls
+        self._interceptor = Interceptor(calls, threads, rpcs, tell, check_large)
         self.grpc = grpc.aio.server(
-            interceptors=[Interceptor(calls, threads, rpcs, tell, check_large)],
-            options=server_options(connection_age=connection_age),
+            interceptors=[self._interceptor],
+            options=server_options(connection_age=connection_age, connections=connections),
         )
+        self._port = 0
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflect:
@@ -65,7 +69,7 @@ class Server:
     async def start(self, listen: str) -> None:
         """Binds and logs the address; ends the process with status 2 if that fails."""
         try:
-            port = self._bound(listen)
+            self._port = self._bound(listen)
         except RuntimeError:
             await self.stop()
             print(f"--listen = {listen!r}: the address cannot be bound", file=sys.stderr)
@@ -73,7 +77,12 @@ class Server:
         await self._health.set("", SERVING)
         await self.set_ready(False)
         await self.grpc.start()
-        log.info("listening", address=f"{listen.rpartition(':')[0]}:{port}")
+        log.info("listening", address=f"{listen.rpartition(':')[0]}:{self._port}")
+
+    @property
+    def served_port(self) -> ServedPort:
+        """The port, once it is bound."""
+        return ServedPort(port=self._port, busy=self._interceptor.busy_peers)
 
     def _bound(self, listen: str) -> int:
         if self._tls is None:
