@@ -20,7 +20,7 @@ ROUNDS = {
     "offline": (2, 2),
     "engine": (3, 1),
     "steps": (5, 1),
-    "pieces": (2, 1),
+    "pieces": (3, 1),
     "same_bits": (3, 1),
     "maxsim": (4, 1),
     "services": (3, 1),

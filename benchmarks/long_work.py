@@ -44,16 +44,16 @@ def mixed(server: Server, times: float, seconds: float) -> Figures:
         }
         measured = {name: load.result() for name, load in loads.items()}
     figures: dict[str, float] = {}
-    for name, found in measured.items():
+    for name, load_figures in measured.items():
         part, milliseconds = peaks[name]["requests/s"] / len(CLIENTS), deadlines[name] * 1e3
         figures |= {
-            f"{name}: goodput/s": found["goodput/s"],
-            f"{name}: goodput, % of its part of the peak": 100 * found["goodput/s"] / part,
+            f"{name}: goodput/s": load_figures["goodput/s"],
+            f"{name}: goodput, % of its part of the peak": 100 * load_figures["goodput/s"] / part,
             f"{name}: deadline ms": milliseconds,
-            **{f"{name}: {ending}/s": found.get(f"{ending}/s", 0.0) for ending in ("refused", "expired", "failed")},
+            **{f"{name}: {end}/s": load_figures.get(f"{end}/s", 0.0) for end in ("refused", "expired", "failed")},
         }
-        for quantile in ("p50", "p99") if "p99 ms" in found else ():  # where any was answered
-            time = found[f"{quantile} ms"]
+        for quantile in ("p50", "p99") if "p99 ms" in load_figures else ():  # where any was answered
+            time = load_figures[f"{quantile} ms"]
             figures |= {
                 f"{name}: {quantile} ms": time,
                 f"{name}: {quantile}, % of the deadline": 100 * time / milliseconds,

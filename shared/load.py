@@ -73,7 +73,8 @@ class Load:
     speed, 0 before the first step. `turn`: most tokens that a key is served in a row while others wait. `short`: jobs
     of fewer tokens are short. `draining`: the worker ends soon, no new jobs. `stalled`: why it computes nothing at the
     moment, empty if it does. `busy`: seconds until the steps under way end. `express`: most tokens of a job that goes
-    ahead of longer ones in a step of small jobs alone, after one of `step` tokens at most; 0 if none does.
+    ahead of longer ones in a step of small jobs alone, after one of `step` tokens at most; 0 if none does. `slowdowns`:
+    how many times longer than expected jobs take, by priority and whether they are long; 1 where none is told.
     """
 
     queued_tokens: int = 0
@@ -87,6 +88,7 @@ class Load:
     busy: float = 0.0
     express: int = 0
     step: int = 0
+    slowdowns: Mapping[tuple[Priority, bool], float] = field(default_factory=dict)
 
     def queue_tokens(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
         """Most tokens of its own and higher priorities that are served before a new job of `tokens`.
@@ -124,6 +126,10 @@ class Load:
         if not self.tokens_per_second:
             return 0.0
         return self.busy + self.queue_tokens(tokens, priority, key_tokens) / self.tokens_per_second
+
+    def slowdown(self, tokens: int, priority: Priority) -> float:
+        """How many times longer than expected jobs of that size and priority take lately; see `Estimate`."""
+        return self.slowdowns.get((priority, tokens >= self.short), 1.0)
 
     def _before_express(self, tokens: int, priority: Priority) -> float:
         """Most tokens that are served before an express step with a new job of `tokens`; infinite where it goes into

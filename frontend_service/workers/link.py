@@ -108,6 +108,10 @@ class WorkerLink:
         """Tokens that the worker recently computed in a second; 0 where unknown."""
         return 0.0 if self._stream is None else self._stream.load.tokens_per_second
 
+    def slowdown(self, tokens: int, priority: Priority) -> float:
+        """How many times longer than expected jobs of that size and priority take at the worker; 1 where unknown."""
+        return 1.0 if self._stream is None else self._stream.load.slowdown(tokens, priority)
+
     def compute_seconds(self, tokens: int) -> float:
         """Seconds that the worker takes for so many tokens; 0 where unknown."""
         return tokens / self.speed if self.speed else 0.0

@@ -20,6 +20,8 @@ def load_to_pb(load: Load) -> pb.Load:
     )
     for priority, backlog in load.backlogs.items():
         message.backlogs.add(priority=number(priority), keys=backlog.keys, tokens=backlog.tokens, jobs=backlog.jobs)
+    for (priority, is_long), factor in load.slowdowns.items():
+        message.slowdowns.add(priority=number(priority), long=is_long, factor=factor)
     return message
 
 
@@ -41,4 +43,9 @@ def load_from_pb(message: pb.Load) -> Load:
         busy=message.busy_seconds,
         express=message.express_tokens,
         step=message.step_tokens,
+        slowdowns={
+            (Priority(slowdown.priority), slowdown.long): slowdown.factor
+            for slowdown in message.slowdowns
+            if slowdown.priority in priorities
+        },
     )

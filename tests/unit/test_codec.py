@@ -189,9 +189,11 @@ def test_a_load_survives() -> None:
         "express": 8,
         "step": 512,
     }
-    load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs")  # type: ignore[arg-type]
+    slowdowns = {(Priority.BULK, True): 2.5, (Priority.BULK, False): 1.5}
+    load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs", slowdowns=slowdowns)  # type: ignore[arg-type]
     message = load_to_pb(load)
     message.backlogs.add(priority=77)  # type: ignore[arg-type]
+    message.slowdowns.add(priority=77, factor=2)  # type: ignore[arg-type]
     assert load_from_pb(message) == load
 
 
