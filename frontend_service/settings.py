@@ -176,13 +176,12 @@ class FrontendSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _http_is_served(self) -> Self:
-        """Serves HTTP where it has an address. Raises ValueError where settings for HTTP would do nothing."""
-        if "http_listen" in self.model_fields_set and "apis" not in self.model_fields_set:
+        """Serves HTTP where an address is set for it. Raises ValueError where the APIs leave it out."""
+        if "http_listen" in self.model_fields_set and "http" not in self.apis:
+            if "apis" in self.model_fields_set:
+                apis = ",".join(self.apis)
+                raise ValueError(f"--http-listen needs the HTTP API, and --apis is {apis}: add http to it")
             self.apis = (*self.apis, "http")
-        for field in ("http_listen", "http_host", "http_cors_origin"):
-            if field in self.model_fields_set and getattr(self, field) and "http" not in self.apis:
-                flag, apis = field.replace("_", "-"), ",".join(self.apis)
-                raise ValueError(f"--{flag} needs the HTTP API, and --apis is {apis}: add http to it")
         return self
 
     @model_validator(mode="after")

@@ -127,19 +127,10 @@ def test_an_address_for_http_turns_http_on() -> None:
     assert http_flags("--http-listen", "127.0.0.1:0", "--apis", "http") == ("http",)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--http-listen", "127.0.0.1:0", "--apis", "grpc"], "--http-listen needs the HTTP API, and --apis is grpc"),
-        (["--http-host", "box"], "--http-host needs the HTTP API, and --apis is grpc,tei"),
-        (["--http-cors-origin", "*"], "--http-cors-origin needs the HTTP API, and --apis is grpc,tei"),
-    ],
-)
-def test_settings_of_http_without_it_are_refused(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They would do nothing."""
-    assert refusal(FrontendSettings.read, arguments, capsys) == f"{told}: add http to it"
+def test_an_address_for_http_without_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the APIs were chosen, by a flag or by a variable."""
+    line = refusal(FrontendSettings.read, ["--http-listen", "127.0.0.1:0", "--apis", "grpc"], capsys)
+    assert line == "--http-listen needs the HTTP API, and --apis is grpc: add http to it"
 
 
 def test_the_two_processes_of_the_readme_open_http(monkeypatch: pytest.MonkeyPatch) -> None:
