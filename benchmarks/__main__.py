@@ -148,12 +148,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started, as Ctrl-C does
     flags = parser()
     arguments = flags.parse_args()
-    if arguments.name in ROUNDS:
-        measure(arguments)
-    elif arguments.name:
-        return int(import_module(COMMANDS[arguments.name]).main(arguments))
-    else:
-        flags.print_help()
+    try:
+        if arguments.name in ROUNDS:
+            measure(arguments)
+        elif arguments.name:
+            return int(import_module(COMMANDS[arguments.name]).main(arguments))
+        else:
+            flags.print_help()
+    except KeyboardInterrupt:  # what was started has been ended on the way here
+        return 130
     return 0
 
 

@@ -1,5 +1,10 @@
 """Composition root of the frontend: settings -> objects -> serve until SIGTERM."""
 
+from shared.command import begin
+
+if __name__ == "__main__":
+    begin("frontend")
+
 import asyncio
 import gc
 import sys

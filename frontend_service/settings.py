@@ -87,6 +87,7 @@ class FrontendSettings(ServiceSettings):
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, cli_prog_name="python -m frontend_service")
+    former_variables = frozenset({FORMER_VARIABLE})
 
     worker: Targets = Field(
         ("127.0.0.1:50061",),
@@ -105,7 +106,7 @@ class FrontendSettings(ServiceSettings):
         ("grpc", "tei"),
         description="APIs to serve, with commas between. grpc: selvage.v1, which has everything. tei: tei.v1, "
         "the gRPC contract of text-embeddings-inference, on the same port. http: JSON in the shapes of OpenAI, Cohere, "
-        "vLLM and text-embeddings-inference, on --http-listen.",
+        "vLLM and text-embeddings-inference, on --http-listen, which turns it on by itself where --apis is not set.",
     )
     api_keys: str = Field(
         "",
@@ -124,7 +125,10 @@ class FrontendSettings(ServiceSettings):
     worker_name: str = Field(
         "", description="The name in the workers' certificates. Default: the name or address in --worker."
     )
-    http_listen: Address = Field("127.0.0.1:8080", description="HOST:PORT for HTTP; port 0 takes a free one.")
+    http_listen: Address = Field(
+        "127.0.0.1:8080",
+        description="HOST:PORT for HTTP; port 0 takes a free one. Without --apis it adds the HTTP API to the others.",
+    )
     http_host: HostNames = Field(
         (),
         description="A host name that HTTP requests may be sent to, without a port. May be given several times, or "
@@ -202,6 +206,16 @@ class FrontendSettings(ServiceSettings):
     def read(cls, arguments: list[str]) -> Self:
         """See `ServiceSettings.read`; also accepts the former flag."""
         return super().read([FORMER_FLAG.sub("--apis", argument) for argument in arguments])
+
+    @model_validator(mode="after")
+    def _http_is_served(self) -> Self:
+        """Serves HTTP where an address is set for it. Raises ValueError where the APIs leave it out."""
+        if "http_listen" in self.model_fields_set and "http" not in self.apis:
+            if "apis" in self.model_fields_set:
+                apis = ",".join(self.apis)
+                raise ValueError(f"--http-listen needs the HTTP API, and --apis is {apis}: add http to it")
+            self.apis = (*self.apis, "http")
+        return self
 
     @model_validator(mode="after")
     def _link_is_whole(self) -> Self:

@@ -3,6 +3,11 @@
 The entry for the file of keys, which holds only the key's hash, is printed as well.
 """
 
+from shared.command import CommandParser, begin
+
+if __name__ == "__main__":
+    begin("frontend")
+
 import argparse
 import json
 import secrets
@@ -32,8 +37,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="python -m frontend_service.access.new_key",
         description="Makes an API key. The key is printed once, to standard error; the entry for the file that "
         "--api-keys names is printed to standard output, and holds only the key's hash: add it with >> keys.toml.",

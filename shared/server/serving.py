@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
@@ -14,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from shared.codec.wire import check_entries
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
+from shared.server.binding import refuse_address
 from shared.server.calls import Calls
 from shared.server.connections import CONNECTIONS, ServedPort
 from shared.server.rpc import server_options
@@ -72,8 +72,7 @@ class Server:
             self._port = self._bound(listen)
         except RuntimeError:
             await self.stop()
-            print(f"--listen = {listen!r}: the address cannot be bound", file=sys.stderr)
-            raise SystemExit(2) from None
+            refuse_address("--listen", listen)
         await self._health.set("", SERVING)
         await self.set_ready(False)
         await self.grpc.start()
@@ -120,8 +119,8 @@ class Server:
 
 
 async def until_told_to_stop() -> None:
-    """Waits for SIGTERM or SIGINT."""
-    signalled = asyncio.Event()
+    """Waits for SIGTERM or SIGINT; a second one ends the process at once, where `shared.command.begin` began it."""
+    signalled, before = asyncio.Event(), signal.getsignal(signal.SIGINT)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled.set)
@@ -129,5 +128,6 @@ async def until_told_to_stop() -> None:
         await signalled.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)  # a second one ends the process at once
+            loop.remove_signal_handler(number)
+        signal.signal(signal.SIGINT, before)
     log.info("draining")

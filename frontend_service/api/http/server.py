@@ -13,6 +13,7 @@ from frontend_service.api.http.connection import Connection
 from frontend_service.api.http.open_connections import OpenConnections
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
+from shared.server.binding import refuse_address
 from shared.server.connections import CONNECTIONS, ServedPort
 
 UNREAD_MILLISECONDS = 30_000
@@ -44,9 +45,8 @@ class HttpServer:
         host, _, port = listen.rpartition(":")
         try:
             listener = _bound(host.strip("[]"), int(port))
-        except OSError as error:
-            print(f"--http-listen = {listen!r}: the address cannot be bound: {error.strerror}", file=sys.stderr)
-            raise SystemExit(2) from None
+        except OSError:
+            refuse_address("--http-listen", listen)
         context = None if self._tls is None else _context(self._tls)
         self._listener = await asyncio.get_running_loop().create_server(
             lambda: Connection(self._app, self._connections),
