@@ -34,13 +34,18 @@ class Estimate:
         """Seconds until the job is complete, if no more come."""
         return self.wait + self.takes
 
+    @property
+    def slowed(self) -> float:
+        """Seconds until the job is complete, if as many come as lately."""
+        return self.seconds * self.slowdown
+
     def check(self, remaining: float | None, margin: float = MARGIN) -> None:
         """Compares the estimate with the seconds that the caller has left; None: no deadline.
 
         Raises Overloaded where other jobs would make the answer too late. A job that is late by its own size alone is
         tried, since the estimate may be wrong.
         """
-        end = self.seconds * self.slowdown
+        end = self.slowed
         if self.wait and remaining is not None and end > margin * remaining:
             alone = f"{self.takes:.1f} s, " if round(self.takes, 1) else ""
             raise Overloaded(

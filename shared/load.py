@@ -72,9 +72,10 @@ class Load:
     `queued_tokens`: tokens that wait. `queued_jobs`: jobs that wait or are being computed. `tokens_per_second`: recent
     speed, 0 before the first step. `turn`: most tokens that a key is served in a row while others wait. `short`: jobs
     of fewer tokens are short. `draining`: the worker ends soon, no new jobs. `stalled`: why it computes nothing at the
-    moment, empty if it does. `busy`: seconds until the steps under way end. `express`: most tokens of a job that goes
-    ahead of longer ones in a step of small jobs alone, after one of `step` tokens at most; 0 if none does. `slowdowns`:
-    how many times longer than expected jobs take, by priority and whether they are long; 1 where none is told.
+    moment, empty if it does. `busy`: seconds until the steps under way end. `express_tokens`: most tokens of a job that
+    goes ahead of longer ones in a step of small jobs alone, after one of `step_tokens` at most; 0 if none does.
+    `slowdowns`: how many times longer than expected jobs take, by priority and whether they are long; 1 where none is
+    told.
     """
 
     queued_tokens: int = 0
@@ -86,8 +87,8 @@ class Load:
     draining: bool = False
     stalled: str = ""
     busy: float = 0.0
-    express: int = 0
-    step: int = 0
+    express_tokens: int = 0
+    step_tokens: int = 0
     slowdowns: Mapping[tuple[Priority, bool], float] = field(default_factory=dict)
 
     def queue_tokens(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
@@ -134,10 +135,11 @@ class Load:
     def _before_express(self, tokens: int, priority: Priority) -> float:
         """Most tokens that are served before an express step with a new job of `tokens`; infinite where it goes into
         none, as small jobs do not while longer ones of a higher priority wait."""
-        longer = [
-            sum(backlog.jobs[bucket(self.express) :]) for other, backlog in self.backlogs.items() if other < priority
-        ]
-        return inf if tokens > self.express or any(longer) else self.step + self.turn
+        if not 0 < tokens <= self.express_tokens:
+            return inf
+        above = [backlog for other, backlog in self.backlogs.items() if other < priority]
+        longer = [sum(backlog.jobs[bucket(self.express_tokens) :]) for backlog in above]
+        return inf if any(longer) else self.step_tokens + self.turn
 
     def _above(self, priority: Priority) -> int:
         return sum(backlog.tokens for other, backlog in self.backlogs.items() if other < priority)

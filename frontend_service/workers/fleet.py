@@ -160,9 +160,12 @@ class Fleet:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         tokens = job.tokens.total
         waits = {link: link.wait(tokens, job.priority, job.key) for link in candidates}
-        best = min(candidates, key=lambda link: waits[link] + link.compute_seconds(tokens))
-        takes, slowdown = best.compute_seconds(tokens), best.slowdown(tokens, job.priority)
-        self._check_deadline(Estimate(wait=waits[best], takes=takes, slowdown=slowdown), job.remaining, MARGIN)
+        estimates = {
+            link: Estimate(wait=wait, takes=link.compute_seconds(tokens), slowdown=link.slowdown(tokens, job.priority))
+            for link, wait in waits.items()
+        }
+        best = min(candidates, key=lambda link: estimates[link].slowed)
+        self._check_deadline(estimates[best], job.remaining, MARGIN)
         queries = split_job.shared_queries(job)
         if queries is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
             return await _run_on(best, job, refusing, parts)
@@ -176,8 +179,7 @@ class Fleet:
         waits = {link: link.wait(1, terms.priority, terms.key) for link in serving}
         if waits:
             best = min(waits, key=waits.__getitem__)
-            estimate = Estimate(wait=waits[best], slowdown=best.slowdown(1, terms.priority))
-            self._check_deadline(estimate, terms.deadline.remaining(), UNREAD_MARGIN)
+            self._check_deadline(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
             self._check_queue(best, waits[best], terms)
 
     async def supervise(self) -> None:

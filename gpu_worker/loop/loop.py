@@ -16,13 +16,13 @@ from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
 from gpu_worker.loop.deadlines import Deadlines
 from gpu_worker.loop.interface import JobSlice, OpenJob, PartedJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries, silent
+from gpu_worker.loop.slowdowns import Slowdowns
 from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.room import Room
-from gpu_worker.queue.slowdowns import Slowdowns
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
 from shared.jobs import Job, JobResult
 from shared.load import SHORT, TURNS_PER_STEP, Load
@@ -101,6 +101,8 @@ class Loop:
     def cancel(self, identity: int) -> bool:
         """Drops a job without an outcome; False for an unknown one. Slices of it that are under way are computed."""
         cancelled = self._forget(identity)
+        if cancelled is not None:
+            self._learn_slowdown(cancelled, ended=False)  # frontends cancel what is late, before its deadline here
         self.cancelled_waiting += cancelled is not None and not cancelled.planned
         return cancelled is not None
 
@@ -156,9 +158,9 @@ class Loop:
             backlogs=self._queue.backlogs(),
             turn=self._queue.largest_turn,
             busy=self._under_way.seconds_left(self._clock(), self._budget.speed),
-            express=self._queue.express_tokens(self.budget, self._budget.express_pays),
-            step=self.budget,
-            slowdowns=self._slowdowns.factors(),
+            express_tokens=self._queue.express_tokens(self.budget, self._budget.express_pays),
+            step_tokens=self.budget,
+            slowdowns=self._slowdowns.factors(self._clock()),
         )
 
     @property
@@ -324,10 +326,17 @@ class Loop:
 
     def _end_job(self, identity: int, outcome: JobOutcome) -> EndedJob:
         unanswered = self._forget(identity)
-        if unanswered is not None and unanswered.expected and isinstance(outcome, JobResult | DeadlineExceeded):
-            kind = unanswered.job.priority, unanswered.cost >= SHORT
-            self._slowdowns.learn(kind, unanswered.expected, self._clock() - unanswered.submitted)
+        if unanswered is not None:
+            self._learn_slowdown(unanswered, ended=isinstance(outcome, JobResult))
         return EndedJob(id=identity, outcome=outcome)
+
+    def _learn_slowdown(self, unanswered: UnansweredJob, *, ended: bool) -> None:
+        """Learns how much longer than expected a job took: one with a result, or one that had no result by then."""
+        expected, now = unanswered.expected, self._clock()
+        taken = now - unanswered.submitted
+        if expected and (ended or taken > expected):
+            kind = unanswered.job.priority, unanswered.cost >= SHORT
+            self._slowdowns.learn(kind, expected=expected, taken=taken, now=now)
 
     def _forget(self, identity: int) -> UnansweredJob | None:
         """Drops all records of a job, and returns the one of it; None for an unknown job."""

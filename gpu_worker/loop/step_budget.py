@@ -2,12 +2,11 @@
 
 from math import inf
 
+from gpu_worker.queue.express import EXPRESS_COST
 from gpu_worker.queue.pace import Pace
 
 SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
-EXPRESS_COST = 0.1
-"""Share of a full step's time that an express step before it may cost beyond its tokens' own part."""
 
 
 class StepBudget:
@@ -29,7 +28,8 @@ class StepBudget:
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Learns from a step that ended how fast steps are, and how large the next one may be."""
-        self._pace.learn(tokens, seconds)
+        # Smaller steps are slower by the token: with many of them, full steps would become smaller too.
+        self._pace.learn(tokens, seconds, full=2 * tokens >= self.tokens)
         if self._step_seconds < inf:
             most = int(self._pace.quick * self._step_seconds)
             self.tokens = min(max(most, SMALLEST_BUDGET), self._step_tokens)

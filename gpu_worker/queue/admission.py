@@ -30,7 +30,8 @@ class QueueAdmission:
         self.refused: Counter[str] = Counter()
 
     def check_job(self, job: Job, cost: int, load: Load, *, of_key: int) -> float:
-        """Returns the seconds after which a job of `cost` tokens is done if no more come; 0 where unknown.
+        """Returns the seconds after which a job of `cost` tokens is done if no more come; 0 where unknown, and where
+        its own steps cost more than others can: where it is done within the time of a full step.
 
         `of_key`: tokens of its key that wait. Raises Overloaded for a job that may not wait.
         """
@@ -39,10 +40,8 @@ class QueueAdmission:
             wait = load.wait(cost, job.priority, of_key) if speed else 1.0
             message = f"{load.queued_tokens} tokens wait, this job has {cost}, the limit is {limits.queued_tokens}"
             raise self._refusal("queued_tokens", message, wait)
-        if not speed:
+        if not speed or not (load.queued_tokens or load.busy):
             return 0.0
-        if not (load.queued_tokens or load.busy):
-            return cost / speed
         wait = load.queue_seconds(cost, job.priority, of_key)
         if wait > LENIENCE * limits.queue_seconds:
             raise self._refusal("queue_seconds", queue_refusal(wait, limits.queue_seconds), wait)
@@ -53,7 +52,7 @@ class QueueAdmission:
         except Overloaded:
             self.refused["deadline"] += 1
             raise
-        return estimate.seconds
+        return estimate.seconds if estimate.seconds * speed >= load.step_tokens else 0.0
 
     def _refusal(self, reason: str, message: str, wait: float) -> Overloaded:
         self.refused[reason] += 1

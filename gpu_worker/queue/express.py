@@ -2,7 +2,7 @@
 
 A call of a few tokens whose step is filled up with pieces of a long text ends when these do. In a step of its own it
 ends at once, and the long text is held up by little: by what a small step costs beside its tokens. So small jobs go
-first, in at most every second step.
+first, in at most every second step. Those of a key that is ahead of its share wait for their turn.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +12,13 @@ from gpu_worker.queue.waiting_job import WaitingJob
 
 EXPRESS_SHARE = 4
 """An express step is at most this part of a step. A larger one would hold up others as a full step does."""
+EXPRESS_COST = 0.1
+"""Share of a full step's time that an express step before it may cost beyond its tokens' own part."""
+MOST_JOBS = 64
+"""Where more small jobs wait, there is no express step: they fill steps of their own."""
 Pays = Callable[[int], bool]
 """Whether an express step of so many tokens is worth its time."""
+Chosen = Sequence[tuple[PriorityClass, WaitingJob]]
 
 
 def never(tokens: int) -> bool:
@@ -24,32 +29,42 @@ def never(tokens: int) -> bool:
 class ExpressSteps:
     """Chooses the jobs of express steps among those of all classes."""
 
-    def __init__(self, classes: Iterable[PriorityClass], quantum: int) -> None:
-        """`classes`: the highest first. `quantum`: tokens of a turn; a small job has at most so many."""
-        self._classes, self._quantum = list(classes), quantum
-        self._latest = False  # whether the latest step was one
+    def __init__(self, classes: Iterable[PriorityClass], small: int) -> None:
+        """`classes`: the highest first. `small`: most tokens of a small job, at most a turn."""
+        self._classes, self._small = list(classes), small
+        self._was_express = False
 
-    def tokens_left(self, budget: int, pays: Pays) -> int:
-        """Most tokens that another small job may have to be in the next express step; 0 where there is none. `budget`:
-        tokens of a full step."""
-        tokens = sum([priority_class.small_tokens for priority_class in self._classes])
-        return max(0, self._most(budget) - tokens) if pays(max(1, tokens)) else 0
-
-    def next_jobs(self, budget: int, pays: Pays) -> Sequence[tuple[PriorityClass, WaitingJob]]:
+    def next_jobs(self, budget: int, pays: Pays) -> Chosen:
         """The jobs of the next step, with their classes, if it is an express step: all small ones, if these are few,
         if others wait, and if the step before was none. `budget`: tokens of a full step.
 
         A class below one where others wait is left out, whatever its small jobs are.
         """
-        classes, others = list[PriorityClass](), False
-        for priority_class in self._classes:
-            classes.append(priority_class)
-            if others := priority_class.tokens > priority_class.small_tokens:
+        chosen, others = list[tuple[PriorityClass, WaitingJob]](), False
+        for priority_class in self._classes if not self._was_express else ():
+            jobs = self._small_jobs(priority_class, budget)
+            chosen += [(priority_class, job) for job in jobs]
+            if others := priority_class.tokens > sum(job.tokens for job in jobs):
                 break
-        tokens = sum([priority_class.small_tokens for priority_class in classes])
-        self._latest = others and not self._latest and 0 < tokens <= self._most(budget) and pays(tokens)
-        chosen = classes if self._latest else ()
-        return [(priority_class, job) for priority_class in chosen for job in priority_class.small.values()]
+        tokens = sum(job.tokens for _, job in chosen)
+        self._was_express = others and 0 < tokens <= self._most(budget) and pays(tokens)
+        return chosen if self._was_express else ()
+
+    def tokens_left(self, budget: int, pays: Pays) -> int:
+        """Most tokens that another small job may have to be in the next express step; 0 where there is none. `budget`:
+        tokens of a full step."""
+        waiting = sum(job.tokens for each in self._classes for job in self._small_jobs(each, budget))
+        size = self._most(budget)
+        while size > waiting and not pays(size):
+            size //= 2
+        return max(0, size - waiting)
+
+    def _small_jobs(self, priority_class: PriorityClass, budget: int) -> Sequence[WaitingJob]:
+        """The small jobs of a class that may go ahead; none where too many wait."""
+        if len(priority_class.small) > MOST_JOBS:
+            return ()
+        most = self._most(budget)
+        return [job for job in priority_class.small.values() if job.tokens <= most and not priority_class.is_ahead(job)]
 
     def _most(self, budget: int) -> int:
-        return min(self._quantum, budget // EXPRESS_SHARE)
+        return min(self._small, budget // EXPRESS_SHARE)

@@ -50,10 +50,11 @@ J = TypeVar("J")
 class FairQueue(Generic[J]):
     """The units of all jobs that wait, with their costs in tokens. A job is any hashable object."""
 
-    def __init__(self, *, quantum: int, short: int = SHORT, room: float = inf) -> None:
+    def __init__(self, *, quantum: int, short: int = SHORT, room: float = inf, chunk: float = inf) -> None:
         """`quantum`: tokens that a key, or a long job, is served in a row while others wait; a unit may be larger.
 
-        `short`: jobs of fewer tokens than this are short. `room`: tokens that the device can keep.
+        `short`: jobs of fewer tokens than this are short. `room`: tokens that the device can keep. `chunk`: most tokens
+        of a sequence that needs no room.
         """
         self.room: Room[J] = Room(room)
         self._quantum, self._short = quantum, short
@@ -66,7 +67,7 @@ class FairQueue(Generic[J]):
         self._virtual_time = 0.0
         self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
         self._largest_units = SizeCounts()  # the largest unit of each job
-        self._express = ExpressSteps(self._classes.values(), quantum)
+        self._express = ExpressSteps(self._classes.values(), int(min(quantum, chunk)))
 
     def add_job(
         self,

@@ -27,11 +27,11 @@ class Pace:
         self._steps = 0
         self._latest: deque[float] = deque(maxlen=LATEST)  # speeds of sizeable steps
 
-    def learn(self, tokens: int, seconds: float) -> None:
-        """Learns from a step of so many tokens that took so long."""
+    def learn(self, tokens: int, seconds: float, *, full: bool = True) -> None:
+        """Learns from a step of so many tokens that took so long. `full`: whether it shows how fast steps can be."""
         size, speed = tokens.bit_length(), tokens / max(seconds, 1e-6)
         self._speeds[size] = MEAN_WEIGHT * self._speeds.get(size, speed) + (1 - MEAN_WEIGHT) * speed
-        if tokens >= SIZEABLE:
+        if full and tokens >= SIZEABLE:
             self._latest.append(speed)
         self._steps += 1
         self._learned[size] = self._steps
@@ -44,16 +44,26 @@ class Pace:
         known either, it is the lowest speed of larger ones.
         """
         size = tokens.bit_length()
-        if size in self._speeds and self._steps - self._learned[size] < FRESH_STEPS:
+        if self._is_fresh(tokens):
             return self._speeds[size]
         smaller = [speed for other, speed in self._speeds.items() if other <= size]
         return max(smaller) if smaller else min(self._speeds.values(), default=0.0)
 
+    def _is_fresh(self, tokens: int) -> bool:
+        """Whether a step of that size ended lately."""
+        size = tokens.bit_length()
+        return size in self._speeds and self._steps - self._learned[size] < FRESH_STEPS
+
     def extra_share(self, tokens: int, step: int) -> float:
         """Tells what a step of `tokens` costs beside a step of `step` tokens, beyond what it costs to have them in that
-        one: a share of the large step's time; infinite before the first step."""
-        alone = self.speed(tokens)
-        return tokens / step * (self.speed(step) / alone - 1) if alone else inf
+        one: a share of the large step's time.
+
+        Infinite before the first step. 0 where no step of that size ended lately, so that it is tried: a single slow
+        one must not rule the size out for ever.
+        """
+        if not self._speeds:
+            return inf
+        return tokens / step * (self.speed(step) / self.speed(tokens) - 1) if self._is_fresh(tokens) else 0.0
 
     @property
     def quick(self) -> float:

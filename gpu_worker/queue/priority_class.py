@@ -30,14 +30,13 @@ class PriorityClass:
 
     `weight`: its share among the classes. `quantum`: tokens of one turn of a key. `tokens`: tokens that wait and may be
     served. `tag`: its virtual time, in tokens / weight. `line`: its jobs that stand in line for room. `small`: its
-    jobs of at most a turn, by arrival, `small_tokens` in all.
+    jobs of at most a turn, by arrival.
     """
 
     weight: int
     quantum: int
     tokens: int = 0
     tag: float = 0.0
-    small_tokens: int = 0
     small: dict[int, WaitingJob] = field(init=False, default_factory=dict)
     line: LineCounts = field(init=False, default_factory=LineCounts)
     keys: Flows[Key] = field(init=False)
@@ -80,7 +79,6 @@ class PriorityClass:
         key.tokens += job.tokens
         if job.tokens <= self.quantum and not job.room:
             self.small[job.arrival] = job
-            self.small_tokens += job.tokens
         self.reorder(key)
 
     def leave(self, job: WaitingJob) -> None:
@@ -90,13 +88,16 @@ class PriorityClass:
         self._sizes.remove_job(job.tokens)
         self.tokens -= job.tokens
         key.tokens -= job.tokens
-        if self.small.pop(job.arrival, None) is not None:
-            self.small_tokens -= job.tokens
+        self.small.pop(job.arrival, None)
         if key.jobs.waiting:
             self.reorder(key)
         else:
             self.keys.leave(key)
             self._remember(key)
+
+    def is_ahead(self, job: WaitingJob) -> bool:
+        """Whether a waiting job's key was served more than a turn beyond its share."""
+        return self._keys_by_name[job.key].tag > self.keys.time + self.quantum
 
     def serve_small(self, job: WaitingJob) -> None:
         """Serves all that waits of a job out of its turn. Its key and its lane are charged as in a turn."""
@@ -115,10 +116,8 @@ class PriorityClass:
             self._sizes.add_job(job.tokens)
         self.tokens -= cost
         key.tokens -= cost
-        if job.arrival in self.small:
-            self.small_tokens -= cost
-            if done:
-                del self.small[job.arrival]
+        if done:
+            self.small.pop(job.arrival, None)
         key.jobs.serve(job, cost, filling=filling, done=done)
         self.keys.serve(key, cost, filling=filling, done=not key.jobs.waiting)
         if key.jobs.waiting:

@@ -15,8 +15,8 @@ def load_to_pb(load: Load) -> pb.Load:
         stalled=load.stalled,
         turn=load.turn,
         busy_seconds=load.busy,
-        express_tokens=load.express,
-        step_tokens=load.step,
+        express_tokens=load.express_tokens,
+        step_tokens=load.step_tokens,
     )
     for priority, backlog in load.backlogs.items():
         message.backlogs.add(priority=number(priority), keys=backlog.keys, tokens=backlog.tokens, jobs=backlog.jobs)
@@ -41,8 +41,8 @@ def load_from_pb(message: pb.Load) -> Load:
         stalled=message.stalled,
         turn=message.turn,
         busy=message.busy_seconds,
-        express=message.express_tokens,
-        step=message.step_tokens,
+        express_tokens=message.express_tokens,
+        step_tokens=message.step_tokens,
         slowdowns={
             (Priority(slowdown.priority), slowdown.long): slowdown.factor
             for slowdown in message.slowdowns

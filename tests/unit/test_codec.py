@@ -186,8 +186,8 @@ def test_a_load_survives() -> None:
         "tokens_per_second": 2.5,
         "turn": 64,
         "busy": 0.5,
-        "express": 8,
-        "step": 512,
+        "express_tokens": 8,
+        "step_tokens": 512,
     }
     slowdowns = {(Priority.BULK, True): 2.5, (Priority.BULK, False): 1.5}
     load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs", slowdowns=slowdowns)  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ def load_of(queue: FairQueue[int], turn: int, short: int = SHORT, step: int = 0,
         backlogs=queue.backlogs(),
         turn=turn,
         short=short,
-        express=queue.express_tokens(step, pays),
-        step=step,
+        express_tokens=queue.express_tokens(step, pays),
+        step_tokens=step,
     )
 
 
@@ -91,14 +91,14 @@ def test_a_small_job_is_told_to_go_ahead_of_long_work() -> None:
     for job in range(10):
         queue.add_job(job, [100] * 40)
     load = load_of(queue, 256, step=2048, pays=lambda tokens: True)
-    assert load.express == 256
+    assert load.express_tokens == 256
     for told in (load.queue_tokens, load.tokens_ahead):
         assert told(256, Priority.DEFAULT, 40_000) == 2048 + 256
         assert told(257, Priority.DEFAULT, 40_000) == 40_000
         assert told(16, Priority.BULK) == 40_000
     queue.add_job(10, [200])
-    assert load_of(queue, 256, step=2048, pays=lambda tokens: True).express == 56
-    assert load_of(queue, 256, step=2048).express == 0
+    assert load_of(queue, 256, step=2048, pays=lambda tokens: True).express_tokens == 56
+    assert load_of(queue, 256, step=2048).express_tokens == 0
 
 
 def test_lower_classes_count_by_their_share_only() -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from gpu_worker.queue.express import MOST_JOBS, never
 from gpu_worker.queue.fair_queue import FairQueue
 from shared.jobs import Priority
 from support.synchronous_engine import job
@@ -52,13 +53,34 @@ def test_a_job_of_more_than_a_turn_is_not_small(costs: list[int]) -> None:
     assert 0 in queue.next_step(256, express_pays=always)
 
 
-@pytest.mark.parametrize(("budget", "count"), [(256, 3), (64, 2)])
-def test_too_many_small_jobs_share_a_step_with_others(budget: int, count: int) -> None:
-    """More than a turn in all, or than a quarter of a step."""
-    queue = with_long_job()
-    for each in range(1, count + 1):
-        queue.add_job(each, [12])
+@pytest.mark.parametrize(("budget", "costs"), [(256, [12] * 3), (64, [12] * 2), (512, [1] * 65)])
+def test_too_many_small_jobs_share_a_step_with_others(budget: int, costs: list[int]) -> None:
+    """More than a turn in all, than a quarter of a step, or than the most jobs."""
+    queue = FairQueue[int](quantum=128 if len(costs) > MOST_JOBS else 32, short=64)
+    queue.add_job(0, [16] * 100)
+    for number, cost in enumerate(costs, 1):
+        queue.add_job(number, [cost])
     assert 0 in queue.next_step(budget, express_pays=always)
+
+
+def test_a_larger_one_leaves_the_smaller_ones_their_step() -> None:
+    """A job of 20 tokens fits into no quarter of this step; one of 16 does."""
+    queue = with_long_job()
+    queue.add_job(1, [20])
+    queue.add_job(2, [16])
+    assert queue.next_step(64, express_pays=always) == {2: range(1)}
+
+
+def test_what_is_told_is_what_would_pay() -> None:
+    """And no more than what is left beside the small jobs that wait."""
+    queue = with_long_job()
+    assert queue.express_tokens(256, always) == 32
+    assert queue.express_tokens(256, lambda tokens: tokens <= 16) == 16
+    assert queue.express_tokens(256, never) == 0
+    queue.add_job(1, [10])
+    assert queue.express_tokens(256, always) == 22
+    assert queue.express_tokens(256, lambda tokens: tokens <= 8) == 0
+    assert FairQueue[int](quantum=32, chunk=20).express_tokens(256, always) == 20
 
 
 def test_what_does_not_pay_shares_a_step() -> None:
@@ -93,16 +115,27 @@ def test_small_jobs_of_a_higher_class_go_with_those_of_the_class_that_waits() ->
     assert set(queue.next_step(256, express_pays=always)) == {1 + INTERACTIVE, 1 + DEFAULT}
 
 
-def test_who_is_served_out_of_turn_pays_for_it() -> None:
-    """A key with a stream of small jobs and a key with a long one are served alike."""
-    queue, served = FairQueue[int](quantum=32), Counter[bool]()
-    queue.add_job(0, [16] * 4000, key="long")
-    for each in range(1, 1000):
-        while queue.tokens_of_key(DEFAULT, "small") < 400:
-            queue.add_job(len(queue._jobs) + 10_000 * each, [16], key="small")
-        for number, units in queue.next_step(128, express_pays=always).items():
-            served[number == 0] += 16 * len(units)
-    assert served[True] == pytest.approx(served[False], rel=0.02)
+@pytest.mark.parametrize("keys", [2, 19])
+def test_who_is_served_out_of_turn_pays_for_it_and_gets_its_turns(keys: int) -> None:
+    """A key whose small jobs are more than its share gets no more than others, and its long job is not left out."""
+    queue, served, expressed = FairQueue[int](quantum=256), Counter[str](), 0
+    for number in range(1, keys):
+        queue.add_job(number, [128] * 100_000, key=f"other {number}")
+    queue.add_job(0, [128] * 100_000, key="own")
+    small = 1000
+    for _ in range(2000):
+        if small not in queue._jobs:
+            small += 1
+            queue.add_job(small, [100], key="own")
+        chosen = queue.next_step(2048, express_pays=always)
+        expressed += set(chosen) == {small}
+        for number, units in chosen.items():
+            tokens = 100 if number >= 1000 else 128 * len(units)
+            served["own" if number == 0 or number >= 1000 else "others"] += tokens
+        served["own, long"] += 128 * len(chosen.get(0, ()))
+    assert expressed > 100
+    assert served["own"] == pytest.approx(served["others"] / (keys - 1), rel=0.1)
+    assert served["own, long"] > 0
 
 
 @pytest.mark.parametrize(("overhead", "alone"), [(0.01, True), (0.5, False)])

@@ -1,7 +1,6 @@
 """What the loop does by its clock: whom it refuses, how large steps are, and what it tells of them."""
 
 from collections.abc import Callable, Sequence
-from itertools import count
 
 import pytest
 
@@ -10,22 +9,19 @@ from gpu_worker.loop.interface import JobSlice
 from gpu_worker.loop.loop import Loop
 from shared.errors import DeadlineExceeded, Internal, Overloaded
 from shared.jobs import JobResult, Priority
-from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
+from support.synchronous_engine import FakeFlight, job, shown
 from support.timed_device import Device
 
 
 def test_waiting_behind_the_older_step_is_no_computing() -> None:
     """Times and speed count from when the device was free."""
-    seconds = count()
-    loop = Loop(FakeEngine(), step_tokens=100, queued_tokens=1000, clock=lambda: float(next(seconds)))
+    loop = Device(speed=100.0).loop()
     for each in (1, 2, 3):
         loop.submit(job(each, 100))
     outcomes = [answer.outcome for answer in loop.until_idle()]
     assert all(isinstance(outcome, JobResult) for outcome in outcomes)
-    spans = [outcome.compute for outcome in outcomes if isinstance(outcome, JobResult)]
-    waits = [outcome.queue for outcome in outcomes if isinstance(outcome, JobResult)]
-    assert waits == sorted(waits)
-    assert max(spans[1:]) <= spans[0]
+    times = [(outcome.queue, outcome.compute) for outcome in outcomes if isinstance(outcome, JobResult)]
+    assert times == [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0)]
 
 
 def test_a_job_that_would_be_late_is_refused() -> None:

@@ -36,6 +36,9 @@ def test_what_a_small_step_costs_is_told_in_full_steps() -> None:
     assert pace.extra_share(10, 1000) == 0  # by all that is known
     pace.learn(10, 0.03)
     assert pace.extra_share(10, 1000) == pytest.approx(0.05)
+    for _ in range(FRESH_STEPS):
+        pace.learn(1000, 0.5)
+    assert pace.extra_share(10, 1000) == 0  # once may have been chance: it is tried again
 
 
 def test_what_looks_fast_for_once_is_no_measure() -> None:
@@ -49,6 +52,7 @@ def test_what_looks_fast_for_once_is_no_measure() -> None:
     assert pace.quick == 512
     for _ in range(100):
         pace.learn(256, 2.0)
+        pace.learn(150, 0.01, full=False)
     for _ in range(100):
         pace.learn(256, 0.5)
     assert pace.quick == 512
