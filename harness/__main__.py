@@ -36,7 +36,7 @@ if __name__ == "__main__":
         print(failed, file=sys.stderr)
         if "cannot be bound" in str(failed):  # the line has the flag of the service, this command has others
             print(
-                "Here they are --worker, --frontend and --http; make serve takes WORKER=, FRONTEND= and HTTP=.",
+                "This command has --worker, --frontend and --http (make serve: WORKER=, FRONTEND=, HTTP=).",
                 file=sys.stderr,
             )
         raise SystemExit(1) from None

@@ -18,10 +18,11 @@ ADVICE = {
 def refuse_address(flag: str, listen: str) -> NoReturn:
     """Ends the process with status 2 and a line, because `listen`, the HOST:PORT of a flag, could not be bound."""
     error = _error_of_binding(listen)
-    why = [f"{flag} = {listen!r}: the address cannot be bound"]
+    line = f"{flag} = {listen!r}: the address cannot be bound"
     if error:
-        why += [str(error.strerror), ADVICE.get(error.errno or 0, "").format(flag=flag)]
-    print(": ".join(filter(None, why)), file=sys.stderr)
+        advice = ADVICE.get(error.errno or 0, "").format(flag=flag)
+        line += f": {error.strerror}{'; ' if advice else ''}{advice}"
+    print(line, file=sys.stderr)
     raise SystemExit(USAGE)
 
 

@@ -120,4 +120,4 @@ async def test_an_address_that_is_taken_stops_the_start(pair: Stack, nursery: Nu
     _, errors = await process.communicate()
     assert process.returncode == 2
     (told,) = errors.decode().splitlines()
-    assert told.startswith(f"--metrics = '{line['address']}': the address cannot be bound: Address already in use: ")
+    assert told.startswith(f"--metrics = '{line['address']}': the address cannot be bound: Address already in use; ")

@@ -56,7 +56,7 @@ async def test_a_port_that_is_taken_is_told(
     with pytest.raises(SystemExit) as ended:
         await start(taken)
     assert ended.value.code == 2
-    told = f"{flag} = '{taken}': the address cannot be bound: Address already in use: {ADVICE}{flag}\n"
+    told = f"{flag} = '{taken}': the address cannot be bound: Address already in use; {ADVICE}{flag}\n"
     assert capsys.readouterr().err == told
 
 
@@ -65,11 +65,11 @@ async def test_a_port_that_is_taken_is_told(
     [
         (
             OSError(errno.EACCES, "No"),
-            ": No: ports below 1024 are for root alone: name a higher one by --listen",
+            ": No; ports below 1024 are for root alone: name a higher one by --listen",
         ),
         (
             OSError(errno.EADDRNOTAVAIL, "Not here"),
-            ": Not here: this machine has no such address: name one that it has by --listen, or 0.0.0.0 for all",
+            ": Not here; this machine has no such address: name one that it has by --listen, or 0.0.0.0 for all",
         ),
         (socket.gaierror(socket.EAI_NONAME, "No such name"), ": No such name"),
         (None, ""),

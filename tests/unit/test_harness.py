@@ -28,7 +28,10 @@ def test_workers_without_devices_share_what_is_said() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("harness", "Here they are --worker, --frontend and --http; make serve takes WORKER=, FRONTEND= and HTTP=.\n"),
+        (
+            "harness",
+            "This command has --worker, --frontend and --http (make serve: WORKER=, FRONTEND=, HTTP=).\n",
+        ),
         ("demo", ""),
     ],
 )
