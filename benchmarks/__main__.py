@@ -20,12 +20,14 @@ ROUNDS = {
     "offline": (2, 2),
     "engine": (3, 1),
     "steps": (5, 1),
-    "pieces": (2, 1),
+    "pieces": (3, 1),
     "same_bits": (3, 1),
     "maxsim": (4, 1),
     "services": (3, 1),
     "bulk": (3, 1),
     "overload": (1, 1),
+    "long_work": (1, 1),
+    "tenants": (3, 1),
     "rankings": (1, 1),
     "beside": (2, 1),
 }
@@ -64,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
         add("--threads", type=int, default=2, help="of every side (default: %(default)s)")
         add("--rounds", type=int, default=rounds, help="each has every side once (default: %(default)s)")
         add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
-        add("--seconds", type=float, default=2.5, help="of a load in a round: services, overload (%(default)s)")
+        loads = "of a load in a round: services, overload, tenants (%(default)s)"
+        add("--seconds", type=float, default=2.5, help=loads)
         if name in SHAPED:
             add(
                 "--shape",
@@ -145,12 +148,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started, as Ctrl-C does
     flags = parser()
     arguments = flags.parse_args()
-    if arguments.name in ROUNDS:
-        measure(arguments)
-    elif arguments.name:
-        return int(import_module(COMMANDS[arguments.name]).main(arguments))
-    else:
-        flags.print_help()
+    try:
+        if arguments.name in ROUNDS:
+            measure(arguments)
+        elif arguments.name:
+            return int(import_module(COMMANDS[arguments.name]).main(arguments))
+        else:
+            flags.print_help()
+    except KeyboardInterrupt:  # what was started has been ended on the way here
+        return 130
     return 0
 
 

@@ -3,9 +3,11 @@
 The peak is what 64 callers that wait for their answers get. Then 1.2, 1.5 and 3 times as many requests a second come,
 whatever the answers do, each with a deadline of 2 s, or of four times the peak's median where that is more. Goodput
 counts answers within it. All on the same cores, clients included, so refusing takes from computing. The peak is
-measured right before and right after each of these: a machine's speed changes within minutes.
+measured right before and right after each of these: a machine's speed changes within minutes. What refusals and the
+clients leave of the processor is told, and what share of that the answers in time make use of.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -36,7 +38,22 @@ def overload(server: Server, workload: str, times: float, seconds: float, *, tim
         "of the peak, %": 100 * figures["goodput/s" if timed else "requests/s"] / most,
     }
     expired = {"expired, % of accepted": 100 * figures.get("expired/s", 0.0) / accepted} if accepted else {}
-    return {**figures, **shares, **expired}
+    return {**figures, **shares, **expired, **left(figures, before)}
+
+
+def left(figures: Figures, peak: Figures) -> Figures:
+    """Computes what share of the processor clients and frontend took, and what share of the rest goodput made use of.
+
+    At the peak an answer takes so many CPU seconds of the worker; the rest is enough for so many answers a second.
+    """
+    milliseconds = 1e3 * len(os.sched_getaffinity(0))
+    taken = figures["requests/s"] * sum(figures[f"{name}: CPU ms/request"] for name in ("clients", "frontend"))
+    possible = (milliseconds - taken) / peak["worker: CPU ms/request"]
+    answered = figures.get("goodput/s", figures["requests/s"])
+    return {
+        "clients and frontend, % of the processor": 100 * taken / milliseconds,
+        "goodput, % of what they leave": 100 * answered / possible,
+    }
 
 
 @contextmanager

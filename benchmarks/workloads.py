@@ -114,6 +114,15 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
         texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
         rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
+        rerank("100-documents", "a query and 100 documents of 64 tokens", ((QUERY, *(64,) * 100),) * 16, 4),
+        Workload(
+            name="22-megabytes",
+            says="token vectors of 56 texts of 254 tokens",
+            model=MINILM,
+            kind="tokens",
+            requests=((254,) * 56,) * 8,
+            in_flight=(4,),
+        ),
         rerank("big-rerank", f"a query and {documents} documents of 256 tokens", ((QUERY, *(256,) * documents),), 1),
         Workload(
             name="instruct-burst",

@@ -1,6 +1,11 @@
 """Starts one worker and two frontends, shows the model card, embeds, reranks, prints tables, and stops."""
 
-import argparse
+from shared.command import CommandParser, begin
+
+if __name__ == "__main__":
+    begin("demo")
+
+import sys
 import time
 from typing import Any
 
@@ -8,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from demo.passages import PASSAGES, QUERIES
+from harness.member import MemberFailed
 from harness.running import run
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
@@ -92,6 +98,10 @@ async def main(model: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser = CommandParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--model", default="minilm", help="what the worker serves (default: minilm)")
-    run(main(parser.parse_args().model))
+    try:
+        run(main(parser.parse_args().model))
+    except MemberFailed as failed:
+        print(failed, file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,5 +1,10 @@
 """Composition root of the frontend: settings -> objects -> serve until SIGTERM."""
 
+from shared.command import begin
+
+if __name__ == "__main__":
+    begin("frontend")
+
 import asyncio
 import gc
 import sys
@@ -20,6 +25,7 @@ from frontend_service.application.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
+from frontend_service.workers.pins import Pins
 from frontend_service.workers.transport import WorkerTransport
 from shared.caller import Caller
 from shared.memory import give_back_large_blocks
@@ -27,11 +33,14 @@ from shared.security import guards
 from shared.security.link_secret import LinkSecret
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity, is_loopback
+from shared.security.trusted_proxies import TrustedProxies
 from shared.server.admission import Admission
 from shared.server.calls import Calls
+from shared.server.connections import ConnectionShares, most_connections
 from shared.server.serving import Server, until_told_to_stop
 from shared.telemetry import logs, observers
 from shared.telemetry.figures import FrontendFigures
+from shared.together import either
 
 if TYPE_CHECKING:  # their libraries are imported only where metrics or traces are asked for
     from shared.telemetry.metrics import FrontendMetrics, Page
@@ -46,17 +55,20 @@ async def main(settings: FrontendSettings) -> None:
     page = observers.page(settings, shown="http" in settings.apis)
     spans = observers.spans(settings, "selvage-frontend")
     metrics = page.frontend() if page else None
-    callers = CallerChecks(keys=api_keys_of(settings), tls=guards.tls_of(settings))
+    callers = CallerChecks(
+        keys=api_keys_of(settings), tls=guards.tls_of(settings), proxies=TrustedProxies(settings.trusted_proxy)
+    )
+    connections = most_connections(ports=2)
     calls = _calls(settings, callers, spans)
     apis = EnabledApis(settings.apis)
-    server = _server(settings, calls, apis, message_threads, callers, page)
+    server = _server(settings, calls, apis, message_threads, callers, page, connections)
     transport = worker_transport(settings, guards.link_secret_of(settings))
-    fleet = Fleet(settings.worker, message_threads, server.set_ready, transport)
+    fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, Pins(settings.fingerprint))
     pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=calls.admission.reserve)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
     frontend = Frontend(pipeline, calls, tell_times, settings.thread_count)
     apis.register(frontend, server.grpc)
-    http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
+    http = _http(settings, frontend, callers, page, metrics, connections) if page and metrics else None
     calls.check = _deadline_check(calls, fleet, apis, http)
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
@@ -67,7 +79,9 @@ async def main(settings: FrontendSettings) -> None:
     if http:
         guards.warn_if_open(settings.http_listen, callers.by_flag(settings))
         await http.start(settings.http_listen)
-    supervising = asyncio.create_task(fleet.supervise())
+    ports = [served.served_port for served in (server, http) if served]
+    shares = ConnectionShares(ports, connections, callers.proxies)
+    supervising = asyncio.create_task(either(fleet.supervise(), shares.keep()))
     await _until_stopped(supervising)
     await _drain(server, http, settings)
     calls.refuse()  # the links to the workers end next: calls that still come are refused by name, not lost with them
@@ -82,10 +96,14 @@ async def main(settings: FrontendSettings) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerChecks:
-    """The checks that callers must pass: API keys and TLS; None where there is no such check."""
+    """The checks that callers must pass: API keys and TLS; None where there is no such check.
+
+    `proxies`: the addresses that many callers come from.
+    """
 
     keys: ApiKeys | None
     tls: Fresh[Identity] | None
+    proxies: TrustedProxies
 
     def by_flag(self, settings: FrontendSettings) -> dict[str, object]:
         """The checks that an address which others reach should have, by their flags."""
@@ -97,6 +115,8 @@ def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | No
         timeout=settings.default_timeout,
         bounds=settings.bounds,
         identify=callers.keys.identify if callers.keys else None,
+        accepts=callers.keys.accepts if callers.keys else None,
+        proxies=callers.proxies,
         log_calls=settings.log_calls,
         begin_span=spans.begin if spans else None,
     )
@@ -109,6 +129,7 @@ def _server(
     message_threads: ThreadPoolExecutor,
     callers: CallerChecks,
     page: "Page | None",
+    connections: int,
 ) -> Server:
     return Server(
         apis.services,
@@ -119,11 +140,17 @@ def _server(
         rpcs=page.rpcs if page else None,
         tell=apis.adapt_error,
         tls=callers.tls,
+        connections=connections,
     )
 
 
 def _http(
-    settings: FrontendSettings, frontend: Frontend, callers: CallerChecks, page: "Page", metrics: "FrontendMetrics"
+    settings: FrontendSettings,
+    frontend: Frontend,
+    callers: CallerChecks,
+    page: "Page",
+    metrics: "FrontendMetrics",
+    connections: int,
 ) -> HttpServer | None:
     """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
     if "http" not in settings.apis:
@@ -135,6 +162,7 @@ def _http(
         observe_call=metrics.http,
         tls=callers.tls,
         drain_seconds=settings.drain_seconds,
+        connections=connections,
         hosts=Hosts.of(settings.http_listen, settings.http_host),
         cors=Cors(frozenset(settings.http_cors_origin)),
     )
@@ -198,6 +226,7 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
         refused=dict(admission.refused) | dict(fleet.refused),
         workers=fleet.workers,
         waits=fleet.waits,
+        fingerprints=fleet.fingerprints,
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -19,6 +20,7 @@ def _target(value: str) -> str:
 
 
 HOST_NAME = re.compile(r"\*|\[[0-9a-f:.]+\]|[a-z0-9._-]+", re.I)
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 ORIGIN = re.compile(r"\*|(?P<scheme>[a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.I)
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 """Ports that browsers leave out of origins."""
@@ -40,12 +42,27 @@ def _origin(value: str) -> str:
     return value.lower().removesuffix(DEFAULT_PORTS.get((match["scheme"] or "").lower(), ""))
 
 
+def _network(value: str) -> str:
+    try:
+        return str(ip_network(value))
+    except ValueError as error:
+        raise ValueError(f"must be an IP address or a network such as 10.0.0.0/8: {error}") from None
+
+
+def _fingerprint(value: str) -> str:
+    if FINGERPRINT.fullmatch(value) is None:
+        raise ValueError("must be a whole fingerprint, 64 digits of 0-9 and a-f, as the log of the worker tells it")
+    return value
+
+
 Target = Annotated[str, AfterValidator(_target)]
 Targets = Annotated[tuple[Target, ...], *LISTED, Field(min_length=1)]
 Api = Literal["grpc", "tei", "http"]
 ChosenApis = Annotated[tuple[Api, ...], *LISTED, Field(min_length=1)]
 HostNames = Annotated[tuple[Annotated[str, AfterValidator(_host_name)], ...], *LISTED]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], *LISTED]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], *LISTED]
+Fingerprints = Annotated[tuple[Annotated[str, AfterValidator(_fingerprint)], ...], *LISTED]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
 
@@ -70,18 +87,26 @@ class FrontendSettings(ServiceSettings):
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, cli_prog_name="python -m frontend_service")
+    former_variables = frozenset({FORMER_VARIABLE})
 
     worker: Targets = Field(
         ("127.0.0.1:50061",),
         description="Address of a worker: HOST:PORT, or dns:///NAME:PORT for a worker at each address of the name. May "
         "be given several times, or once with commas between.",
     )
+    fingerprint: Fingerprints = Field(
+        (),
+        description="Fingerprint of a model to serve, as the worker's log line ready and GetModel tell it; workers "
+        "with another model are not used. May be given several times, or once with commas between, for several models. "
+        "Default: any, and of several workers with one name and other weights the first that is ready wins, in each "
+        "frontend by itself.",
+    )
     listen: Address = Field("127.0.0.1:50051", description="HOST:PORT for gRPC; port 0 takes a free one.")
     apis: ChosenApis = Field(
         ("grpc", "tei"),
         description="APIs to serve, with commas between. grpc: selvage.v1, which has everything. tei: tei.v1, "
         "the gRPC contract of text-embeddings-inference, on the same port. http: JSON in the shapes of OpenAI, Cohere, "
-        "vLLM and text-embeddings-inference, on --http-listen.",
+        "vLLM and text-embeddings-inference, on --http-listen, which turns it on by itself where --apis is not set.",
     )
     api_keys: str = Field(
         "",
@@ -100,7 +125,10 @@ class FrontendSettings(ServiceSettings):
     worker_name: str = Field(
         "", description="The name in the workers' certificates. Default: the name or address in --worker."
     )
-    http_listen: Address = Field("127.0.0.1:8080", description="HOST:PORT for HTTP; port 0 takes a free one.")
+    http_listen: Address = Field(
+        "127.0.0.1:8080",
+        description="HOST:PORT for HTTP; port 0 takes a free one. Without --apis it adds the HTTP API to the others.",
+    )
     http_host: HostNames = Field(
         (),
         description="A host name that HTTP requests may be sent to, without a port. May be given several times, or "
@@ -133,7 +161,16 @@ class FrontendSettings(ServiceSettings):
         _BOUNDS.slow_reads, description="Most requests that are arriving for over 10 ms, likewise."
     )
     max_streams: Count = Field(
-        _BOUNDS.streams, description="Most open streams (EmbedStream, and those of tei.v1), likewise."
+        _BOUNDS.streams,
+        description="Most open streams (EmbedStream, and those of tei.v1), likewise. One caller may have no more of "
+        "them than are left for others: alone half of them. A caller is an API key; without keys it is an address, "
+        "behind --trusted-proxy a selvage-key.",
+    )
+    trusted_proxy: Networks = Field(
+        (),
+        description="Address or network (10.0.0.7, 10.0.0.0/8) of a proxy that many callers come through. It may have "
+        "any number of connections, where other addresses have no more than are left for others, and its header "
+        "selvage-key tells callers apart. May be given several times, or once with commas between. Default: none.",
     )
     auto_truncate: bool = Field(
         False,
@@ -169,6 +206,16 @@ class FrontendSettings(ServiceSettings):
     def read(cls, arguments: list[str]) -> Self:
         """See `ServiceSettings.read`; also accepts the former flag."""
         return super().read([FORMER_FLAG.sub("--apis", argument) for argument in arguments])
+
+    @model_validator(mode="after")
+    def _http_is_served(self) -> Self:
+        """Serves HTTP where an address is set for it. Raises ValueError where the APIs leave it out."""
+        if "http_listen" in self.model_fields_set and "http" not in self.apis:
+            if "apis" in self.model_fields_set:
+                apis = ",".join(self.apis)
+                raise ValueError(f"--http-listen needs the HTTP API, and --apis is {apis}: add http to it")
+            self.apis = (*self.apis, "http")
+        return self
 
     @model_validator(mode="after")
     def _link_is_whole(self) -> Self:

@@ -1,5 +1,10 @@
 """Starts the worker: creates all objects from the settings, and serves until SIGTERM."""
 
+from shared.command import begin
+
+if __name__ == "__main__":
+    begin("worker")
+
 import asyncio
 import gc
 import os

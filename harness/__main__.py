@@ -1,6 +1,10 @@
 """`make serve`: workers and a frontend on fixed addresses until Ctrl-C, or until one of them ends."""
 
-import argparse
+from shared.command import CommandParser, begin
+
+if __name__ == "__main__":
+    begin("demo")
+
 import sys
 
 from harness.member import MemberFailed
@@ -8,7 +12,7 @@ from harness.running import run
 from harness.serving import serve
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m harness", description=__doc__)
+    parser = CommandParser(prog="python -m harness", description=__doc__)
     parser.add_argument("--model", default="minilm", help="what the worker serves (default: %(default)s)")
     parser.add_argument("--worker", default="127.0.0.1:50061", help="HOST:PORT of the worker (default: %(default)s)")
     parser.add_argument(
@@ -30,4 +34,9 @@ if __name__ == "__main__":
         raise SystemExit(run(serve(options.model, options.worker, options.frontend, options.http, devices)))
     except MemberFailed as failed:  # before it was ready; the others have been stopped
         print(failed, file=sys.stderr)
+        if "cannot be bound" in str(failed):  # the line has the flag of the service, this command has others
+            print(
+                "Here they are --worker, --frontend and --http; make serve takes WORKER=, FRONTEND= and HTTP=.",
+                file=sys.stderr,
+            )
         raise SystemExit(1) from None

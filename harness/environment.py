@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def python_path() -> str:
-    """The PYTHONPATH of started processes: this checkout, then the folders of the caller's PYTHONPATH."""
-    checkout = (str(ROOT), str(ROOT / "client"))
-    return os.pathsep.join((*checkout, *filter(None, [os.environ.get("PYTHONPATH")])))
+def python_path(checkout: Path = ROOT) -> str:
+    """The PYTHONPATH of started processes: a checkout, then the folders of the caller's PYTHONPATH."""
+    folders = (str(checkout), str(checkout / "client"))
+    return os.pathsep.join((*folders, *filter(None, [os.environ.get("PYTHONPATH")])))

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -46,8 +47,10 @@ class ServiceProcess:
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
         channel: OpenChannel = plain_channel,
+        checkout: Path = ROOT,
     ) -> None:
-        """`channel`: opens the channel for health checks."""
+        """`channel`: opens the channel for health checks. `checkout`: whose code it runs."""
+        self._checkout = checkout
         self._channel = channel
         self.module = module
         self.services = services
@@ -89,8 +92,8 @@ class ServiceProcess:
         self._listening.clear()
         self._process = await self.execute(
             *(self._python, "-m", self.module, *flags),
-            cwd=ROOT,
-            env=self._environment | {"PYTHONPATH": python_path()},
+            cwd=self._checkout,
+            env=self._environment | {"PYTHONPATH": python_path(self._checkout)},
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 20,
             start_new_session=True,  # Ctrl-C is for us; members are stopped in order

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-BY_SIGTERM = 128 + signal.SIGTERM
-"""The exit status of a process that SIGTERM ended, as shells report it."""
 
 
 @contextmanager
@@ -35,18 +33,25 @@ def stop_signals(*numbers: signal.Signals) -> Iterator[asyncio.Event]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, but SIGTERM cancels `main` as Ctrl-C does, so that it can stop what it started.
+    """`asyncio.run`, but SIGTERM and SIGINT (Ctrl-C) cancel `main`, so that it can stop what it started.
 
-    Raises SystemExit with 143 after that.
+    Raises SystemExit after that, with the status that shells report for a process which the signal ended: 143 or 130.
     """
+    received: list[signal.Signals] = []
 
     async def cancellable() -> T:
-        task = asyncio.current_task()
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def cancel(number: signal.Signals) -> None:
+            received.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, cancel, number)
         return await main
 
     try:
         return asyncio.run(cancellable())
     except asyncio.CancelledError:
-        raise SystemExit(BY_SIGTERM) from None
+        raise SystemExit(128 + (received[0] if received else signal.SIGTERM)) from None

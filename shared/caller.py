@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from shared import request_id, traceparent
 from shared.errors import InvalidInput, clip
@@ -17,7 +18,7 @@ LONGEST_KEY = 128
 
 @dataclass(slots=True, eq=False)
 class Quota:
-    """The requests in progress of all callers with one API key; at most `most` at once."""
+    """The requests in progress, or the open streams, of all callers with one API key; at most `most` at once."""
 
     most: int
     running: int = 0
@@ -30,7 +31,9 @@ class Caller:
     `method`: the name of the call in the log; `remaining`: seconds that the caller waits, None if it set no deadline;
     `key`: the fairness key, callers of different keys share the workers evenly; `priority`: None if the caller set
     none; `traceparent`, `tracestate`: the position in a trace as W3C Trace Context writes it, valid or empty;
-    `secret`: the bearer token that proves who the caller is; `quota`: the limit of requests of its API key.
+    `secret`: the bearer token that proves who the caller is; `quota`, `stream_quota`: the limits of requests and of
+    streams of its API key, whose hash is `credential`; `host`: the address that it calls from, as gRPC writes it, which
+    may be a proxy's.
     """
 
     method: str
@@ -42,6 +45,9 @@ class Caller:
     tracestate: str = ""
     secret: str = field(default="", repr=False)
     quota: Quota | None = None
+    stream_quota: Quota | None = None
+    credential: str = field(default="", repr=False)
+    host: str = ""
 
 
 def chosen_id(headers: Iterable[tuple[str, str | bytes]]) -> str:
@@ -74,12 +80,18 @@ def caller_of(
         traceparent=parent,
         tracestate=traceparent.valid_state(",".join(states)) if parent else "",
         secret=_bearer(values.get(AUTHORIZATION, "")),
+        host=host,
     )
 
 
 def host_of(address: str) -> str:
     """Writes an IP address as gRPC writes a peer's, so that a machine is the same caller over every API."""
     return f"ipv6:%5B{address}%5D" if ":" in address else f"ipv4:{address}"
+
+
+def address_of(host: str) -> str:
+    """The IP address in what `host_of` writes; something else where there is none."""
+    return unquote(host.partition(":")[2]).strip("[]")
 
 
 def _priority(value: str) -> Priority:

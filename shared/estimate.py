@@ -20,12 +20,19 @@ LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
 class Estimate:
     """What is known in advance of a job's time at a worker, in seconds.
 
-    `wait`, the wait of a job: the most that other jobs take before it is complete, its own tokens not counted; 0 where
-    unknown. `takes`: what its own tokens take; 0 where unknown.
+    `wait`, the wait of a job: the most that other jobs take before it is complete, its own tokens not counted, if no
+    more come; 0 where unknown. `takes`: what its own tokens take; 0 where unknown. `slowdown`: how many times longer
+    such jobs take lately, because more do come.
     """
 
     wait: float
     takes: float = 0.0
+    slowdown: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until the job is complete, if no more come."""
+        return self.wait + self.takes
 
     def check(self, remaining: float | None, margin: float = MARGIN) -> None:
         """Compares the estimate with the seconds that the caller has left; None: no deadline.
@@ -33,7 +40,7 @@ class Estimate:
         Raises Overloaded where other jobs would make the answer too late. A job that is late by its own size alone is
         tried, since the estimate may be wrong.
         """
-        end = self.wait + self.takes
+        end = self.seconds * self.slowdown
         if self.wait and remaining is not None and end > margin * remaining:
             alone = f"{self.takes:.1f} s, " if round(self.takes, 1) else ""
             raise Overloaded(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import log
+from math import inf, log
 
 from shared.jobs import Priority
 
@@ -72,7 +72,9 @@ class Load:
     `queued_tokens`: tokens that wait. `queued_jobs`: jobs that wait or are being computed. `tokens_per_second`: recent
     speed, 0 before the first step. `turn`: most tokens that a key is served in a row while others wait. `short`: jobs
     of fewer tokens are short. `draining`: the worker ends soon, no new jobs. `stalled`: why it computes nothing at the
-    moment, empty if it does. `busy`: seconds until the steps under way end.
+    moment, empty if it does. `busy`: seconds until the steps under way end. `express`: most tokens of a job that goes
+    ahead of longer ones in a step of small jobs alone, after one of `step` tokens at most; 0 if none does. `slowdowns`:
+    how many times longer than expected jobs take, by priority and whether they are long; 1 where none is told.
     """
 
     queued_tokens: int = 0
@@ -84,13 +86,17 @@ class Load:
     draining: bool = False
     stalled: str = ""
     busy: float = 0.0
+    express: int = 0
+    step: int = 0
+    slowdowns: Mapping[tuple[Priority, bool], float] = field(default_factory=dict)
 
     def queue_tokens(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
         """Most tokens of its own and higher priorities that are served before a new job of `tokens`.
 
         These are all of higher priorities and a part of its own. `key_tokens`: waiting tokens of its key and priority.
         """
-        return self._above(priority) + self._same(tokens, priority, key_tokens)
+        queue = self._above(priority) + self._same(tokens, priority, key_tokens)
+        return min(queue, self._before_express(tokens, priority))
 
     def tokens_ahead(self, tokens: int, priority: Priority, key_tokens: int = 0) -> int:
         """Most tokens of all priorities that are served before the last step of a new job of `tokens`.
@@ -106,7 +112,8 @@ class Load:
             if other > priority
         )
         filling = (queue + below + tokens) / (TURNS_PER_STEP - 1)  # one turn of each step
-        return int(min(sum(backlog.tokens for backlog in self.backlogs.values()), queue + below + filling))
+        waiting = sum(backlog.tokens for backlog in self.backlogs.values())
+        return int(min(waiting, queue + below + filling, self._before_express(tokens, priority)))
 
     def wait(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
         """The wait of a new job in seconds, see `shared.estimate`; 0 while the speed is unknown."""
@@ -119,6 +126,18 @@ class Load:
         if not self.tokens_per_second:
             return 0.0
         return self.busy + self.queue_tokens(tokens, priority, key_tokens) / self.tokens_per_second
+
+    def slowdown(self, tokens: int, priority: Priority) -> float:
+        """How many times longer than expected jobs of that size and priority take lately; see `Estimate`."""
+        return self.slowdowns.get((priority, tokens >= self.short), 1.0)
+
+    def _before_express(self, tokens: int, priority: Priority) -> float:
+        """Most tokens that are served before an express step with a new job of `tokens`; infinite where it goes into
+        none, as small jobs do not while longer ones of a higher priority wait."""
+        longer = [
+            sum(backlog.jobs[bucket(self.express) :]) for other, backlog in self.backlogs.items() if other < priority
+        ]
+        return inf if tokens > self.express or any(longer) else self.step + self.turn
 
     def _above(self, priority: Priority) -> int:
         return sum(backlog.tokens for other, backlog in self.backlogs.items() if other < priority)

@@ -8,7 +8,7 @@ It needs only grpcio, protobuf, googleapis-common-protos and numpy. The public n
 because services import this package for its generated code alone.
 
     client, async_client, blocking   Client, AsyncClient, and what Client and Engine have in common
-    connection                       TLS, channel options, headers
+    connection, target               TLS, channel options, headers; what targets look like
     errors, model_card, results      what calls raise and return
     calls                            the methods, and how their calls are split and retried
     messages                         arguments -> requests, replies -> results

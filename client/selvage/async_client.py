@@ -21,6 +21,7 @@ from selvage.calls.split_call import Attempt, Operation, SplitCall
 from selvage.calls.streamed_call import END_SECONDS, StreamedCall
 from selvage.connection import TLS, Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
+from selvage.target import check_target
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 
 P = ParamSpec("P")
@@ -74,6 +75,7 @@ class AsyncClient:
         metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         """Takes the options of `Client`. Nothing is sent yet. Raises ValueError."""
+        check_target(target)
         self.settings = Settings.of(
             target,
             model=model,

@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import grpc
 
+from selvage.target import check_target
+
 MESSAGE_BYTES = 64 * 1024 * 1024
 """Largest message, which is also the service's limit in both directions."""
 CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
@@ -102,7 +104,8 @@ class Settings:
         )
 
     def channel(self, module: Any) -> Any:
-        """Makes a new channel. `module`: `grpc` or `grpc.aio`."""
+        """Makes a new channel. `module`: `grpc` or `grpc.aio`. Raises ValueError for a target that makes no sense."""
+        check_target(self.target)
         if self.tls is None:
             return module.insecure_channel(self.target, options=CHANNEL_OPTIONS)
         credentials = grpc.ssl_channel_credentials(self.tls.ca, self.tls.key, self.tls.certificate)

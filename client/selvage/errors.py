@@ -26,6 +26,8 @@ from typing import Any, ClassVar
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from selvage.target import explained
+
 DETAILS, PUSHBACK = "grpc-status-details-bin", "grpc-retry-pushback-ms"
 
 
@@ -172,6 +174,7 @@ def from_call(call: Any, request_id: str) -> SelvageError:
         elif key == PUSHBACK and retry_after is None:
             retry_after = _pushback(value)
     code, message = call.code(), call.details() or call.code().name
+    message = message if reason else explained(code, message)
     kind = BY_REASON.get(reason) or _by_status(code, message)
     return kind(message, reason=reason, field=field, retry_after=retry_after, request_id=request_id, code=code)
 

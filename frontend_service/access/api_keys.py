@@ -8,6 +8,7 @@ The file is TOML:
     priority = "interactive"   # the most urgent priority that its callers may use
     fairness_key = "search"    # keys with the same fairness key count as one caller; default: the name
     requests_at_once = 64      # default: no limit for this key
+    streams_at_once = 4        # default: requests_at_once
 
 `python -m frontend_service.access.new_key search` makes a key and its entry.
 """
@@ -49,6 +50,7 @@ class KeyEntry(BaseModel):
     priority: Annotated[Priority, BeforeValidator(_priority)] = Priority.DEFAULT
     fairness_key: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     requests_at_once: Annotated[int, Field(ge=1)] | None = None
+    streams_at_once: Annotated[int, Field(ge=1)] | None = None
 
 
 class KeyFile(BaseModel):
@@ -61,10 +63,11 @@ class KeyFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _AcceptedKey:
-    """A key of the file, with the quota that its callers share."""
+    """A key of the file, with the quotas of requests and of streams that its callers share."""
 
     entry: KeyEntry
     quota: Quota | None
+    stream_quota: Quota | None
 
 
 class ApiKeys:
@@ -73,6 +76,7 @@ class ApiKeys:
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises OSError, and ValueError with a message that says what is wrong with the file."""
         self._quotas: dict[str, Quota] = {}
+        self._stream_quotas: dict[str, Quota] = {}
         self._keys: Fresh[Mapping[str, _AcceptedKey]] = Fresh([path], self._read, self._log_unreadable, clock)
 
     def identify(self, caller: Caller) -> Caller:
@@ -82,7 +86,8 @@ class ApiKeys:
         """
         if not caller.secret:
             raise Unauthenticated("an API key is needed: authorization: Bearer KEY", field="authorization")
-        key = self._keys.value.get(hashed(caller.secret))
+        credential = hashed(caller.secret)
+        key = self._keys.value.get(credential)
         if key is None:
             raise Unauthenticated("the API key is not known", field="authorization")
         entry = key.entry
@@ -92,7 +97,13 @@ class ApiKeys:
             key=entry.fairness_key or entry.name,
             priority=max(caller.priority or entry.priority, entry.priority),
             quota=key.quota,
+            stream_quota=key.stream_quota,
+            credential=credential,
         )
+
+    def accepts(self, caller: Caller) -> bool:
+        """Tells whether the API key of a caller that was identified is still in the file."""
+        return caller.credential in self._keys.value
 
     def _read(self, contents: Sequence[bytes]) -> dict[str, _AcceptedKey]:
         try:
@@ -101,23 +112,34 @@ class ApiKeys:
             # Without the values, which may be keys in plain text.
             problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
             raise ValueError("; ".join(problems)) from None
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
         for field in ("name", "sha256"):
             values = [getattr(entry, field) for entry in entries]
             twice = next((entry.name for entry in entries if values.count(getattr(entry, field)) > 1), None)
             if twice is not None:
                 raise ValueError(f"the {field} of {twice!r} is there twice")
-        return {entry.sha256: _AcceptedKey(entry, self._quota(entry)) for entry in entries}
+        return {entry.sha256: self._accepted(entry) for entry in entries}
 
-    def _quota(self, entry: KeyEntry) -> Quota | None:
-        """The quota of this name, which outlives a change of the file, so that requests in progress still count."""
-        if entry.requests_at_once is None:
-            return None
-        quota = self._quotas.setdefault(entry.name, Quota(entry.requests_at_once))
-        quota.most = entry.requests_at_once
-        return quota
+    def _accepted(self, entry: KeyEntry) -> _AcceptedKey:
+        requests, streams = entry.requests_at_once, entry.streams_at_once
+        return _AcceptedKey(
+            entry,
+            _quota(self._quotas, entry.name, requests),
+            _quota(self._stream_quotas, entry.name, requests if streams is None else streams),
+        )
 
     def _log_unreadable(self, error: Exception) -> None:
         log.error("API keys not read again, the old ones stay", why=str(error))
+
+
+def _quota(quotas: dict[str, Quota], name: str, most: int | None) -> Quota | None:
+    """The quota of a name, which outlives a change of the file, so that what is in progress still counts."""
+    if most is None:
+        return None
+    quota = quotas.setdefault(name, Quota(most))
+    quota.most = most
+    return quota
 
 
 def hashed(secret: str) -> str:

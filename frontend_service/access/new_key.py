@@ -3,6 +3,11 @@
 The entry for the file of keys, which holds only the key's hash, is printed as well.
 """
 
+from shared.command import CommandParser, begin
+
+if __name__ == "__main__":
+    begin("frontend")
+
 import argparse
 import json
 import secrets
@@ -22,8 +27,8 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     secret = PREFIX + secrets.token_urlsafe(BYTES)
     entry = {"name": options.name, "sha256": hashed(secret), "priority": options.priority}
-    if options.requests_at_once is not None:
-        entry["requests_at_once"] = options.requests_at_once
+    limits = {"requests_at_once": options.requests_at_once, "streams_at_once": options.streams_at_once}
+    entry |= {name: limit for name, limit in limits.items() if limit is not None}
     print(f"The key of {options.name}, told only now: {secret}", file=sys.stderr)
     print("[[keys]]")
     for name, value in entry.items():
@@ -32,8 +37,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="python -m frontend_service.access.new_key",
         description="Makes an API key. The key is printed once, to standard error; the entry for the file that "
         "--api-keys names is printed to standard output, and holds only the key's hash: add it with >> keys.toml.",
@@ -50,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COUNT",
         type=_count,
         help="most requests in progress (default: no limit)",
+    )
+    parser.add_argument(
+        "--streams-at-once",
+        metavar="COUNT",
+        type=_count,
+        help="most open streams (default: --requests-at-once)",
     )
     return parser
 

@@ -88,7 +88,8 @@ def check_limits(queued_tokens: int, queue_seconds: float) -> None:
 
 def check_load(load: Load) -> Load:
     """Returns a load that makes sense, its text cut to a bounded length. Raises WrongReply."""
-    numbers = (load.queued_tokens, load.queued_jobs, load.tokens_per_second, load.turn, load.busy)
+    counts = (load.queued_tokens, load.queued_jobs, load.turn, load.express, load.step)
+    numbers = (*counts, load.tokens_per_second, load.busy, *load.slowdowns.values())
     if not all(number >= 0 and isfinite(number) for number in numbers):
         raise WrongReply("its load makes no sense", ", ".join(f"{number:g}" for number in numbers))
     for backlog in load.backlogs.values():

@@ -14,6 +14,7 @@ from frontend_service.workers import split_job
 from frontend_service.workers.addresses import REFRESH_SECONDS, addresses_of, host_of
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
+from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
@@ -49,13 +50,14 @@ class Fleet:
         message_threads: Executor,
         on_ready: Callable[[bool], Awaitable[None]],
         transport: WorkerTransport = PLAIN_TEXT,
+        pins: Pins = ANY_MODEL,
     ) -> None:
         """`targets`: HOST:PORT, or dns:///NAME:PORT with a worker at each address of the name.
 
         `message_threads`: where large messages are made and read. `on_ready` is called with whether any model is
-        served: at the start, and whenever that changes.
+        served: at the start, and whenever that changes. `pins`: the models that may be served.
         """
-        self._transport = transport
+        self._transport, self._pins = transport, pins
         self._targets, self._message_threads, self._on_ready = targets, message_threads, on_ready
         self._links: dict[str, WorkerLink] = {}  # by address
         self._attaching: dict[str, asyncio.Task[None]] = {}  # by address
@@ -78,6 +80,11 @@ class Fleet:
             if link.model is not None:
                 counts[link.model.card.id] += link.serving is not None
         return counts
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint that each model's id stands for in this frontend. May be read from another thread."""
+        return {name: model.card.fingerprint for name, model in self._served.items()}
 
     @property
     def waits(self) -> dict[str, float]:
@@ -154,7 +161,8 @@ class Fleet:
         tokens = job.tokens.total
         waits = {link: link.wait(tokens, job.priority, job.key) for link in candidates}
         best = min(candidates, key=lambda link: waits[link] + link.compute_seconds(tokens))
-        self._check_deadline(Estimate(wait=waits[best], takes=best.compute_seconds(tokens)), job.remaining, MARGIN)
+        takes, slowdown = best.compute_seconds(tokens), best.slowdown(tokens, job.priority)
+        self._check_deadline(Estimate(wait=waits[best], takes=takes, slowdown=slowdown), job.remaining, MARGIN)
         queries = split_job.shared_queries(job)
         if queries is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
             return await _run_on(best, job, refusing, parts)
@@ -168,7 +176,8 @@ class Fleet:
         waits = {link: link.wait(1, terms.priority, terms.key) for link in serving}
         if waits:
             best = min(waits, key=waits.__getitem__)
-            self._check_deadline(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
+            estimate = Estimate(wait=waits[best], slowdown=best.slowdown(1, terms.priority))
+            self._check_deadline(estimate, terms.deadline.remaining(), UNREAD_MARGIN)
             self._check_queue(best, waits[best], terms)
 
     async def supervise(self) -> None:
@@ -231,7 +240,7 @@ class Fleet:
                 except (OSError, ValueError) as error:  # ValueError where the target holds no valid name
                     self._unresolved = f"{target} has no address: {error}"
             for address in set(hosts) - set(self._links):
-                link = WorkerLink(address, hosts[address], self._transport, self._message_threads, self._changed.set)
+                link = self._link_to(address, hosts[address])
                 self._links[address] = link
                 self._attaching[address] = asyncio.create_task(link.stay_attached())
             for address in set(self._links) - set(hosts):
@@ -240,6 +249,11 @@ class Fleet:
                     del self._links[address]
             self._changed.set()
             await asyncio.sleep(REFRESH_SECONDS)
+
+    def _link_to(self, address: str, host: str) -> WorkerLink:
+        return WorkerLink(
+            address, host, self._transport, self._message_threads, on_change=self._changed.set, pins=self._pins
+        )
 
     def _check_deadline(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
         """Raises Overloaded as `Estimate.check` does, and counts it."""

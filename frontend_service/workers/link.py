@@ -19,6 +19,7 @@ from frontend_service.workers.description import describe, fetch_tokenizer
 from frontend_service.workers.expected_reply import expected_reply
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link_log import LinkLog
+from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.reply_check import WrongReply
 from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.stream import SILENCE, JobStream, parse_response
@@ -49,14 +50,16 @@ class WorkerLink:
         transport: WorkerTransport,
         message_threads: Executor,
         on_change: Callable[[], None],
+        pins: Pins = ANY_MODEL,
     ) -> None:
         """`address`: HOST:PORT, found by the name `host`. `message_threads`: where large messages are made and read.
+        `pins`: the models that may be served.
 
         `on_change` is called whenever `serving`, `model` or `why` may have changed: after each attempt to attach, and
         when the worker begins or ends to drain or to stall.
         """
         self.address, self._host, self._transport = address, host, transport
-        self._message_threads, self._on_change = message_threads, on_change
+        self._message_threads, self._on_change, self._pins = message_threads, on_change, pins
         self.model: ServedModel | None = None
         self._stream: JobStream | None = None
         self._log = LinkLog(address)
@@ -104,6 +107,10 @@ class WorkerLink:
     def speed(self) -> float:
         """Tokens that the worker recently computed in a second; 0 where unknown."""
         return 0.0 if self._stream is None else self._stream.load.tokens_per_second
+
+    def slowdown(self, tokens: int, priority: Priority) -> float:
+        """How many times longer than expected jobs of that size and priority take at the worker; 1 where unknown."""
+        return 1.0 if self._stream is None else self._stream.load.slowdown(tokens, priority)
 
     def compute_seconds(self, tokens: int) -> float:
         """Seconds that the worker takes for so many tokens; 0 where unknown."""
@@ -163,6 +170,7 @@ class WorkerLink:
         try:
             description = await describe(channel, metadata)
             last, card = self.model, description.card
+            self._pins.check(card)
             if last is not None and last.card.fingerprint == card.fingerprint:
                 tokenizer = last.tokenizer
             else:

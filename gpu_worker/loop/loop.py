@@ -16,21 +16,20 @@ from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
 from gpu_worker.loop.deadlines import Deadlines
 from gpu_worker.loop.interface import JobSlice, OpenJob, PartedJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries, silent
+from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
-from gpu_worker.queue.pace import Pace
 from gpu_worker.queue.room import Room
+from gpu_worker.queue.slowdowns import Slowdowns
 from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
 from shared.jobs import Job, JobResult
-from shared.load import TURNS_PER_STEP, Load
+from shared.load import SHORT, TURNS_PER_STEP, Load
 
 R = TypeVar("R")
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
-SMALLEST_BUDGET = 256
-"""Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
 ObserveStep = Callable[[float, int, int], None]
 """A callback for every step that ended: its seconds, tokens and units."""
 
@@ -71,15 +70,14 @@ class Loop:
         are `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
-        self._step_tokens, self._step_seconds, self._on_part = step_tokens, step_seconds, on_part
+        self._on_part, self._budget = on_part, StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=max(1, step_tokens // TURNS_PER_STEP), room=cache_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
-        self._retries, self._pace = StepRetries(engine, report), Pace()
+        self._retries, self._slowdowns = StepRetries(engine, report), Slowdowns()
         self._open_jobs: dict[int, OpenJob] = {}
         self._unanswered: dict[OpenJob, UnansweredJob] = {}
         self._deadlines = Deadlines()
         self._under_way = StepsUnderWay()
-        self._budget = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before any slice of them was planned."""
 
@@ -89,12 +87,14 @@ class Loop:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
         open_job = self._engine.open(job)
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
-        self._admission.check_job(job, sum(open_job.costs), self.load, of_key=of_key)
+        cost, load = sum(open_job.costs), self.load
+        expected = self._admission.check_job(job, cost, load, of_key=of_key)
         deadline = inf if job.remaining is None else now + job.remaining
         self._queue.add_job(
             open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline
         )
-        self._open_jobs[job.id], self._unanswered[open_job] = open_job, UnansweredJob(job=job, submitted=now)
+        self._open_jobs[job.id] = open_job
+        self._unanswered[open_job] = UnansweredJob(job=job, submitted=now, cost=cost, expected=expected)
         if deadline < inf:
             self._deadlines.add(job.id, deadline)
 
@@ -108,6 +108,7 @@ class Loop:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
         if identity in self._open_jobs:
             self._queue.set_aside(self._open_jobs[identity])
+            self._unanswered[self._open_jobs[identity]].expected = 0.0  # how long it takes is its reader's doing
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
@@ -141,7 +142,7 @@ class Loop:
     @property
     def budget(self) -> int:
         """Most tokens that the next step may have. May be read from other threads."""
-        return self._budget
+        return self._budget.tokens
 
     @property
     def load(self) -> Load:
@@ -151,10 +152,13 @@ class Loop:
         return Load(
             queued_tokens=tokens,
             queued_jobs=jobs,
-            tokens_per_second=self._speed,
+            tokens_per_second=self._budget.speed,
             backlogs=self._queue.backlogs(),
             turn=self._queue.largest_turn,
-            busy=self._under_way.seconds_left(self._clock(), self._speed),
+            busy=self._under_way.seconds_left(self._clock(), self._budget.speed),
+            express=self._queue.express_tokens(self.budget, self._budget.express_pays),
+            step=self.budget,
+            slowdowns=self._slowdowns.factors(),
         )
 
     @property
@@ -187,14 +191,14 @@ class Loop:
             return Collect() if older.arrived else Wait(inf)
         if older.arrived:
             return Launch() if waiting else Collect()
-        seconds = self._under_way.seconds_left(self._clock(), self._speed) - LEAD_SECONDS
+        seconds = self._under_way.seconds_left(self._clock(), self._budget.speed) - LEAD_SECONDS
         if seconds > 0:
             return Wait(seconds)
-        return Launch() if waiting >= self._budget else Wait(inf)
+        return Launch() if waiting >= self.budget else Wait(inf)
 
     def plan_step(self) -> PlannedStep | None:
         """Takes the slices of the next step from the queue; None where all that waits must wait for room."""
-        units = self._queue.next_step(self._budget)
+        units = self._queue.next_step(self.budget, express_pays=self._budget.express_pays)
         if not units:
             return None
         for job in units:
@@ -235,7 +239,8 @@ class Loop:
         end = self._clock()
         launched, begin = self._under_way.end_older(end)
         if not launched.failed:
-            self._learn(launched, end - begin)
+            self._budget.learn(launched.tokens, end - begin)
+            self._observe(end - begin, launched.tokens, launched.planned.units)
         ended = []
         for job_slice in launched.planned.slices:
             open_job = job_slice.job
@@ -279,10 +284,6 @@ class Loop:
                 self._under_way.older.wait(seconds)
         return []
 
-    @property
-    def _speed(self) -> float:
-        return self._pace.speed(self._budget)
-
     def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
         """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
         slices = launched.planned.slices
@@ -322,7 +323,10 @@ class Loop:
             return Internal("the result could not be made; the log of the worker has it")
 
     def _end_job(self, identity: int, outcome: JobOutcome) -> EndedJob:
-        self._forget(identity)
+        unanswered = self._forget(identity)
+        if unanswered is not None and unanswered.expected and isinstance(outcome, JobResult | DeadlineExceeded):
+            kind = unanswered.job.priority, unanswered.cost >= SHORT
+            self._slowdowns.learn(kind, unanswered.expected, self._clock() - unanswered.submitted)
         return EndedJob(id=identity, outcome=outcome)
 
     def _forget(self, identity: int) -> UnansweredJob | None:
@@ -338,11 +342,3 @@ class Loop:
         self._queue.remove_job(open_job)
         self._deadlines.remove(identity)
         return self._unanswered.pop(open_job)
-
-    def _learn(self, launched: LaunchedStep, seconds: float) -> None:
-        """Reports a step that ended, and learns from it how fast steps are and how large the next one may be."""
-        self._pace.learn(launched.tokens, seconds)
-        self._observe(seconds, launched.tokens, launched.planned.units)
-        if self._step_seconds < inf:
-            tokens = int(self._pace.best * self._step_seconds)
-            self._budget = min(max(tokens, SMALLEST_BUDGET), self._step_tokens)

@@ -13,8 +13,8 @@ from transformers import PretrainedConfig
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.random_models import synthetic
-from gpu_worker.repository import contents, reading, tokenizer, vocabulary, weights, yes_no
-from gpu_worker.repository.files import first_line, read_object, read_tensors, tensor_files
+from gpu_worker.repository import contents, hub, reading, tokenizer, vocabulary, weights, yes_no
+from gpu_worker.repository.files import read_object, read_tensors, tensor_files
 from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
@@ -178,27 +178,6 @@ def _locate(name: str, trust_remote_code: bool, revision: str) -> Path:
     if Path(name).is_dir():
         _check_no_revision(revision, "a directory")
         return Path(name).resolve()
-    from huggingface_hub import snapshot_download
-
-    wanted = [f"*{suffix}" for suffix in sorted(contents.kinds(trust_remote_code))]
-    try:
-        unwanted = _not_needed(name, revision)
-        # Config, modules, tokenizer and weights are all read from this folder, so all have the same revision.
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted, ignore_patterns=unwanted))
-    except Exception as error:  # no such name, no network, no permission
-        of = f" of --revision = {revision!r}" if revision else ""
-        raise ModelRefused(
-            f"--model = {name!r} is no directory here, and the hub says{of}: {first_line(error)}"
-        ) from None
-
-
-def _not_needed(name: str, revision: str) -> list[str]:
-    """Patterns of files on the hub that are not downloaded: exports, and pickles beside safetensors."""
-    from huggingface_hub import HfApi
-
-    try:
-        files = [Path(file) for file in HfApi().list_repo_files(name, revision=revision or None)]
-    except Exception:  # offline: files downloaded earlier serve; without them, the download raises
-        files = []
-    pickles = sorted(map(str, contents.pickles_beside_safetensors(files)))
-    return [*(f"{folder}/*" for folder in contents.EXPORTS), *pickles]
+    if hub.is_path(name):
+        raise ModelRefused("it is a file, give its directory" if Path(name).is_file() else "there is no such directory")
+    return hub.download(name, trust_remote_code, revision)

@@ -29,23 +29,31 @@ class QueueAdmission:
         self._limits = limits
         self.refused: Counter[str] = Counter()
 
-    def check_job(self, job: Job, cost: int, load: Load, *, of_key: int) -> None:
-        """Raises Overloaded for a job of `cost` tokens that may not wait. `of_key`: tokens of its key that wait."""
+    def check_job(self, job: Job, cost: int, load: Load, *, of_key: int) -> float:
+        """Returns the seconds after which a job of `cost` tokens is done if no more come; 0 where unknown.
+
+        `of_key`: tokens of its key that wait. Raises Overloaded for a job that may not wait.
+        """
         speed, limits = load.tokens_per_second, self._limits
         if load.queued_tokens and load.queued_tokens + cost > limits.queued_tokens:
             wait = load.wait(cost, job.priority, of_key) if speed else 1.0
             message = f"{load.queued_tokens} tokens wait, this job has {cost}, the limit is {limits.queued_tokens}"
             raise self._refusal("queued_tokens", message, wait)
-        if not speed or not (load.queued_tokens or load.busy):
-            return
+        if not speed:
+            return 0.0
+        if not (load.queued_tokens or load.busy):
+            return cost / speed
         wait = load.queue_seconds(cost, job.priority, of_key)
         if wait > LENIENCE * limits.queue_seconds:
             raise self._refusal("queue_seconds", queue_refusal(wait, limits.queue_seconds), wait)
+        slowdown = load.slowdown(cost, job.priority)
+        estimate = Estimate(wait=load.wait(cost, job.priority, of_key), takes=cost / speed, slowdown=slowdown)
         try:
-            Estimate(wait=load.wait(cost, job.priority, of_key), takes=cost / speed).check(job.remaining)
+            estimate.check(job.remaining)
         except Overloaded:
             self.refused["deadline"] += 1
             raise
+        return estimate.seconds
 
     def _refusal(self, reason: str, message: str, wait: float) -> Overloaded:
         self.refused[reason] += 1

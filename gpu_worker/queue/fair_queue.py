@@ -6,13 +6,14 @@ ones, which keep their small share. `flows.py` says how keys take turns, `lanes.
 
 Whatever else comes, every job is served. All T tokens of a job are in steps before the worker has served
 
-    (W / w) * (K * (L * J * (T + s(J)) + s(K)) + 2 q) * B / (B - q) + W q + B
+    (W / w) * (K * (L * J * (T + s(J)) + s(K)) + 2 q) * (B + e) / (B - q) + W q + B
 
 tokens in all: q is the larger of a quantum and the largest unit, B the budget of a step, J the most jobs of its key
 that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, L one more than the
 share of short jobs. s(n) = (6 + ln n) p, and p is the larger of q and the largest short job. Where q is more than
-B / 2, the factor B / (B - q) is 2. Where texts are cut, a unit is a piece of at most --chunk-tokens, so q does not grow
-with the longest text.
+B / 2, the factor 1 / (B - q) is 2 / B. Where texts are cut, a unit is a piece of at most --chunk-tokens, so q does not
+grow with the longest text. e is the most that an express step has, the smaller of a quantum and B / 4: there may be one
+before each other step, see `express.py`.
 
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
 or stand before it, have ended: at worst one after the other, each within the bound above for T as large as all room.
@@ -28,6 +29,7 @@ from itertools import count
 from math import inf
 from typing import Generic, TypeVar, cast
 
+from gpu_worker.queue.express import ExpressSteps, Pays, never
 from gpu_worker.queue.priority_class import Key, PriorityClass
 from gpu_worker.queue.room import Room
 from gpu_worker.queue.size_counts import SizeCounts
@@ -64,6 +66,7 @@ class FairQueue(Generic[J]):
         self._virtual_time = 0.0
         self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
         self._largest_units = SizeCounts()  # the largest unit of each job
+        self._express = ExpressSteps(self._classes.values(), quantum)
 
     def add_job(
         self,
@@ -177,12 +180,18 @@ class FairQueue(Generic[J]):
             if priority_class.tokens or priority_class.line.tokens
         }
 
+    def express_tokens(self, budget: int, pays: Pays) -> int:
+        """Most tokens of a job that goes ahead of longer ones; see `ExpressSteps.tokens_left`."""
+        return self._express.tokens_left(budget, pays)
+
     def __len__(self) -> int:
         """Number of jobs that wait and may be served."""
         return len(self._jobs) - self._jobs_unserved
 
-    def next_step(self, budget: int) -> dict[J, range]:
+    def next_step(self, budget: int, *, express_pays: Pays = never) -> dict[J, range]:
         """Takes the units of the next step, by job: `budget` tokens at most, but always a unit if any waits."""
+        if small := self._express.next_jobs(budget, express_pays):
+            return {cast(J, waiting.job): self._serve_small(of, waiting) for of, waiting in small}
         taken: dict[J, range] = {}
         missed: list[tuple[PriorityClass, Key, WaitingJob]] = []
         free = budget
@@ -209,6 +218,14 @@ class FairQueue(Generic[J]):
             key.jobs.resume(waiting)
             priority_class.reorder(key)
         return taken
+
+    def _serve_small(self, priority_class: PriorityClass, waiting: WaitingJob) -> range:
+        """Serves all that waits of a job of an express step. Returns its units."""
+        units, job = range(waiting.position, len(waiting.costs)), cast(J, waiting.job)
+        self._charge(priority_class, waiting.tokens, filling=False)
+        priority_class.serve_small(waiting)
+        self._forget(job, waiting)
+        return units
 
     def _with_room(self, job: J, waiting: WaitingJob, stop: int, cost: int) -> tuple[int, int]:
         """Takes room for the sequences that begin in a turn up to unit `stop`; ends the turn before the first one that

@@ -89,8 +89,7 @@ class Flows(Generic[F]):
         if filling:
             charged = max(head.tag, min(charged, self.time + self._quantum))
         else:
-            least = self._heap[0][0] * self._quantum  # flows behind virtual time may have left
-            self.time = max(self.time, least) + cost / self.waiting
+            self._advance(cost)
         if self._charged:
             head.tag = charged
         if done:
@@ -99,6 +98,20 @@ class Flows(Generic[F]):
         else:
             head.entry = self._entry(head)
             heapq.heapreplace(self._heap, head.entry)
+
+    def charge(self, flow: F, cost: int) -> None:
+        """Charges a waiting flow for `cost` tokens that it was served out of its turn."""
+        self.head()  # so that the first entry is a live one
+        self._advance(cost)
+        if self._charged:
+            flow.tag += cost
+            if flow.entry is not None:
+                self.resume(flow)
+
+    def _advance(self, cost: int) -> None:
+        """Moves virtual time on by a turn of `cost` tokens."""
+        least = self._heap[0][0] * self._quantum if self._heap else 0  # flows behind virtual time may have left
+        self.time = max(self.time, least) + cost / self.waiting
 
     def _entry(self, flow: F) -> tuple[int, float, int, Flow]:
         return (int(flow.tag // self._quantum), flow.deadline, flow.arrival, flow)

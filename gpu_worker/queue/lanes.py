@@ -70,6 +70,12 @@ class Lanes:
         lane.tag = charged
         lane.jobs.serve(head, cost, filling=filling, done=done)
 
+    def charge(self, job: WaitingJob, cost: int) -> None:
+        """Charges a waiting job for what it was served out of its turn; see `Flows.charge`."""
+        lane = self._lanes_of(job)[0]
+        lane.tag += cost / lane.weight
+        lane.jobs.charge(job, cost)
+
     def _lanes_of(self, job: WaitingJob) -> tuple[Lane, Lane]:
         """The lane of a job, and the other lane."""
         return (self._long, self._short) if job.long else (self._short, self._long)

@@ -1,11 +1,17 @@
 """Estimates the speed of steps by their size. No clock, no I/O."""
 
+from collections import deque
+from math import inf
+
 MEAN_WEIGHT = 0.9
 """Weight of earlier steps in the mean speed of a size; the latest step has the rest."""
 FRESH_STEPS = 64
 """Steps for which the speed of a size is used after the last step of that size."""
-BEST_DECAY = 0.995
-"""Factor by which the fastest step's speed shrinks with every step: after five hundred steps a tenth of it is left."""
+SIZEABLE = 128
+"""Least tokens of a step that tells how fast steps can be. A few units that are no sequences, such as comparisons of
+vectors that a caller gave, say nothing of it."""
+LATEST, QUICK_SHARE = 256, 0.75
+"""Sizeable steps that are remembered, and the share of them that were slower than `quick`."""
 
 
 class Pace:
@@ -19,13 +25,14 @@ class Pace:
         self._speeds: dict[int, float] = {}
         self._learned: dict[int, int] = {}
         self._steps = 0
-        self._best = 0.0
+        self._latest: deque[float] = deque(maxlen=LATEST)  # speeds of sizeable steps
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Learns from a step of so many tokens that took so long."""
         size, speed = tokens.bit_length(), tokens / max(seconds, 1e-6)
         self._speeds[size] = MEAN_WEIGHT * self._speeds.get(size, speed) + (1 - MEAN_WEIGHT) * speed
-        self._best = max(self._best * BEST_DECAY, speed)
+        if tokens >= SIZEABLE:
+            self._latest.append(speed)
         self._steps += 1
         self._learned[size] = self._steps
 
@@ -42,11 +49,19 @@ class Pace:
         smaller = [speed for other, speed in self._speeds.items() if other <= size]
         return max(smaller) if smaller else min(self._speeds.values(), default=0.0)
 
-    @property
-    def best(self) -> float:
-        """Tokens a second in the fastest of the latest steps; 0 before the first step.
+    def extra_share(self, tokens: int, step: int) -> float:
+        """Tells what a step of `tokens` costs beside a step of `step` tokens, beyond what it costs to have them in that
+        one: a share of the large step's time; infinite before the first step."""
+        alone = self.speed(tokens)
+        return tokens / step * (self.speed(step) / alone - 1) if alone else inf
 
-        The size of steps is derived from it. Average speed would not do: the busier the processor, the smaller steps
-        would become, and so the slower by the token.
+    @property
+    def quick(self) -> float:
+        """Tokens a second that a quarter of the latest sizeable steps surpassed; 0 before the first one.
+
+        The size of steps is derived from it. The mean would not do: the busier the processor, the smaller steps would
+        become, and so the slower by the token. Nor would the fastest step: one whose end was seen late makes the next
+        one look fast beyond measure, and steps would be too long until that is forgotten.
         """
-        return self._best
+        speeds = sorted(self._latest)
+        return speeds[int(QUICK_SHARE * (len(speeds) - 1))] if speeds else 0.0

@@ -29,13 +29,16 @@ class PriorityClass:
     """The keys of one priority, and their waiting jobs.
 
     `weight`: its share among the classes. `quantum`: tokens of one turn of a key. `tokens`: tokens that wait and may be
-    served. `tag`: its virtual time, in tokens / weight. `line`: its jobs that stand in line for room.
+    served. `tag`: its virtual time, in tokens / weight. `line`: its jobs that stand in line for room. `small`: its
+    jobs of at most a turn, by arrival, `small_tokens` in all.
     """
 
     weight: int
     quantum: int
     tokens: int = 0
     tag: float = 0.0
+    small_tokens: int = 0
+    small: dict[int, WaitingJob] = field(init=False, default_factory=dict)
     line: LineCounts = field(init=False, default_factory=LineCounts)
     keys: Flows[Key] = field(init=False)
     _keys_by_name: dict[str, Key] = field(init=False, default_factory=dict)
@@ -75,6 +78,9 @@ class PriorityClass:
         self._sizes.add_job(job.tokens)
         self.tokens += job.tokens
         key.tokens += job.tokens
+        if job.tokens <= self.quantum and not job.room:
+            self.small[job.arrival] = job
+            self.small_tokens += job.tokens
         self.reorder(key)
 
     def leave(self, job: WaitingJob) -> None:
@@ -84,11 +90,21 @@ class PriorityClass:
         self._sizes.remove_job(job.tokens)
         self.tokens -= job.tokens
         key.tokens -= job.tokens
+        if self.small.pop(job.arrival, None) is not None:
+            self.small_tokens -= job.tokens
         if key.jobs.waiting:
             self.reorder(key)
         else:
             self.keys.leave(key)
             self._remember(key)
+
+    def serve_small(self, job: WaitingJob) -> None:
+        """Serves all that waits of a job out of its turn. Its key and its lane are charged as in a turn."""
+        key, cost = self._keys_by_name[job.key], job.tokens
+        key.jobs.charge(job, cost)
+        self.keys.charge(key, cost)
+        self.leave(job)
+        job.position, job.tokens = len(job.costs), 0
 
     def serve(self, key: Key, job: WaitingJob, stop: int, cost: int, *, filling: bool) -> None:
         """Charges the next job of the next key for a turn up to unit `stop`; see `Flows.serve`."""
@@ -99,6 +115,10 @@ class PriorityClass:
             self._sizes.add_job(job.tokens)
         self.tokens -= cost
         key.tokens -= cost
+        if job.arrival in self.small:
+            self.small_tokens -= cost
+            if done:
+                del self.small[job.arrival]
         key.jobs.serve(job, cost, filling=filling, done=done)
         self.keys.serve(key, cost, filling=filling, done=not key.jobs.waiting)
         if key.jobs.waiting:

@@ -6,6 +6,11 @@ Each architecture is built tiny with seeded random weights, written to disk, and
 gate at load decides how it runs.
 """
 
+from shared.command import CommandParser, begin
+
+if __name__ == "__main__":
+    begin("worker")
+
 import argparse
 import re
 import sys
@@ -170,7 +175,7 @@ def _cell(why: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_type", nargs="*", help="of transformers' config.json; default: all")
     parser.add_argument("--out", type=Path, help="the page to write; default: standard output")
     arguments = parser.parse_args()

@@ -15,9 +15,13 @@ def load_to_pb(load: Load) -> pb.Load:
         stalled=load.stalled,
         turn=load.turn,
         busy_seconds=load.busy,
+        express_tokens=load.express,
+        step_tokens=load.step,
     )
     for priority, backlog in load.backlogs.items():
         message.backlogs.add(priority=number(priority), keys=backlog.keys, tokens=backlog.tokens, jobs=backlog.jobs)
+    for (priority, is_long), factor in load.slowdowns.items():
+        message.slowdowns.add(priority=number(priority), long=is_long, factor=factor)
     return message
 
 
@@ -37,4 +41,11 @@ def load_from_pb(message: pb.Load) -> Load:
         stalled=message.stalled,
         turn=message.turn,
         busy=message.busy_seconds,
+        express=message.express_tokens,
+        step=message.step_tokens,
+        slowdowns={
+            (Priority(slowdown.priority), slowdown.long): slowdown.factor
+            for slowdown in message.slowdowns
+            if slowdown.priority in priorities
+        },
     )

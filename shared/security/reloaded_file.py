@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 
 LOOK_SECONDS = 1.0
 """Seconds between two checks of a file."""
+MOST_BYTES = 16 * 1024 * 1024
+"""Longest file that is read: keys and certificates are far shorter."""
 
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ class Fresh(Generic[T]):
             return False
         try:
             value = self._read(_contents(self._paths))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever is wrong with the files, calls go on with what was there
             self._seen = state
             self._on_error(error)
             return False
@@ -61,7 +63,10 @@ def _contents(paths: Sequence[str]) -> list[bytes]:
     contents = []
     for path in paths:
         with open(path, "rb") as file:
-            contents.append(file.read())
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        contents.append(content)
     return contents
 
 

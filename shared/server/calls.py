@@ -14,16 +14,19 @@ import structlog
 
 from shared import request_id
 from shared import traceparent as trace
-from shared.caller import Caller
+from shared.caller import AUTHORIZATION, Caller, Quota, address_of
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
+from shared.security.trusted_proxies import NO_PROXIES, TrustedProxies
 from shared.server.admission import Admission, Bounds
 from shared.server.admission.streams import OpenStream
 from shared.terms import RequestTerms
 
 SLACK = 1.0
 """Seconds by which a call may outlast its caller's own deadline, so that transport or worker reports it first."""
+ACCEPT_SECONDS = 1.0
+"""Seconds between two checks whether the caller of an open stream is still accepted."""
 CANCELLED = "CANCELLED"
 BOUNDS = Bounds()
 
@@ -49,19 +52,22 @@ class Calls:
         bounds: Bounds = BOUNDS,
         check: Callable[[Caller], None] | None = None,
         identify: Callable[[Caller], Caller] | None = None,
+        accepts: Callable[[Caller], bool] | None = None,
+        proxies: TrustedProxies = NO_PROXIES,
         log_calls: bool = False,
         begin_span: Callable[[Caller], CallSpan] | None = None,
     ) -> None:
         """`timeout`: seconds for a call without a deadline; None: calls have no time limit.
 
         `check` may refuse a call before its request is read. `identify` returns the caller that a secret belongs to, or
-        raises Unauthenticated; None: everybody may call. `log_calls`: whether each call has a line in the log;
-        `begin_span`: begins a span in a trace for each call.
+        raises Unauthenticated; None: everybody may call. `accepts`: tells whether a caller that was identified still is
+        one; its streams end where not. `proxies`: the addresses whose fairness keys tell their callers apart.
+        `log_calls`: whether each call has a line in the log; `begin_span`: begins a span in a trace for each call.
         """
         self._timeout, self._log_calls, self._begin_span = timeout, log_calls, begin_span
         self.admission = Admission(bounds)
         self.check = check
-        self._identify = identify
+        self._identify, self._accepts, self._proxies = identify, accepts, proxies
         self._refuses = False
         self._running = 0
         self._idle = asyncio.Event()
@@ -117,13 +123,18 @@ class Calls:
         """Runs a stream, whose requests are each answered as a call of its own.
 
         A stream itself has no time limit. `end_streams` ends it, so a drain waits for the requests that it has read.
-        Raises WorkerUnavailable while refusing, Overloaded where too many are open; a bug inside becomes Internal.
+        Raises WorkerUnavailable while refusing, Overloaded where too many are open, Unauthenticated once its caller is
+        no longer accepted; a bug inside becomes Internal.
         """
         request_id.bind(caller.request_id, trace.trace_id(caller.traceparent))
         try:
             with self._counted():
                 self._check_refuses()
-                with self.admission.stream() as stream:
+                with (
+                    self._within(caller.stream_quota, "open streams"),
+                    self.admission.stream(self._owner(caller)) as stream,
+                    self._while_accepted(caller, stream),
+                ):
                     yield stream
         except SelvageError:
             raise
@@ -147,7 +158,7 @@ class Calls:
                 self._check_refuses()
                 if self.check is not None:
                     self.check(caller)
-                with self._quota(caller), self.admission.request():
+                with self._within(caller.quota, "requests in progress"), self.admission.request():
                     yield
             outcome = {"code": "OK"}
         except SelvageError as error:
@@ -177,20 +188,47 @@ class Calls:
                 self._idle.set()
 
     @contextmanager
-    def _quota(self, caller: Caller) -> Iterator[None]:
-        """Counts a request against the quota of its API key, if there is one. Raises Overloaded."""
-        quota = caller.quota
+    def _within(self, quota: Quota | None, what: str) -> Iterator[None]:
+        """Counts a request or a stream against the quota of its API key, if there is one. Raises Overloaded."""
         if quota is None:
             yield
             return
         if quota.running >= quota.most:
-            why = f"{quota.running} requests with this API key are being answered, the limit is {quota.most}"
+            why = f"this API key has {quota.running} {what}, the limit is {quota.most}"
             raise self.admission.refusals.overloaded("quota", why)
         quota.running += 1
         try:
             yield
         finally:
             quota.running -= 1
+
+    def _owner(self, caller: Caller) -> str:
+        """The name under which a caller's share is counted.
+
+        Without API keys a caller may call itself anything in its fairness key; so only a proxy is believed.
+        """
+        is_told_apart = self._identify is not None or address_of(caller.host) in self._proxies
+        return caller.key if is_told_apart else caller.host
+
+    @contextmanager
+    def _while_accepted(self, caller: Caller, stream: OpenStream) -> Iterator[None]:
+        """Breaks a stream off once its caller is no longer accepted, for the duration of the block."""
+        if self._accepts is None:
+            yield
+            return
+        checking = asyncio.create_task(self._break_off_once_refused(caller, stream, self._accepts))
+        try:
+            yield
+        finally:
+            checking.cancel()
+
+    async def _break_off_once_refused(
+        self, caller: Caller, stream: OpenStream, accepts: Callable[[Caller], bool]
+    ) -> None:
+        while accepts(caller):  # noqa: ASYNC110 - what another process writes into a file
+            await asyncio.sleep(ACCEPT_SECONDS)
+        self.admission.refused["unauthenticated"] += 1
+        stream.break_off(Unauthenticated("the API key is no longer known", field=AUTHORIZATION))
 
     def _check_refuses(self) -> None:
         if self._refuses:

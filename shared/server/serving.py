@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
@@ -14,7 +13,9 @@ from grpc_reflection.v1alpha import reflection
 from shared.codec.wire import check_entries
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
+from shared.server.binding import refuse_address
 from shared.server.calls import Calls
+from shared.server.connections import CONNECTIONS, ServedPort
 from shared.server.rpc import server_options
 from shared.server.rpc.credentials import server_credentials
 from shared.server.rpc.interceptor import Interceptor, TellStatus, unchanged
@@ -43,18 +44,21 @@ class Server:
         tell: TellStatus = unchanged,
         tls: Fresh[Identity] | None = None,
         check_large: Callable[[bytes], None] = check_entries,
+        connections: int = CONNECTIONS,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other APIs; others as in `Interceptor`.
 
-        `tls`: the identity of the server; None for plain text.
+        `tls`: the identity of the server; None for plain text. `connections`: most at once.
         """
         self._tls = tls
         self._services = list(services)
         self._calls = calls
+        self._interceptor = Interceptor(calls, threads, rpcs, tell, check_large)
         self.grpc = grpc.aio.server(
-            interceptors=[Interceptor(calls, threads, rpcs, tell, check_large)],
-            options=server_options(connection_age=connection_age),
+            interceptors=[self._interceptor],
+            options=server_options(connection_age=connection_age, connections=connections),
         )
+        self._port = 0
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflect:
@@ -65,15 +69,19 @@ class Server:
     async def start(self, listen: str) -> None:
         """Binds and logs the address; ends the process with status 2 if that fails."""
         try:
-            port = self._bound(listen)
+            self._port = self._bound(listen)
         except RuntimeError:
             await self.stop()
-            print(f"--listen = {listen!r}: the address cannot be bound", file=sys.stderr)
-            raise SystemExit(2) from None
+            refuse_address("--listen", listen)
         await self._health.set("", SERVING)
         await self.set_ready(False)
         await self.grpc.start()
-        log.info("listening", address=f"{listen.rpartition(':')[0]}:{port}")
+        log.info("listening", address=f"{listen.rpartition(':')[0]}:{self._port}")
+
+    @property
+    def served_port(self) -> ServedPort:
+        """The port, once it is bound."""
+        return ServedPort(port=self._port, busy=self._interceptor.busy_peers)
 
     def _bound(self, listen: str) -> int:
         if self._tls is None:
@@ -111,8 +119,8 @@ class Server:
 
 
 async def until_told_to_stop() -> None:
-    """Waits for SIGTERM or SIGINT."""
-    signalled = asyncio.Event()
+    """Waits for SIGTERM or SIGINT; a second one ends the process at once, where `shared.command.begin` began it."""
+    signalled, before = asyncio.Event(), signal.getsignal(signal.SIGINT)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled.set)
@@ -120,5 +128,6 @@ async def until_told_to_stop() -> None:
         await signalled.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)  # a second one ends the process at once
+            loop.remove_signal_handler(number)
+        signal.signal(signal.SIGINT, before)
     log.info("draining")

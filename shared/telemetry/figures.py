@@ -48,7 +48,7 @@ class FrontendFigures:
 
     `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
     `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: the wait of a small
-    new job in seconds (see `shared.estimate`), by model.
+    new job in seconds (see `shared.estimate`), by model; `fingerprints`: of the model that each name stands for.
     """
 
     requests: int
@@ -58,6 +58,7 @@ class FrontendFigures:
     refused: Mapping[str, int]
     workers: Mapping[str, int]
     waits: Mapping[str, float]
+    fingerprints: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 """Codes that go-grpc-prometheus, which set the convention, spells irregularly."""
 FRONTEND_REASONS = (
     *("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds"),
-    *("quota", "unauthenticated", "draining", "deadline", "queue_seconds"),
+    *("quota", "share", "unauthenticated", "draining", "deadline", "queue_seconds"),
 )
 WORKER_REASONS = ("queued_tokens", "queue_seconds", "deadline")
 
@@ -157,6 +157,7 @@ class FrontendMetrics:
             yield _gauges("selvage_workers_serving", "Workers that take jobs.", "model", now.workers)
             wait = "Seconds, at most, until the turn of a small new job."
             yield _gauges("selvage_worker_wait_seconds", wait, "model", now.waits)
+            yield _fingerprints(now.fingerprints)
 
         self._registry.register(_Read(metrics))
 
@@ -255,6 +256,15 @@ def _gauges(name: str, of: str, label: str, values: Mapping[str, float]) -> Metr
     family = GaugeMetricFamily(name, of, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
+    return family
+
+
+def _fingerprints(fingerprints: Mapping[str, str]) -> Metric:
+    """The usual form of a metric that tells a text: a label of a series that is always 1."""
+    served = "1 for the fingerprint that a model's name stands for in this frontend."
+    family = GaugeMetricFamily("selvage_served_model_info", served, labels=["model", "fingerprint"])
+    for model, fingerprint in fingerprints.items():
+        family.add_metric([model, fingerprint], 1.0)
     return family
 
 

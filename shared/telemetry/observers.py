@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.server.binding import refuse_address
 from shared.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def page(settings: ServiceSettings, *, shown: bool = False) -> Page | None:
     try:
         log.info("metrics", address=metrics.start(settings.metrics))
     except OSError:
-        print(f"--metrics = {settings.metrics!r}: the address cannot be bound", file=sys.stderr)
-        raise SystemExit(2) from None
+        refuse_address("--metrics", settings.metrics)
     return metrics
 
 

@@ -248,3 +248,14 @@ async def test_a_stream_outlives_its_frontend(kind: str) -> None:
             found = await in_thread(client, "stream", texts(), batch_size=10)
         near(np.stack(found), expected, 1e-6)
         assert await asyncio.wrap_future(drained[0]) == 0
+
+
+async def test_other_ports_of_a_pair_are_told(pair: Stack, kind: str) -> None:
+    """Those that a first user finds beside the right one: a frontend's for HTTP, and a worker's."""
+    told = []
+    for address in (pair.frontends[0].http_address, pair.worker.address):
+        async with connected(kind, address, retries=0) as client:
+            with pytest.raises(errors.SelvageError) as raised:
+                await in_thread(client, "embed", "a")
+        told.append(str(raised.value).partition(";")[0])
+    assert told == ["what answers there is not gRPC but perhaps HTTP", "the service there has no such method"]

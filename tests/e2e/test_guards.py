@@ -20,9 +20,11 @@ from harness.environment import ROOT, python_path
 from harness.member import MemberFailed, ServiceProcess
 from harness.stack import Stack, stack
 from selvage import TLS, AsyncClient, errors
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from shared.server.rpc import channel_options
 from support.certificates import Authority, Files
 from support.forked import Nursery
+from tei.v1 import tei_pb2
 
 NAME = "selvage.test"
 KEY, OTHER_KEY, SECRET, NEW_SECRET = (
@@ -228,6 +230,35 @@ async def test_new_files_are_taken_without_a_lost_call(guarded: Guarded) -> None
     async with asyncio.timeout(20):
         while await is_answered(guarded, OTHER_KEY):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
+
+
+async def test_a_key_that_is_taken_out_of_the_file_ends_its_streams(guarded: Guarded) -> None:
+    """Of both APIs, within seconds, though they wait for their caller; those of other keys go on."""
+    guarded.keys.write_text(entry(KEY, "search") + entry(OTHER_KEY, "other"))
+    async with asyncio.timeout(20):
+        while not await is_answered(guarded, OTHER_KEY):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    own = EmbedStreamRequest(id=1, request=EmbedRequest(texts=["a"]))
+    methods = {"selvage.v1.EmbeddingService": own, "tei.v1.Embed": tei_pb2.EmbedRequest(inputs="a")}
+    async with guarded.channel(guarded.stack.frontends[0].address) as channel:
+        streams = [
+            (key, message.SerializeToString(), channel.stream_stream(f"/{service}/EmbedStream"))
+            for key in (KEY, OTHER_KEY)
+            for service, message in methods.items()
+        ]
+        calls = [(key, raw, method(metadata=(("authorization", f"Bearer {key}"),))) for key, raw, method in streams]
+        for _, raw, call in calls:
+            await call.write(raw)
+            assert await call.read()
+        guarded.keys.write_text(entry(KEY, "search"))
+        for key, raw, call in calls:
+            if key == OTHER_KEY:
+                async with asyncio.timeout(20):
+                    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert "no longer known" in (await call.details())
+            else:
+                await call.write(raw)
+                assert await call.read()
 
 
 async def is_answered(guarded: Guarded, key: str, **changed: Any) -> bool:

@@ -1,6 +1,8 @@
 """What Prometheus reads of both processes after some calls, and how a trace goes through both logs."""
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 
@@ -65,16 +67,28 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
 
 
 async def test_what_is_refused_as_too_much_is_told_by_reason() -> None:
-    """A frontend that takes one small request at once, and meets two large ones."""
+    """A frontend that takes one request at a time is asked three times while its worker is halted in the first."""
     async with stack("random:tiny-bert", frontend=FLAGS | {"max-requests-at-once": 1}) as pair:
         calls = Calls(pair.channel)
         request = embedding_pb2.EmbedRequest(texts=["a b c"])
-        outcomes = await asyncio.gather(*(calls.embedding.Embed(request) for _ in range(20)), return_exceptions=True)
-        refused = [each for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]
-        assert refused
+
+        async def taken() -> bool:
+            return (await scrape(pair.frontends[0]))("selvage_requests_in_flight") == 1
+
+        os.kill(pair.worker.pid, signal.SIGSTOP)
+        try:
+            held = asyncio.ensure_future(calls.embedding.Embed(request))
+            await eventually(taken)
+            outcomes = await asyncio.gather(*(calls.embedding.Embed(request) for _ in range(3)), return_exceptions=True)
+        finally:
+            os.kill(pair.worker.pid, signal.SIGCONT)
+        assert (await held).HasField("dense")
+        for each in outcomes:
+            assert isinstance(each, grpc.aio.AioRpcError)
+            assert each.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         frontend = await scrape(pair.frontends[0])
-        assert frontend("selvage_refused_total", reason="requests") == len(refused)
-        assert frontend("grpc_server_handled_total", **EMBED, grpc_code="ResourceExhausted") == len(refused)
+        assert frontend("selvage_refused_total", reason="requests") == 3
+        assert frontend("grpc_server_handled_total", **EMBED, grpc_code="ResourceExhausted") == 3
 
 
 async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
@@ -105,4 +119,5 @@ async def test_an_address_that_is_taken_stops_the_start(pair: Stack, nursery: Nu
     )
     _, errors = await process.communicate()
     assert process.returncode == 2
-    assert errors.decode().splitlines() == [f"--metrics = '{line['address']}': the address cannot be bound"]
+    (told,) = errors.decode().splitlines()
+    assert told.startswith(f"--metrics = '{line['address']}': the address cannot be bound: Address already in use: ")

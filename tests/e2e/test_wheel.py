@@ -53,6 +53,14 @@ def client_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_wheel(copy, out, project=ROOT / "client", sources=CLIENT_SOURCES)
 
 
+@pytest.fixture(scope="module")
+def client_environment(client_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the client and what it requires."""
+    environment = tmp_path_factory.mktemp("client-alone") / "empty"
+    link(NEEDS | INDIRECT_NEEDS, unpacked(client_wheel, environment))
+    return environment
+
+
 def files_of(wheel: Path) -> set[str]:
     """Names of the files in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
@@ -99,19 +107,52 @@ async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: 
     await check_that_the_client_works(tmp_path / "empty", pair.frontends[0].address, tmp_path)
 
 
-async def test_the_client_is_a_wheel_of_its_own(pair: Stack, client_wheel: Path, tmp_path: Path) -> None:
+async def test_the_client_is_a_wheel_of_its_own(
+    pair: Stack, client_wheel: Path, client_environment: Path, tmp_path: Path
+) -> None:
     """It holds the package `selvage` and no other, and works with four packages."""
     assert requirements(client_wheel) == NEEDS
     assert files_of(client_wheel) >= CLIENT_FILES
     packages = {name.partition("/")[0] for name in files_of(client_wheel)}
     assert {name for name in packages if not name.endswith(".dist-info")} == {"selvage"}
-    link(NEEDS | INDIRECT_NEEDS, unpacked(client_wheel, tmp_path / "empty"))
-    await check_that_the_client_works(tmp_path / "empty", pair.frontends[0].address, tmp_path)
+    await check_that_the_client_works(client_environment, pair.frontends[0].address, tmp_path)
 
 
-async def test_the_client_alone_says_what_an_engine_needs(client_wheel: Path, tmp_path: Path) -> None:
+async def test_the_client_alone_says_what_an_engine_needs(client_environment: Path, tmp_path: Path) -> None:
     """One sentence with the command that installs it."""
-    link(NEEDS | INDIRECT_NEEDS, unpacked(client_wheel, tmp_path / "empty"))
-    output = await outputs_of(tmp_path / "empty", "-c", ENGINE, folder=tmp_path)
+    output = await outputs_of(client_environment, "-c", ENGINE, folder=tmp_path)
     needs = "Engine needs the extra engine: pip install '.[engine]' in a checkout (No module named 'embedded')\n"
     assert output == needs
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("gpu_worker", "worker"), ("frontend_service", "frontend"), ("harness", "demo"), ("demo", "demo")],
+)
+async def test_the_client_alone_says_what_the_services_need(name: str, extra: str, client_environment: Path) -> None:
+    """In a checkout, where the first user has installed the client and goes on with the README."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(client_environment / "bin" / "python"), "-m", name),
+        cwd=ROOT,
+        env={},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await process.communicate()
+    assert (process.returncode, output) == (1, b"")
+    told = rf"No module named '\w+': the extra {extra} brings it \(in a checkout, pip install '\.\[{extra}\]'\)\n"
+    assert re.fullmatch(told, errors.decode())
+
+
+async def test_the_client_alone_says_what_parquet_needs(client_environment: Path, tmp_path: Path) -> None:
+    """Before it asks a service for anything."""
+    (tmp_path / "lines.txt").write_text("a quiet harbour\n")
+    process = await asyncio.create_subprocess_exec(
+        *(str(client_environment / "bin" / "python"), "-I", "-m", "selvage.bulk", "lines.txt", "--output", "vectors"),
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await process.communicate()
+    told = "--format parquet needs pyarrow (the extra bulk): pip install pyarrow\n"
+    assert (process.returncode, output.decode(), errors.decode()) == (1, "", told)

@@ -18,16 +18,18 @@ from support import fake_frontend
 
 class FakeService:
     """Answers with rows of the texts alone. `script` may answer, or raise, instead: it is told the batch, and how many
-    batches were sent before. `dead`: the card is refused with it."""
+    batches were sent before. `dead`: the card is refused with it. `deadlines`: of the requests for the card."""
 
     def __init__(self, name: str = "fake:1", fingerprint: str = "f" * 64) -> None:
         self.name, self.fingerprint = name, fingerprint
         self.script: Callable[[Any, int], EmbedStreamResponse | None] = lambda *_: None
         self.dead: SelvageError | None = None
+        self.deadlines: list[float] = []
         self.sent: list[list[str]] = []
         self._count = count()
 
-    def card(self) -> Any:
+    def card(self, seconds: float = 0.0) -> Any:
+        self.deadlines.append(seconds)
         if self.dead is not None:
             raise self.dead
         return SimpleNamespace(id="fake", fingerprint=self.fingerprint)

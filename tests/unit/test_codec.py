@@ -180,10 +180,20 @@ def test_a_job_that_makes_no_sense_fails_alone() -> None:
 def test_a_load_survives() -> None:
     """Every field of it; a priority of a later version is left out."""
     backlogs = {Priority.BULK: Backlog(keys=2, tokens=99, jobs=(0, 3, 1))}
-    told = {"queued_tokens": 99, "queued_jobs": 4, "tokens_per_second": 2.5, "turn": 64, "busy": 0.5}
-    load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs")  # type: ignore[arg-type]
+    told = {
+        "queued_tokens": 99,
+        "queued_jobs": 4,
+        "tokens_per_second": 2.5,
+        "turn": 64,
+        "busy": 0.5,
+        "express": 8,
+        "step": 512,
+    }
+    slowdowns = {(Priority.BULK, True): 2.5, (Priority.BULK, False): 1.5}
+    load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs", slowdowns=slowdowns)  # type: ignore[arg-type]
     message = load_to_pb(load)
     message.backlogs.add(priority=77)  # type: ignore[arg-type]
+    message.slowdowns.add(priority=77, factor=2)  # type: ignore[arg-type]
     assert load_from_pb(message) == load
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from frontend_service.settings import FrontendSettings
 from gpu_worker.settings import WorkerSettings
+from shared.security.trusted_proxies import TrustedProxies
 from shared.server import probe
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 
@@ -117,6 +118,25 @@ def test_hosts_and_origins_can_be_chosen(
         monkeypatch.setenv(variable, chosen.get(name, ""))
     settings = FrontendSettings.read([])
     assert (settings.http_host, settings.http_cors_origin) == (hosts, origins)
+
+
+@pytest.mark.parametrize("chosen", ["", "0" * 64, f"{'0' * 64},{'1' * 64}"])
+def test_a_fingerprint_can_be_chosen(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    """By a variable; without it any model is served."""
+    value = SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_FINGERPRINT"]
+    assert value == "${FINGERPRINT:-}"
+    monkeypatch.setenv("SELVAGE_FRONTEND_FINGERPRINT", chosen)
+    assert FrontendSettings.read([]).fingerprint == tuple(filter(None, chosen.split(",")))
+
+
+def test_the_proxy_is_trusted_whatever_address_the_engine_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All private networks: frontends have no port outside of their own, and the proxy names each caller."""
+    variable = "SELVAGE_FRONTEND_TRUSTED_PROXY"
+    monkeypatch.setenv(variable, SERVICES["frontend"]["environment"][variable])
+    proxies = TrustedProxies(FrontendSettings.read([]).trusted_proxy)
+    assert all(address in proxies for address in ("172.18.0.5", "10.89.0.3", "192.168.16.2", "fd12::5"))
+    assert "8.8.8.8" not in proxies
+    assert "ports" not in SERVICES["frontend"]
 
 
 @pytest.mark.parametrize("name", ALL)

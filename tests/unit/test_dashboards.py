@@ -46,7 +46,13 @@ def told() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     frontend, worker = Page(), Page()
     frontend.frontend().read(
-        lambda: FrontendFigures(requests=0, size=0, results=0, unread=0, refused={}, workers={"m": 1}, waits={"m": 0.0})
+        lambda: FrontendFigures(
+            **dict.fromkeys(("requests", "size", "results", "unread"), 0),
+            refused={},
+            workers={"m": 1},
+            waits={"m": 0.0},
+            fingerprints={"m": "f"},
+        )
     )
     worker.worker().read(
         lambda: WorkerFigures(queued_tokens=0, queued_jobs=0, refused={}, cancelled_waiting=0, stalled=False)

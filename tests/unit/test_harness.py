@@ -1,6 +1,13 @@
 """What members of a stack are started with; the processes themselves are tests/e2e's."""
 
+from typing import Any
+
+import pytest
+
+from harness import running
+from harness.member import MemberFailed
 from harness.stack import worker_flags
+from support.commands import run_as_program
 
 
 def test_a_worker_for_each_device() -> None:
@@ -16,3 +23,27 @@ def test_workers_without_devices_share_what_is_said() -> None:
     """Each takes any free port, or the one that nobody has named."""
     for listen in ({"listen": "127.0.0.1:0"}, {}):
         assert worker_flags({"model": "m", **listen}, 2) == [{"model": "m", **listen}] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("harness", "Here they are --worker, --frontend and --http; make serve takes WORKER=, FRONTEND= and HTTP=.\n"),
+        ("demo", ""),
+    ],
+)
+def test_a_service_that_does_not_start_is_told(
+    name: str, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a traceback; where a port is taken, with the flags of the command that was typed."""
+    told = "gpu_worker did not listen: it ended with status 2\n--listen = 'a:1': the address cannot be bound: In use"
+
+    def fail(main: Any) -> None:
+        main.close()
+        raise MemberFailed(told)
+
+    monkeypatch.setattr(running, "run", fail)
+    with pytest.raises(SystemExit) as ended:
+        run_as_program(name, [])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"{told}\n{advice}"

@@ -63,6 +63,12 @@ def test_every_variable_is_a_setting(name: str) -> None:
     assert set(environment(name)) <= {f"{prefix}{field.upper()}" for field in fields}
 
 
+def test_a_fingerprint_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable that stands there empty: any model is served."""
+    monkeypatch.setenv("SELVAGE_FRONTEND_FINGERPRINT", environment("frontend")["SELVAGE_FRONTEND_FINGERPRINT"])
+    assert FrontendSettings.read([]).fingerprint == ()
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_ports_are_those_that_it_listens_on(name: str) -> None:
     """Of the process, the pod, the service, the probes and the scrape."""

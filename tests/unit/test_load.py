@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_worker.queue.express import Pays, never
 from gpu_worker.queue.fair_queue import FairQueue
 from shared.jobs import Priority
 from shared.load import SHORT, Load
@@ -13,17 +14,26 @@ from shared.load import SHORT, Load
 NEW = -1
 
 
-def load_of(queue: FairQueue[int], turn: int, short: int = SHORT) -> Load:
-    return Load(queued_tokens=queue.waiting_tokens, backlogs=queue.backlogs(), turn=turn, short=short)
+def load_of(queue: FairQueue[int], turn: int, short: int = SHORT, step: int = 0, pays: Pays = never) -> Load:
+    return Load(
+        queued_tokens=queue.waiting_tokens,
+        backlogs=queue.backlogs(),
+        turn=turn,
+        short=short,
+        express=queue.express_tokens(step, pays),
+        step=step,
+    )
 
 
-def served_before(queue: FairQueue[int], costs: list[int], key: str, priority: Priority, budget: int) -> int:
+def served_before(
+    queue: FairQueue[int], costs: list[int], key: str, priority: Priority, budget: int, pays: Pays = never
+) -> int:
     """Tokens of others that are taken before the step that ends a new job, if nothing else comes."""
     queue.add_job(NEW, costs, key=key, priority=priority)
     others = left = 0
     while left < len(costs):
         before = queue.waiting_tokens
-        own = queue.next_step(budget).get(NEW)
+        own = queue.next_step(budget, express_pays=pays).get(NEW)
         if own is not None and own.stop == len(costs):
             return others
         taken = sum(costs[own.start : own.stop]) if own is not None else 0
@@ -48,16 +58,17 @@ def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, 
     def key() -> str:
         return str(chance.randint(0, keys))
 
-    keys = chance.choice([0, 3, 60])
+    keys, pays = chance.choice([0, 3, 60]), chance.choice([never, lambda tokens: True])
     for _ in range(chance.randint(1, 8)):
         for _ in range(chance.randint(0, 20)):
             queue.add_job(number, costs([1, 1, 5, 100]), key=key(), priority=chance.choice(list(Priority)))
             number += 1
         for _ in range(chance.randint(0, 5)):
-            queue.next_step(8 * turn)
+            queue.next_step(8 * turn, express_pays=pays)
     new, own_key, priority = costs([1, 1, 10, 100]), key(), chance.choice(list(Priority))
-    told = load_of(queue, turn, short).tokens_ahead(sum(new), priority, queue.tokens_of_key(priority, own_key))
-    assert served_before(queue, new, own_key, priority, 8 * turn) <= told
+    load = load_of(queue, turn, short, 8 * turn, pays)
+    told = load.tokens_ahead(sum(new), priority, queue.tokens_of_key(priority, own_key))
+    assert served_before(queue, new, own_key, priority, 8 * turn, pays) <= told
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -72,6 +83,22 @@ def test_a_big_job_that_waits_makes_no_small_one_look_late(length: int, keyed: b
     told = load_of(queue, 256).tokens_ahead(length, Priority.DEFAULT, queue.tokens_of_key(Priority.DEFAULT, own))
     ahead = served_before(queue, [length], own, Priority.DEFAULT, budget=256)
     assert ahead <= told <= 4 * ahead
+
+
+def test_a_small_job_is_told_to_go_ahead_of_long_work() -> None:
+    """Of its own and lower classes; behind that of a higher class it waits."""
+    queue = FairQueue[int](quantum=256)
+    for job in range(10):
+        queue.add_job(job, [100] * 40)
+    load = load_of(queue, 256, step=2048, pays=lambda tokens: True)
+    assert load.express == 256
+    for told in (load.queue_tokens, load.tokens_ahead):
+        assert told(256, Priority.DEFAULT, 40_000) == 2048 + 256
+        assert told(257, Priority.DEFAULT, 40_000) == 40_000
+        assert told(16, Priority.BULK) == 40_000
+    queue.add_job(10, [200])
+    assert load_of(queue, 256, step=2048, pays=lambda tokens: True).express == 56
+    assert load_of(queue, 256, step=2048).express == 0
 
 
 def test_lower_classes_count_by_their_share_only() -> None:

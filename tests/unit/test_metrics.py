@@ -118,7 +118,14 @@ def test_a_frontend_is_read_likewise() -> None:
     page = Page()
     page.frontend().read(
         lambda: FrontendFigures(
-            requests=2, size=300, results=40, unread=50, refused={"bytes": 1}, workers={"m": 2}, waits={"m": 0.5}
+            requests=2,
+            size=300,
+            results=40,
+            unread=50,
+            refused={"bytes": 1},
+            workers={"m": 2},
+            waits={"m": 0.5},
+            fingerprints={"m": "12ab"},
         )
     )
     assert value(page, "selvage_requests_in_flight") == 2
@@ -129,6 +136,7 @@ def test_a_frontend_is_read_likewise() -> None:
     assert value(page, "selvage_refused_total", reason="deadline") == 0
     assert value(page, "selvage_workers_serving", model="m") == 2
     assert value(page, "selvage_worker_wait_seconds", model="m") == 0.5
+    assert value(page, "selvage_served_model_info", model="m", fingerprint="12ab") == 1
 
 
 def test_the_reasons_are_those_of_the_code() -> None:

@@ -26,16 +26,22 @@ run(main())
 """
 
 
-def test_sigterm_lets_a_program_stop_what_it_started() -> None:
-    """And the exit status tells that it was ended."""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_lets_a_program_stop_what_it_started(number: signal.Signals, status: int) -> None:
+    """And the exit status tells that it was ended; there is no traceback."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, env={"PYTHONPATH": python_path()}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={"PYTHONPATH": python_path()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=30)
-    assert (said, process.returncode) == ("stopped what it started\n", 143)
+    process.send_signal(number)
+    said, errors = process.communicate(timeout=30)
+    assert (said, errors, process.returncode) == ("stopped what it started\n", "", status)
 
 
 def test_results_and_errors_pass() -> None:

@@ -1,6 +1,6 @@
 """Files of texts in, shards of vectors out: `python -m selvage.bulk --help`; docs/bulk.md explains it.
 
-    flags          the command line -> options
+    flags          the command line -> options; parser refuses flags and variables that do not exist
     input_reader   files -> rows, one after the other
                    (files, plan, rows, parquet_input, parquet_footer)
     row_blocks     some thousand rows, cut into batches

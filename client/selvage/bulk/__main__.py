@@ -1,6 +1,11 @@
 """`python -m selvage.bulk`: exits with 0 when all is done, 1 where it failed, 2 for flags, 130 after Ctrl-C."""
 
 import os
+import signal
+
+if __name__ == "__main__":  # Ctrl-C during the other imports, which take a while, leaves no traceback
+    signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
+
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -20,9 +25,9 @@ BY_CTRL_C = 130
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command, and returns its exit status."""
-    options = parse(arguments)
     meter = Meter()
     try:
+        options = parse(arguments)
         summary = run(options, services(options), meter)
     except Failed as failed:
         meter.end()
@@ -66,4 +71,5 @@ def end_process(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     end_process(main(sys.argv[1:]))

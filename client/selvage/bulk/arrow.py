@@ -19,7 +19,7 @@ def pyarrow(purpose: str) -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise Failed(f"{purpose} needs pyarrow: pip install pyarrow") from error
+        raise Failed(f"{purpose} needs pyarrow (the extra bulk): pip install pyarrow") from error
     return pyarrow, pyarrow.parquet
 
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from selvage.bulk.failures import Failed
-from selvage.bulk.service import ChannelService
+from selvage.bulk.service import CARD_SECONDS, ChannelService
 from selvage.connection import Settings
 from selvage.in_process import embedded
 from selvage.model_card import ModelCard
@@ -19,8 +19,8 @@ class EngineService:
         """`options`: see `embedded.options`."""
         self.name, self._settings, self._options = model, settings, options
 
-    def card(self) -> ModelCard:
-        return self._loaded.card()
+    def card(self, seconds: float = CARD_SECONDS) -> ModelCard:
+        return self._loaded.card(seconds)
 
     def replies(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
         return self._loaded.replies(requests)

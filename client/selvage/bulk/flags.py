@@ -4,14 +4,16 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from selvage.bulk.files import FORMATS
 from selvage.bulk.options import BulkOptions
+from selvage.bulk.parser import BulkParser
 from selvage.bulk.rows import Columns
 from selvage.calls.streamed_call import BATCHES_AHEAD
 from selvage.connection import TLS, Settings
 from selvage.messages import enums
+from selvage.target import DEFAULT, check_target
 from selvage.v1 import vectors_pb2
 
 EXAMPLES = """
@@ -24,22 +26,18 @@ examples:
 
 Killed at any moment, the same command goes on where it was. docs/bulk.md tells more.
 """
+KEY_VARIABLE = "SELVAGE_KEY"
+"""The environment variable that holds the API key."""
 RESERVED = ("row", "id", "tokens", "truncated", "dense", "sparse", "multi_vector")
 """Names of the output's own columns."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Prints one line, because a page of flags would hide it, and exits with status 2."""
-        self.exit(2, f"{self.prog}: {message} (--help explains)\n")
 
 
 def parse(command_line: Sequence[str]) -> BulkOptions:
     """Parses the command line. A flag that makes no sense ends the process with a line that names it, and status 2."""
     parser = _parser()
     arguments = parser.parse_args(command_line)
+    if not (arguments.key or arguments.engine):
+        parser.check_variables(KEY_VARIABLE, os.environ)
     columns = Columns(text=arguments.text_column, id=arguments.id_column, copied=_names(arguments.keep))
     twice = [name for name in columns.copied if columns.extra.count(name) > 1]
     if twice:
@@ -72,8 +70,8 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> BulkParser:
+    parser = BulkParser(
         prog="python -m selvage.bulk",
         description="Embeds files of texts into shards of vectors. It can be killed and started again at any time.",
         epilog=EXAMPLES,
@@ -167,7 +165,7 @@ def _add_service(group: Any) -> None:
         action="append",
         metavar="HOST:PORT",
         help="a frontend, or dns:///name:port; several share the work, and one that dies loses nothing "
-        "(default: 127.0.0.1:50051)",
+        f"(default: {DEFAULT})",
     )
     group.add_argument(
         "--engine",
@@ -184,7 +182,7 @@ def _add_service(group: Any) -> None:
     )
     group.add_argument("--model", default="", help="the model's name (default: the only one)")
     group.add_argument(
-        "--key", default=os.environ.get("SELVAGE_KEY", ""), help="(default: SELVAGE_KEY of the environment)"
+        "--key", default=os.environ.get(KEY_VARIABLE, ""), help=f"(default: {KEY_VARIABLE} of the environment)"
     )
     group.add_argument("--tls", action="store_true", help="connect by TLS; gRPC's authorities are trusted")
     group.add_argument("--tls-ca", type=Path, metavar="FILE", help="PEM of the authorities to trust instead")
@@ -233,6 +231,11 @@ def _vectors(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
 def _services(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Settings]:
     """The settings of each target."""
+    for target in arguments.target or ():
+        try:
+            check_target(target)
+        except ValueError as error:
+            parser.error(f"--target: {error}")
     try:
         return [
             Settings.of(
@@ -247,7 +250,7 @@ def _services(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
                 priority=arguments.priority,
                 metadata=(),
             )
-            for target in arguments.target or ["127.0.0.1:50051"]
+            for target in arguments.target or [DEFAULT]
         ]
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from selvage.bulk.arrow import pyarrow
 from selvage.bulk.batch_queue import BatchQueue
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile, find_inputs, identity_of
@@ -38,7 +39,9 @@ def run(options: BulkOptions, services: Sequence[BulkService], meter: Meter) -> 
     files = find_inputs(options.inputs, options.input_format, options.output)
     check_inputs(files, options.columns)
     types = _extra_types(options, files)
-    card = card_of(services, options.patience)
+    if options.format == "parquet":
+        pyarrow("--format parquet")  # a service may have to be waited for; what is missing is told before
+    card = card_of(services, options.patience, meter.tell)
     try:
         options.output.mkdir(parents=True, exist_ok=True)
         locked = lock(options.manifest_path)

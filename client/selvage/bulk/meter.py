@@ -1,4 +1,4 @@
-"""How far the command is, on standard error: one line that is overwritten; nothing where that is no terminal."""
+"""How far the command is, on standard error: a line that is overwritten, on terminals alone; and lines that stay."""
 
 import sys
 import time
@@ -43,6 +43,11 @@ class Meter:
         done = fraction - self._skipped
         left = f", {clock_time(self.seconds * (1 - fraction) / done)} left" if done > 0 else ""
         self._write(f"{texts:,} texts, {texts / self.seconds:,.0f} a second, {fraction:.0%}{left}")
+
+    def tell(self, line: str) -> None:
+        """Tells something in a line that stays, on a terminal or not."""
+        self.end()
+        print(line, file=self._out, flush=True)
 
     def end(self) -> None:
         """Clears the line."""

@@ -22,8 +22,8 @@ class BulkService(Protocol):
 
     name: str
 
-    def card(self) -> ModelCard:
-        """The card of the service's model. Raises SelvageError."""
+    def card(self, seconds: float = CARD_SECONDS) -> ModelCard:
+        """The card of the service's model, within so many seconds. Raises SelvageError."""
 
     def replies(self, requests: Iterator[EmbedStreamRequest]) -> Iterator[EmbedStreamResponse]:
         """The replies of one stream, which ends after the requests. Raises SelvageError."""
@@ -41,11 +41,11 @@ class ChannelService:
         self._get_model = self._method(GetModelRequest, self._channel.unary_unary)
         self._embed_stream = self._method(EmbedStreamRequest, self._channel.stream_stream)
 
-    def card(self) -> ModelCard:
+    def card(self, seconds: float = CARD_SECONDS) -> ModelCard:
         request_id, metadata = self._settings.headers()
         request = GetModelRequest(model=self._settings.model)
         try:
-            reply = self._get_model(request, timeout=CARD_SECONDS, metadata=metadata)
+            reply = self._get_model(request, timeout=seconds, metadata=metadata)
         except grpc.RpcError as error:
             raise from_call(error, request_id) from None
         return card_from_pb(reply.card)

@@ -10,6 +10,7 @@ import numpy as np
 from selvage.bulk.arrow import arrays, pyarrow
 from selvage.bulk.batch_queue import BatchQueue
 from selvage.bulk.failures import Failed
+from selvage.bulk.meter import Meter
 from selvage.bulk.plan import RowPlan
 from selvage.bulk.row_blocks import row_blocks
 from selvage.bulk.rows import BadRow, Columns, Entry, Row, checked_row
@@ -80,7 +81,7 @@ class BatchEmbedding:
         )
         target_services = services(model, target, other_options)
         try:
-            card = card_of(target_services, patience)
+            card = card_of(target_services, patience, Meter().tell)
         except Failed as failed:
             raise without_flag(failed) from failed
         if fingerprint and fingerprint != card.fingerprint:

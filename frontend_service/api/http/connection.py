@@ -12,9 +12,8 @@ from frontend_service.api.http.app import ABORT
 from frontend_service.api.http.cycle import Cycle, refusal
 from frontend_service.api.http.open_connections import OpenConnections
 from frontend_service.api.http.parser import InvalidRequest, Parser, RequestHead
+from shared.server.connections import Peer
 
-CONNECTIONS = 4096
-"""Most connections at once, as over gRPC."""
 HEAD_SECONDS = 10.0
 """Longest time for the head of a request to arrive."""
 IDLE_SECONDS = 75.0
@@ -70,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._connections.connections.add(self)
         self._update_waiting()
-        if len(self._connections.connections) > CONNECTIONS:
+        if self._connections.is_over_full:
             self.abort()
         elif self._connections.is_ending:
             self.finish()
@@ -173,6 +172,12 @@ class Connection(asyncio.Protocol):
         self._answer_next()
 
     # Called by the server.
+
+    @property
+    def busy_peer(self) -> Peer | None:
+        """The caller's address and port while it has a request in progress, else None."""
+        peer = self._transport.get_extra_info("peername")
+        return peer[:2] if peer and (self._cycles or self._arriving) else None
 
     def finish(self) -> None:
         """Answers the requests that have arrived, then ends."""

@@ -3,9 +3,14 @@
 import asyncio
 from typing import Protocol
 
+from shared.server.connections import CONNECTIONS, Peer
+
 
 class OpenConnection(Protocol):
-    """A connection as its port sees it."""
+    """A connection as its port sees it. `busy_peer`: its caller while it has a request in progress, else None."""
+
+    @property
+    def busy_peer(self) -> Peer | None: ...
 
     def finish(self) -> None:
         """Answers the requests that have arrived, then ends."""
@@ -17,11 +22,22 @@ class OpenConnection(Protocol):
 class OpenConnections:
     """The connections of a port and the tasks that answer their requests. `is_ending`: the port takes no more."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = CONNECTIONS) -> None:
+        """`most`: connections at once; further ones are ended."""
+        self._most = most
         self.connections: set[OpenConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_ending = False
         self._changed = asyncio.Event()
+
+    @property
+    def is_over_full(self) -> bool:
+        """Whether there are more connections than there may be."""
+        return len(self.connections) > self._most
+
+    def busy_peers(self) -> list[Peer]:
+        """The callers that have a request in progress."""
+        return [peer for connection in self.connections if (peer := connection.busy_peer) is not None]
 
     def remove(self, connection: OpenConnection) -> None:
         """Removes a connection that is closed or lost."""

@@ -3,7 +3,11 @@
 Exits with 0 when they are built, 1 where that failed. The services run without them, only slower.
 """
 
-import argparse
+from shared.command import CommandParser, begin
+
+if __name__ == "__main__":
+    begin("worker")
+
 import os
 import platform
 import shutil
@@ -75,7 +79,7 @@ def compiler() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command, and returns its exit status."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m gpu_worker.kernels.cpu.build",
         description="Builds the worker's kernels for processors, for the PyTorch that is installed. The worker runs "
         "without them too, at down to half the speed and without int8, and says so in its log.",

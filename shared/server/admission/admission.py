@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 from shared.errors import SelvageError
 from shared.memory import memory_taken
@@ -19,6 +20,7 @@ from shared.server.admission.holding import Holding
 from shared.server.admission.pool import BytePool, Pools
 from shared.server.admission.reads import Reads
 from shared.server.admission.refusals import Refusals
+from shared.server.admission.shares import Shares
 from shared.server.admission.streams import OpenStream, Streams
 
 STREAM_SHARE, STREAM_MEMORY, COPIES = 8, 2, 3
@@ -41,10 +43,7 @@ _POOLS: ContextVar[Pools | None] = ContextVar("pools", default=None)
 
 
 class Admission:
-    """Refuses requests with Overloaded before they cost work.
-
-    `requests`: requests in progress; `unread`: bytes of replies that callers have not read.
-    """
+    """Refuses requests with Overloaded before they cost work. `requests`: requests in progress."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -55,9 +54,11 @@ class Admission:
             Pools(BytePool(whose, bounds.size), BytePool(whose, bounds.results)) for whose in ("others", "streams")
         )
         self._gathered = BytePool("others that come by streams", bounds.size)
+        self._unread = BytePool("replies that are not read yet", bounds.unread)
+        self._stream_shares = Shares(bounds.streams)
         self.streams = Streams(lambda: self._stream_memory(bounds.memory * STREAM_MEMORY))
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
-        self.requests = self.unread = 0
+        self.requests = 0
 
     @property
     def size(self) -> int:
@@ -70,6 +71,11 @@ class Admission:
         return self._called.results.held + self._streamed.results.held
 
     @property
+    def unread(self) -> int:
+        """Bytes of replies that callers have not read."""
+        return self._unread.held
+
+    @property
     def reserved(self) -> int:
         """Bytes of results that this request has reserved."""
         return _LEDGER.get().results
@@ -80,17 +86,23 @@ class Admission:
         return self.refusals.counts
 
     @contextmanager
-    def stream(self) -> Iterator[OpenStream]:
-        """Admits a stream, whose requests each enter `request` on their own. Raises Overloaded."""
-        if len(self.streams) >= self.bounds.streams:
-            why = f"{len(self.streams)} streams are open, the limit is {self.bounds.streams}"
-            raise self.refusals.overloaded("streams", why)
+    def stream(self, caller: str = "") -> Iterator[OpenStream]:
+        """Admits a stream, whose requests each enter `request` on their own. Raises Overloaded.
+
+        `caller`: whose share of the streams it takes.
+        """
+        shares = self._stream_shares
+        if shares.has_share(caller):
+            why = f"this caller has {shares.held(caller)} open streams, for all others {shares.left} are left"
+            raise self.refusals.overloaded("share", why)
+        if not shares.left:
+            raise self.refusals.overloaded("streams", f"{shares.total} streams are open, the limit is {shares.most}")
         if not self.requests and not self.streams:
             self._idle_memory = memory_taken()
         share = BytePool("others of this stream", self.bounds.results // STREAM_SHARE, self._streamed.results)
         token = _POOLS.set(Pools(self._streamed.requests, share))
         try:
-            with self.streams.opened(share) as stream:
+            with shares.taken(caller), self.streams.opened(share) as stream:
                 yield stream
         finally:
             _POOLS.reset(token)
@@ -148,18 +160,14 @@ class Admission:
 
     def hold_reply(self, size: int) -> Callable[[], None]:
         """Counts a reply as unread until the API calls the returned function. Raises Overloaded."""
-        if self.unread and self.unread + size > self.bounds.unread:
+        if self._unread.full(size):
             raise self.refusals.overloaded(
                 "unread",
                 f"the reply has {size} bytes, {self.unread} bytes of others are not read yet, "
                 f"the limit is {self.bounds.unread}",
             )
-        self.unread += size
-
-        def is_read() -> None:
-            self.unread -= size
-
-        return is_read
+        self._unread.add(size)
+        return partial(self._unread.add, -size)
 
     @property
     def memory(self) -> int:

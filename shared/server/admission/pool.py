@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+SMALL, ROOM_FOR_SMALL = 64, 4
+"""A request of at most a 64th of a pool is small. Small ones have room of their own, a quarter more than the pool: one
+caller's largest request, which may take all of the pool, refuses no small ones of others."""
+
 
 @dataclass(slots=True)
 class BytePool:
@@ -17,7 +21,8 @@ class BytePool:
 
     def full(self, size: int, holder: int = 0) -> "BytePool | None":
         """Returns the pool without room for `size` more bytes, or None. `holder`: bytes that the same request holds."""
-        if self.held > holder and self.held + size > self.most:
+        most = self.most + self.most // ROOM_FOR_SMALL if holder + size <= self.most // SMALL else self.most
+        if self.held > holder and self.held + size > most:
             return self
         return self.of_all.full(size, holder) if self.of_all is not None else None
 

@@ -16,6 +16,9 @@ FIRST_LOOK, LOOK_SECONDS = 0.002, 0.01
 """Seconds until the first check of a slow read, and between later checks: 10 MB may arrive in 10 ms."""
 GROWTH = 512 * 1024
 """Most bytes by which the process grows between two checks if it only waits for slow senders."""
+LATE_SECONDS = 0.005
+"""Seconds by which the event loop was held up, above which a read is given its time once more: what made it wait may
+have been another caller's large request."""
 LARGE_REQUEST = 8 * 1024 * 1024
 """Size in bytes from which a request is handled alone: put together, parsed, and its memory given back."""
 BREATH_SECONDS = 0.001
@@ -158,7 +161,7 @@ class _SlowRead:
         self._timer = self._loop.call_later(QUICK_SECONDS, self._begins)
         self._slow_since: float | None = None
         self._memory = 0
-        self._made_room = False
+        self._made_room = self._was_late = False
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -171,6 +174,10 @@ class _SlowRead:
             self._let_next()
 
     def _begins(self) -> None:
+        if not self._was_late and self._loop.time() - self._timer.when() > LATE_SECONDS:
+            self._was_late = True
+            self._timer = self._loop.call_later(QUICK_SECONDS, self._begins)
+            return
         try:
             self._reads.check_slow(new=True)
         except Overloaded as error:

@@ -8,7 +8,7 @@ RETRY_AFTER = 0.5
 """Seconds until a retry, if there is no better estimate."""
 REASONS = ("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds")
 """Limits in `Bounds` as reasons of a refusal."""
-OTHERS = ("quota", "unauthenticated", "draining")
+OTHERS = ("quota", "share", "unauthenticated", "draining")
 
 
 class Refusals:

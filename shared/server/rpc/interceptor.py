@@ -5,6 +5,7 @@ from __future__ import annotations  # grpcio's own classes take no type argument
 import asyncio
 import gc
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar
@@ -21,7 +22,8 @@ from shared.memory import give_back_what_is_free
 from shared.offload import THREAD_BYTES, offload
 from shared.server.admission.reads import LARGE_REQUEST
 from shared.server.calls import CANCELLED, Calls
-from shared.server.rpc.metadata import caller_in, request_id_of
+from shared.server.connections import Peer
+from shared.server.rpc.metadata import caller_in, peer_of, request_id_of
 from shared.server.rpc.status import abort
 from shared.telemetry.figures import Rpcs
 
@@ -69,6 +71,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
         self._check_large = check_large
         self._trimming: asyncio.TimerHandle | None = None
+        self._peers: Counter[str] = Counter()
+
+    def busy_peers(self) -> list[Peer]:
+        """The peers that have calls in progress."""
+        return [peer_of(peer) for peer in self._peers]
 
     async def intercept_service(
         self,
@@ -92,13 +99,18 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """Wraps `serve`: passes it the caller, ends failed calls with a status, and reports outcomes to `rpcs`."""
 
         async def answered(requests: AsyncIterator[bytes], context: Context) -> Any:
-            request_id = _named(context)
+            request_id, peer = _named(context), context.peer()
+            self._peers[peer] += 1
             try:
                 caller = self._calls.identified(caller_in(method, request_id, context))
                 CALLER.set(caller)
                 return await serve(requests, context, caller)
             except SelvageError as error:
                 await abort(context, self._tell(method, error), request_id)
+            finally:
+                self._peers[peer] -= 1
+                if not self._peers[peer]:
+                    del self._peers[peer]
 
         return answered if self._rpcs is None else _observed(answered, self._rpcs, method, kind)
 

@@ -1,6 +1,7 @@
 """Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
 
 from shared.codec.wire import MESSAGE_BYTES
+from shared.server.connections import CONNECTIONS
 
 LINK_VERSION = 2
 """Version of the contract between frontend and worker, which both send when they attach."""
@@ -9,11 +10,13 @@ Options = list[tuple[str, int]]
 
 PENDING = ("grpc.server.max_pending_requests", "grpc.server.max_pending_requests_hard_limit")
 PENDING_CALLS = 100_000
-CONNECTIONS = 4096
 
 
-def server_options(*, connection_age: bool) -> Options:
-    """`connection_age`: whether clients reconnect every five minutes, so that balancers see new replicas."""
+def server_options(*, connection_age: bool, connections: int = CONNECTIONS) -> Options:
+    """`connection_age`: whether clients reconnect every five minutes, so that balancers see new replicas.
+
+    `connections`: most at once.
+    """
     ages = [("grpc.max_connection_age_ms", 300_000), ("grpc.max_connection_age_grace_ms", 600_000)]
     return [
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -29,7 +32,7 @@ def server_options(*, connection_age: bool) -> Options:
         ("grpc.keepalive_time_ms", 15_000),
         ("grpc.http2.ping_timeout_ms", 5_000),
         # Connections: so many, 16 KiB each; without a handshake or a call they are closed after a while.
-        ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+        ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.max_connection_idle_ms", 600_000),
         # More calls wait in the client: twice what a frontend answers at once, so that refusal is told by name.

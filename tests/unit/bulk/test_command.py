@@ -12,9 +12,13 @@ import pytest
 from selvage.bulk import input_reader
 from selvage.bulk import meter as meter_module
 from selvage.bulk.__main__ import main
+from selvage.bulk.failures import Failed
 from selvage.bulk.flags import parse
 from selvage.bulk.job import run
 from selvage.bulk.meter import Meter
+from selvage.bulk.service import CARD_SECONDS
+from selvage.bulk.targets import FIRST_SECONDS, card_of
+from selvage.errors import DeadlineExceeded
 from support.bulk_fakes import FakeService, jsonl
 from support.fake_frontend import FakeFrontend, dense_row
 
@@ -64,7 +68,10 @@ def test_it_is_a_module_that_runs_without_pyarrow(tmp_path: Path) -> None:
         flags = [source, "--output", str(tmp_path / "o"), "--target", fake.address]
         command = [sys.executable, "-c", program, *flags]
         told = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (told.returncode, told.stderr) == (1, "--format parquet needs pyarrow: pip install pyarrow\n")
+        assert (told.returncode, told.stderr) == (
+            1,
+            "--format parquet needs pyarrow (the extra bulk): pip install pyarrow\n",
+        )
         told = subprocess.run([*command, "--format", "npy", "--restart"], capture_output=True, text=True, check=False)
         assert (told.returncode, told.stderr) == (0, "")
 
@@ -99,6 +106,29 @@ def test_failures_end_with_1_and_a_line(tmp_path: Path, capsys: pytest.CaptureFi
     with FakeFrontend() as fake:
         assert main([source, "--output", str(tmp_path / "file"), "--target", fake.address]) == 1
     assert capsys.readouterr().err == f"--output: {tmp_path / 'file'} cannot be used: File exists\n"
+
+
+def test_it_says_at_once_whom_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And why, also where nobody watches: else a wrong address would look like long work for ten minutes."""
+    source = jsonl(tmp_path / "a.jsonl", ["one"])
+    targets = ["--target", "127.0.0.1:1", "--target", "127.0.0.1:2"]
+    assert main([source, "--output", str(tmp_path / "o"), *targets, "--patience", "0.2"]) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("waiting up to 0.2 s for 127.0.0.1:1, 127.0.0.1:2: ")
+    assert "127.0.0.1:2: Failed to connect to remote host: Connection refused" in first
+    assert last.startswith("no target answers; 127.0.0.1:2 says: ")
+
+
+def test_a_target_that_does_not_even_refuse_is_told_soon() -> None:
+    """The first request has a short deadline. This is told once; all later requests have more time."""
+    service, told = FakeService("slow:1"), list[str]()
+    service.dead = DeadlineExceeded("Deadline Exceeded")
+    with pytest.raises(Failed, match="no target answers; slow:1 says: Deadline Exceeded"):
+        card_of([service], 0.2, told.append)
+    assert told == ["waiting up to 0.2 s for slow:1: Deadline Exceeded"]
+    first, *others = service.deadlines
+    assert (first, {*others}) == (FIRST_SECONDS, {CARD_SECONDS})
+    assert first < CARD_SECONDS
 
 
 class Screen(io.StringIO):

@@ -235,7 +235,7 @@ def test_parquet_without_pyarrow_names_what_installs_it(tmp_path: Path, monkeypa
     """Every other format works without it."""
     path = written(tmp_path, "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(Failed, match=r"a\.parquet needs pyarrow: pip install pyarrow"):
+    with pytest.raises(Failed, match=r"a\.parquet needs pyarrow \(the extra bulk\): pip install pyarrow"):
         check_inputs(find_inputs([str(path)]), COLUMNS)
 
 

@@ -10,6 +10,7 @@ import fakes
 import grpc
 
 from frontend_service.workers.fleet import Fleet
+from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
@@ -102,10 +103,10 @@ async def eventually(condition: Callable[[], bool]) -> None:
 class World:
     """Workers, a fleet of links to them, and what it told of itself."""
 
-    def __init__(self, *workers: FakeWorker) -> None:
+    def __init__(self, *workers: FakeWorker, pins: Pins = ANY_MODEL) -> None:
         self.workers = workers
         self.told: asyncio.Queue[bool] = asyncio.Queue()
-        self.fleet = Fleet([each.address for each in workers], ThreadPoolExecutor(1), self.told.put)
+        self.fleet = Fleet([each.address for each in workers], ThreadPoolExecutor(1), self.told.put, pins=pins)
 
     async def until(self, ready: bool) -> None:
         """Returns when the fleet tells so."""

@@ -7,13 +7,14 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from frontend_service.access import new_key
 from frontend_service.access.api_keys import ApiKeys, hashed
 from shared.caller import Caller, caller_of
 from shared.errors import InvalidInput, Overloaded, Unauthenticated
 from shared.jobs import Priority
-from shared.security.reloaded_file import LOOK_SECONDS
+from shared.security.reloaded_file import LOOK_SECONDS, MOST_BYTES
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 
@@ -81,7 +82,7 @@ async def test_requests_of_a_key_at_once(path: Path) -> None:
     batch, search = calls.identified(asking(BATCH)), calls.identified(asking(SEARCH))
     with calls.running(batch):
         with calls.running(batch):
-            with pytest.raises(Overloaded, match="2 requests with this API key"), calls.running(batch):
+            with pytest.raises(Overloaded, match="this API key has 2 requests in progress"), calls.running(batch):
                 pass
             with calls.running(search), calls.running(search), calls.running(search):
                 pass
@@ -127,14 +128,75 @@ def test_a_file_that_makes_no_sense_is_refused(path: Path, text: str, told: str)
     assert SEARCH not in str(refused.value)
 
 
+GARBAGE = {
+    "nothing": b"",
+    "no entry": b"# soon",
+    "another format": b'{"keys": []}',
+    "half an entry": FILE[:-20].encode(),
+    "an entry without its hash": FILE.replace("sha256", "md5").encode(),
+    "bytes": bytes(range(256)),
+    "half a letter": FILE.encode() + b'name = "\xc3',
+    "UTF-16": FILE.encode("utf-16"),
+    "zeros": bytes(4096),
+    "nested without end": b"keys = " + b"[" * 100_000,
+    "tables without end": b"[" + b".".join([b"a"] * 20_000) + b"]\nb = 1",
+    "a number without end": b"keys = " + b"9" * 100_000,
+    "a date that there is none": b"keys = 2026-13-45",
+    "too long": b"#" * (MOST_BYTES + 1),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_in_the_file_leaves_the_keys_that_were_there(path: Path, garbage: bytes) -> None:
+    """It is logged once and quotes no line of the file; the next whole file counts."""
+    now = 0.0
+    keys = ApiKeys(str(path), lambda: now)
+    search = keys.identify(asking(SEARCH))
+    path.write_bytes(garbage)
+    with capture_logs() as lines:
+        for _ in range(3):
+            now += LOOK_SECONDS
+            assert keys.identify(asking(SEARCH)).key == "tenant"
+            assert keys.accepts(search)
+    assert [line["event"] for line in lines] == ["API keys not read again, the old ones stay"]
+    assert hashed(SEARCH) not in lines[0]["why"]
+    path.write_text(FILE[FILE.index("[[keys]]", 10) :])
+    now += LOOK_SECONDS
+    assert not keys.accepts(search)
+    assert keys.accepts(keys.identify(asking(BATCH)))
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_ends_the_start_with_a_line(path: Path, garbage: bytes) -> None:
+    path.write_bytes(garbage)
+    with pytest.raises(ValueError, match=r"\S"):
+        ApiKeys(str(path))
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "streams"),
+    [("", None, None), ("requests_at_once = 3", 3, 3), ("streams_at_once = 2", None, 2)],
+)
+def test_streams_of_a_key_are_limited_as_its_requests_are(
+    path: Path, limits: str, requests: int | None, streams: int | None
+) -> None:
+    """Unless the file says otherwise."""
+    path.write_text(FILE.replace("requests_at_once = 2", limits))
+    batch = ApiKeys(str(path)).identify(asking(BATCH))
+    most = [quota and quota.most for quota in (batch.quota, batch.stream_quota)]
+    assert most == [requests, streams]
+
+
 def test_a_new_key_is_known_by_what_is_printed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output holds the entry only, as the file takes it."""
     errors = io.StringIO()
     with redirect_stderr(errors):
-        assert new_key.main(['a "quoted" name', "--priority", "bulk", "--requests-at-once", "3"]) == 0
+        limits = ["--requests-at-once", "3", "--streams-at-once", "1"]
+        assert new_key.main(['a "quoted" name', "--priority", "bulk", *limits]) == 0
     entry, secret = capsys.readouterr().out, errors.getvalue().split()[-1]
     assert secret not in entry
-    assert tomllib.loads(entry)["keys"][0]["requests_at_once"] == 3
+    [written] = tomllib.loads(entry)["keys"]
+    assert (written["requests_at_once"], written["streams_at_once"]) == (3, 1)
     path.write_text(FILE + entry)
     assert ApiKeys(str(path)).identify(asking(secret)).key == 'a "quoted" name'
 

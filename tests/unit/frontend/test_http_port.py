@@ -89,9 +89,8 @@ async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes
         writer.close()
 
 
-async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECTIONS", 2)
-    async with serving(HttpApi(Worker())) as address:
+async def test_connections_are_bounded() -> None:
+    async with serving(HttpApi(Worker()), connections=2) as address:
         three = [await asyncio.open_connection(*address) for _ in range(3)]
         assert await is_closed(three[2][0])
         three[0][1].write(ANSWERED)

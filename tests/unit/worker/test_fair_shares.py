@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.queue import priority_class as classes
+from gpu_worker.queue.express import EXPRESS_SHARE
 from gpu_worker.queue.fair_queue import FairQueue
 from shared.jobs import Priority
 from shared.load import SHORT_SHARE, WEIGHTS
@@ -20,8 +21,9 @@ INTERACTIVE, DEFAULT, BULK = Priority
 
 
 def bound(tokens: int, jobs: int, keys: int, weight: int, turn: int, short: int, budget: int) -> float:
-    """The formula of fair_queue.py."""
+    """The formula of fair_queue.py, with its express steps."""
     total, waste = sum(WEIGHTS.values()), budget / (budget - turn) if turn <= budget / 2 else 2
+    waste *= 1 + min(turn, budget // EXPRESS_SHARE) / budget
     key = (SHORT_SHARE + 1) * jobs * (tokens + (6 + log(jobs)) * max(turn, short))
     return total / weight * (keys * (key + (6 + log(keys)) * max(turn, short)) + 2 * turn) * waste + total * turn
 
@@ -39,7 +41,7 @@ def test_every_job_is_served_within_its_bound(
 ) -> None:
     """Under any stream: short and long jobs in every step, of its own key, of old or new keys, of any class."""
     queue, number = FairQueue[int](quantum=quantum, short=short), 0
-    own, new_keys = chance.random(), chance.random() < 0.5
+    own, new_keys, express = chance.random(), chance.random() < 0.5, chance.random() < 0.5
 
     def arrive(count: int) -> None:
         nonlocal number
@@ -61,7 +63,7 @@ def test_every_job_is_served_within_its_bound(
         waits = queue.backlogs()[priority]
         jobs, keys = max(jobs, sum(waits.jobs)), max(keys, waits.keys)
         before = queue.waiting_tokens
-        left -= len(queue.next_step(budget).get(0, ()))
+        left -= len(queue.next_step(budget, express_pays=lambda _: express).get(0, ()))
         taken += before - queue.waiting_tokens
         most = bound(sum(costs), jobs, keys, WEIGHTS[priority], max(quantum, longest), short, budget)
         assert taken <= most + budget
@@ -96,9 +98,12 @@ def test_every_job_is_served_within_its_bound_in_pieces(
             lengths = [chance.randint(1, chance.choice([10, room])) for _ in range(chance.choice([1, 1, 3]))]
             add(number, lengths, chance.choice(list(Priority)), chance.choice(["own", str(number % 5)]))
 
+    def pays(tokens: int) -> bool:
+        return seed % 2 == 0
+
     def serve() -> tuple[int, int]:
         """Tokens that a step took, and units of job 0 in it; room comes back when the step before was computed."""
-        waiting, step = queue.waiting_tokens + queue.tokens_unserved, queue.next_step(budget)
+        waiting, step = queue.waiting_tokens + queue.tokens_unserved, queue.next_step(budget, express_pays=pays)
         returned = {job: -sum(min(0, rooms[job][unit]) for unit in units if rooms[job]) for job, units in step.items()}
         under_way.append(returned)
         if len(under_way) == 2:

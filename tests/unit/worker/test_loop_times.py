@@ -11,6 +11,7 @@ from gpu_worker.loop.loop import Loop
 from shared.errors import DeadlineExceeded, Internal, Overloaded
 from shared.jobs import JobResult, Priority
 from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
+from support.timed_device import Device
 
 
 def test_waiting_behind_the_older_step_is_no_computing() -> None:
@@ -25,35 +26,6 @@ def test_waiting_behind_the_older_step_is_no_computing() -> None:
     waits = [outcome.queue for outcome in outcomes if isinstance(outcome, JobResult)]
     assert waits == sorted(waits)
     assert max(spans[1:]) <= spans[0]
-
-
-class Device:
-    """A clock, and an engine whose steps take `overhead` seconds and a second for `speed` tokens."""
-
-    def __init__(self, speed: float = 100.0, overhead: float = 0.0) -> None:
-        self.now, self.steps, self.engine = 0.0, list[int](), FakeEngine()
-        honest = self.engine.launch
-
-        def launch(parts: Sequence[JobSlice]) -> FakeFlight:
-            self.steps.append(sum(sum(part.job.costs[part.start : part.stop]) for part in parts))
-            self.now += overhead + self.steps[-1] / speed
-            return honest(parts)
-
-        self.engine.launch = launch
-
-    def loop(self, **settings: float) -> Loop:
-        given = {"step_tokens": 100, "queued_tokens": 10**9} | settings
-        return Loop(self.engine, clock=lambda: self.now, **given)
-
-    def warm_loop(self, **settings: float) -> Loop:
-        """One that has computed a step, and has one of 100 tokens, a second, under way."""
-        loop = self.loop(**settings)
-        loop.submit(job(-1, *[10] * 10))
-        list(loop.until_idle())
-        loop.submit(job(-2, *[10] * 10))
-        loop.advance()
-        self.now -= 1.0  # it has only begun
-        return loop
 
 
 def test_a_job_that_would_be_late_is_refused() -> None:

@@ -1,5 +1,9 @@
 """How fast steps are, by their size."""
 
+from math import inf
+
+import pytest
+
 from gpu_worker.queue.pace import FRESH_STEPS, Pace
 
 
@@ -22,6 +26,32 @@ def test_what_was_slow_once_is_tried_again() -> None:
     assert pace.speed(1000) == 10
     pace.learn(500, 0.05)
     assert round(pace.speed(1000)) == 10_000
+
+
+def test_what_a_small_step_costs_is_told_in_full_steps() -> None:
+    """Ten tokens take 5 ms in a step of a thousand that takes 500, and 30 ms in a step of their own."""
+    pace = Pace()
+    assert pace.extra_share(10, 1000) == inf
+    pace.learn(1000, 0.5)
+    assert pace.extra_share(10, 1000) == 0  # by all that is known
+    pace.learn(10, 0.03)
+    assert pace.extra_share(10, 1000) == pytest.approx(0.05)
+
+
+def test_what_looks_fast_for_once_is_no_measure() -> None:
+    """Nor are small steps, which may hold no sequence at all; nor is a processor that is busy for a while."""
+    pace = Pace()
+    assert pace.quick == 0
+    for _ in range(40):
+        pace.learn(256, 0.5)
+        pace.learn(2, 0.001)
+    pace.learn(256, 0.001)
+    assert pace.quick == 512
+    for _ in range(100):
+        pace.learn(256, 2.0)
+    for _ in range(100):
+        pace.learn(256, 0.5)
+    assert pace.quick == 512
 
 
 def test_of_sizes_that_never_ended_a_smaller_one_tells() -> None:

@@ -110,6 +110,7 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
     """Tokens, keys and sizes of what waits, whatever came, went, was served or set aside."""
     queue = FairQueue[int](quantum=16)
     costs: dict[int, list[int]] = {}
+    total: dict[int, int] = {}
     told: dict[int, tuple[Priority, str]] = {}
     aside: set[int] = set()
     for number in range(150):
@@ -117,6 +118,7 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
         match chance.randrange(6):
             case 0 | 1:
                 costs[number] = [chance.randint(1, 40) for _ in range(chance.randint(1, 20))]
+                total[number] = sum(costs[number])
                 told[number] = (chance.choice(list(Priority)), chance.choice("abc"))
                 queue.add_job(number, costs[number], key=told[number][1], priority=told[number][0])
             case 2:
@@ -129,7 +131,7 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
                 queue.bring_back(known)
                 aside.discard(known)
             case _:
-                for job, units in queue.next_step(100).items():
+                for job, units in queue.next_step(100, express_pays=lambda _: chance.random() < 0.5).items():
                     assert job not in aside
                     costs[job] = costs[job][len(units) :]
         costs = {job: left for job, left in costs.items() if left}
@@ -137,6 +139,10 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
         waits = {job: sum(left) for job, left in costs.items() if job not in aside}
         assert (len(queue), queue.waiting_tokens) == (len(waits), sum(waits.values()))
         assert queue.tokens_unserved == sum(sum(costs[job]) for job in aside)
+        small = [each for waiting in queue._classes.values() for each in waiting.small.values()]
+        assert {each.job: each.tokens for each in small}.items() <= waits.items()
+        assert {each.job for each in small} >= {job for job, left in waits.items() if left == total[job] <= 16}
+        assert sum(waiting.small_tokens for waiting in queue._classes.values()) == sum(each.tokens for each in small)
         assert queue.backlogs() == counted({job: (*told[job], tokens) for job, tokens in waits.items()})
 
 

@@ -14,8 +14,8 @@ from gpu_worker.model import source
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.random_models import synthetic
+from gpu_worker.repository import hub, tokenizer
 from gpu_worker.repository import reading as repository
-from gpu_worker.repository import tokenizer
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
@@ -154,8 +154,7 @@ def test_a_model_has_the_names_that_it_is_served_by(encoder: Path) -> None:
     assert source._names("minilm", encoder) == ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", "minilm")
 
 
-def test_what_need_not_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_need_not_come_from_the_hub() -> None:
     """Pickles beside safetensors and exports; a pickle that is alone in its folder is needed."""
     files = ["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin", "config.json", "onnx/model.onnx"]
-    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda self, name, revision: files)
-    assert source._not_needed("some/model", "") == ["onnx/*", "openvino/*", "pytorch_model.bin"]
+    assert hub.not_needed([Path(file) for file in files]) == ["onnx/*", "openvino/*", "pytorch_model.bin"]

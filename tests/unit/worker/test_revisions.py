@@ -1,6 +1,7 @@
 """`--revision`: which files of a hub id are read. The hub is its library's own cache, with two commits of a model."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -80,9 +81,10 @@ def test_the_hub_is_asked_for_that_revision(monkeypatch: pytest.MonkeyPatch) -> 
     asked: list[tuple[str, str, Any]] = []
 
     class Api:
-        def list_repo_files(self, name: str, revision: str | None) -> list[str]:
+        def model_info(self, name: str, *, revision: str | None, timeout: float) -> SimpleNamespace:
             asked.append(("list", name, revision))
-            return ["model.safetensors", "pytorch_model.bin"]
+            files = ("model.safetensors", "pytorch_model.bin")
+            return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files])
 
     def download(name: str, *, revision: str | None, ignore_patterns: list[str], **_: Any) -> str:
         asked.append(("download", name, revision))

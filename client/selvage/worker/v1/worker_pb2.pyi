@@ -126,7 +126,7 @@ class Welcome(_message.Message):
     def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds")
+    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds", "express_tokens", "step_tokens", "slowdowns")
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,9 @@ class Load(_message.Message):
     STALLED_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EXPRESS_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SLOWDOWNS_FIELD_NUMBER: _ClassVar[int]
     queued_tokens: int
     queued_jobs: int
     tokens_per_second: float
@@ -143,7 +146,20 @@ class Load(_message.Message):
     stalled: str
     turn: int
     busy_seconds: float
-    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
+    express_tokens: int
+    step_tokens: int
+    slowdowns: _containers.RepeatedCompositeFieldContainer[Slowdown]
+    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., express_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., slowdowns: _Optional[_Iterable[_Union[Slowdown, _Mapping]]] = ...) -> None: ...
+
+class Slowdown(_message.Message):
+    __slots__ = ("priority", "long", "factor")
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    LONG_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    priority: Priority
+    long: bool
+    factor: float
+    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., long: bool = ..., factor: _Optional[float] = ...) -> None: ...
 
 class Backlog(_message.Message):
     __slots__ = ("priority", "keys", "tokens", "jobs")

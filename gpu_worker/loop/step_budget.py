@@ -1,0 +1,35 @@
+"""How many tokens the next step may have, by what earlier steps took. No clock, no I/O."""
+
+from math import inf
+
+from gpu_worker.queue.pace import Pace
+
+SMALLEST_BUDGET = 256
+"""Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
+EXPRESS_COST = 0.1
+"""Share of a full step's time that an express step before it may cost beyond its tokens' own part."""
+
+
+class StepBudget:
+    """The tokens of a full step, and its speed. `tokens` may be read from any thread."""
+
+    def __init__(self, *, step_tokens: int, step_seconds: float = inf) -> None:
+        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step."""
+        self._step_tokens, self._step_seconds, self._pace = step_tokens, step_seconds, Pace()
+        self.tokens = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second in a full step; 0 before the first step."""
+        return self._pace.speed(self.tokens)
+
+    def express_pays(self, tokens: int) -> bool:
+        """Whether a step of these tokens alone costs little more than to compute them within a full step."""
+        return self._pace.extra_share(tokens, self.tokens) <= EXPRESS_COST
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """Learns from a step that ended how fast steps are, and how large the next one may be."""
+        self._pace.learn(tokens, seconds)
+        if self._step_seconds < inf:
+            most = int(self._pace.quick * self._step_seconds)
+            self.tokens = min(max(most, SMALLEST_BUDGET), self._step_tokens)

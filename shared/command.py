@@ -1,0 +1,68 @@
+"""What all commands of the services have in common: how they begin, and how they name an unknown flag or variable.
+
+It needs the standard library only, and knows no command.
+"""
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+USAGE = 2
+"""Exit status of a command whose flags or environment make no sense."""
+
+
+def begin(extra: str) -> None:
+    """Prepares a command; `__main__` calls it before its other imports, which take seconds.
+
+    From then on Ctrl-C ends the process at once and without a traceback, until the command handles it itself. A package
+    that cannot be imported is told in one line with `extra`, which brings it; the status is 1 then.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where whoever started us ignores it
+        signal.signal(signal.SIGINT, end_at_once)
+
+    def tell(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if not isinstance(error, ModuleNotFoundError):
+            sys.__excepthook__(kind, error, traceback)
+            return
+        print(f"{error}: the extra {extra} brings it (in a checkout, pip install '.[{extra}]')", file=sys.stderr)
+
+    sys.excepthook = tell
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    """Ends the process as a signal would; a handler, because process 1 of a container has no default ones."""
+    os._exit(128 + number)
+
+
+def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """The one of `names` that is most like `name`; "" where none is. `likeness`: from 0, like any, to 1, equal."""
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=likeness)), "")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that refuses in one line, with the nearest flag where one is unknown."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """See `argparse.ArgumentParser`. Looks for unknown flags first: a missing one may be one that is misspelt."""
+        for word in sys.argv[1:] if args is None else args:
+            if word == "--" or self._subparsers is not None:  # flags of a subcommand are for its own parser
+                break
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag not in self._option_string_actions:
+                near = nearest(flag, self._option_string_actions)
+                self.error(f"unrecognized arguments: {flag}{f'; did you mean {near}?' if near else ''}")
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Prints one line, because a page of flags would hide it, and ends with status 2."""
+        self.exit(USAGE, f"{self.prog}: {message} (--help explains)\n")

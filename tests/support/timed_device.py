@@ -1,0 +1,43 @@
+"""A fake device whose steps take time by a clock of its own, for tests of the loop."""
+
+from collections.abc import Sequence
+
+from gpu_worker.loop.interface import JobSlice
+from gpu_worker.loop.loop import Loop
+from support.synchronous_engine import FakeEngine, FakeFlight, job
+
+
+class Device:
+    """A clock, and an engine whose steps take `overhead` seconds and a second for `speed` tokens."""
+
+    def __init__(self, speed: float = 100.0, overhead: float = 0.0) -> None:
+        self.now, self.steps, self.engine = 0.0, list[int](), FakeEngine()
+        honest = self.engine.launch
+
+        def launch(parts: Sequence[JobSlice]) -> FakeFlight:
+            tokens = sum(sum(part.job.costs[part.start : part.stop]) for part in parts)
+            self.steps.append(tokens)
+            flight = honest(parts)
+            collect = flight.collect
+
+            def collect_then() -> None:
+                self.now += overhead + tokens / speed
+                collect()
+
+            flight.collect = collect_then
+            return flight
+
+        self.engine.launch = launch
+
+    def loop(self, **settings: float) -> Loop:
+        given = {"step_tokens": 100, "queued_tokens": 10**9} | settings
+        return Loop(self.engine, clock=lambda: self.now, **given)
+
+    def warm_loop(self, **settings: float) -> Loop:
+        """One that has computed a step, and has one of 100 tokens, a second, under way."""
+        loop = self.loop(**settings)
+        loop.submit(job(-1, *[10] * 10))
+        list(loop.until_idle())
+        loop.submit(job(-2, *[10] * 10))
+        loop.advance()
+        return loop

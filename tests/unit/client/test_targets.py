@@ -1,0 +1,141 @@
+"""A target that is no frontend's address: refused when the client is made where its form says so, explained else."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import grpc
+import pytest
+
+from selvage import SelvageError, Unavailable
+from selvage.bulk.__main__ import main
+from selvage.bulk.flags import parse
+from selvage.target import check_target
+from support.bulk_fakes import jsonl
+from support.fake_frontend import KINDS, connected
+
+MUST = "must be host:port, such as 127.0.0.1:50051"
+NOT_HTTP = "calls go to the port of gRPC (--listen), not to that of HTTP (--http-listen)."
+WRONG = {
+    "http://127.0.0.1:8080": f"{MUST}, without http://; {NOT_HTTP}",
+    "http://127.0.0.1:8080/v1": f"{MUST}, without http://; {NOT_HTTP}",
+    "HTTPS://box": f"{MUST}, without HTTPS://; {NOT_HTTP} Give tls=True for TLS.",
+    "grpc://127.0.0.1:50051": f"{MUST}, without grpc://; {NOT_HTTP}",
+    "127.0.0.1": f"{MUST}: it names no port",
+    "localhost": f"{MUST}: it names no port",
+    "[::1]": f"{MUST}: it names no port",
+    "dns:///frontends": f"{MUST}: it names no port",
+    "ipv4:10.0.0.1,10.0.0.2": f"{MUST}: it names no port",
+    "ipv4:10.0.0.1:50051,10.0.0.2": MUST,
+    "127.0.0.1:": MUST,
+    "127.0.0.1:0": MUST,
+    "127.0.0.1:99999": MUST,
+    "127.0.0.1:50051/": MUST,
+    "::1": MUST,
+    "::1:50051": MUST,
+    ":50051": MUST,
+    "": MUST,
+}
+RIGHT = (
+    *("127.0.0.1:50051", "localhost:1", "box.example.com:443", "[::1]:50051", "[fe80::1%25eth0]:50051"),
+    *("dns:box:1", "dns:///box:1", "dns://1.1.1.1/box:1", "dns://1.1.1.1:53/box:1", "ipv4:10.0.0.1:1,10.0.0.2:1"),
+    *(
+        "ipv6:[::1]:1",
+        "ipv6:%5B::1%5D:50051",
+        "unix:/tmp/a",
+        "unix:///tmp/a",
+        "unix-abstract:a",
+        "vsock:2:1",
+        "xds:///a",
+    ),
+)
+
+
+@pytest.mark.parametrize("target", WRONG)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_says_what_a_target_is(kind: str, target: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(ValueError, match="target is") as raised:
+        KINDS[kind](target, tls=target.startswith("HTTPS"))
+    assert str(raised.value) == f"target is {target!r}, {WRONG[target]}"
+
+
+@pytest.mark.parametrize("target", RIGHT)
+def test_every_form_of_an_address_is_taken(target: str) -> None:
+    """Those of gRPC too that name no host and port."""
+    check_target(target)
+
+
+def test_the_bulk_command_says_so_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the flag, in one line, and before it reads anything."""
+    with pytest.raises(SystemExit) as ended:
+        parse(["nothing.jsonl", "--output", "o", "--target", "127.0.0.1:50051", "--target", "127.0.0.1"])
+    assert ended.value.code == 2
+    told = f"--target: target is '127.0.0.1', {MUST}: it names no port (--help explains)"
+    assert capsys.readouterr().err == f"python -m selvage.bulk: {told}\n"
+
+
+@pytest.fixture
+def http_address() -> Iterator[str]:
+    """An HTTP server, as a frontend has one beside its gRPC port."""
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.RequestHandlerClass.log_message = lambda *_: None  # type: ignore[method-assign, assignment]
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def worker_address() -> Iterator[str]:
+    """A gRPC server that has none of a frontend's methods, as a worker is."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+async def failure(kind: str, address: str, method: str, *arguments: Any) -> SelvageError:
+    """The error of a call that is not tried again."""
+    async with connected(kind, address, retries=0) as client:
+        with pytest.raises(SelvageError) as raised:
+            await getattr(client, method)(*arguments)
+    return raised.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("method", "argument"), [("embed", "a"), ("stream", ["a"])])
+async def test_the_port_of_http_is_told(kind: str, method: str, argument: Any, http_address: str) -> None:
+    """gRPC's own words come last."""
+    error = await failure(kind, http_address, method, argument)
+    assert isinstance(error, Unavailable)
+    assert str(error).startswith(
+        "what answers there is not gRPC but perhaps HTTP; give the address of a frontend's --listen "
+        "(default: 127.0.0.1:50051), not that of its --http-listen ("
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("method", "argument"), [("embed", "a"), ("stream", ["a"])])
+async def test_the_port_of_a_worker_is_told(kind: str, method: str, argument: Any, worker_address: str) -> None:
+    """So is that of a frontend that does not serve selvage.v1."""
+    error = await failure(kind, worker_address, method, argument)
+    assert error.code is grpc.StatusCode.UNIMPLEMENTED
+    assert str(error) == (
+        "the service there has no such method; give the address of a frontend's --listen (default: 127.0.0.1:50051), "
+        "not that of a worker, and have grpc among its --apis (Method not found!)"
+    )
+
+
+def test_the_bulk_command_ends_at_the_port_of_a_worker(
+    worker_address: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Waiting would not help."""
+    source = jsonl(tmp_path / "a.jsonl", ["one"])
+    assert main([source, "--output", str(tmp_path / "o"), "--format", "npy", "--target", worker_address]) == 1
+    assert capsys.readouterr().err.startswith(f"{worker_address}: the service there has no such method; give the ")

@@ -1,0 +1,121 @@
+"""Small jobs in steps of their own, ahead of long work."""
+
+from collections import Counter
+
+import pytest
+
+from gpu_worker.queue.fair_queue import FairQueue
+from shared.jobs import Priority
+from support.synchronous_engine import job
+from support.timed_device import Device
+
+INTERACTIVE, DEFAULT, BULK = Priority
+
+
+def always(tokens: int) -> bool:
+    return True
+
+
+def with_long_job(priority: Priority = DEFAULT) -> FairQueue[int]:
+    """Job 0 is a hundred units of 16 tokens; a turn is 32 tokens."""
+    queue = FairQueue[int](quantum=32, short=64)
+    queue.add_job(0, [16] * 100, priority=priority)
+    return queue
+
+
+def test_small_jobs_are_served_alone_in_every_second_step() -> None:
+    """All that wait, of any key; what comes meanwhile shares the next step with the long job."""
+    queue = with_long_job()
+    queue.add_job(1, [8, 8], key="a")
+    queue.add_job(2, [16], key="b")
+    assert queue.next_step(256, express_pays=always) == {1: range(2), 2: range(1)}
+    queue.add_job(3, [16])
+    step = queue.next_step(256, express_pays=always)
+    assert (step[0], step[3]) == (range(15), range(1))
+    queue.add_job(4, [16])
+    assert queue.next_step(256, express_pays=always) == {4: range(1)}
+
+
+def test_without_other_work_all_share_a_step() -> None:
+    """There is nobody to be ahead of."""
+    queue = FairQueue[int](quantum=32)
+    for each in range(5):
+        queue.add_job(each, [30])
+    assert len(queue.next_step(256, express_pays=always)) == 5
+
+
+@pytest.mark.parametrize("costs", [[33], [16, 17]])
+def test_a_job_of_more_than_a_turn_is_not_small(costs: list[int]) -> None:
+    """In one unit or several."""
+    queue = with_long_job()
+    queue.add_job(1, costs)
+    assert 0 in queue.next_step(256, express_pays=always)
+
+
+@pytest.mark.parametrize(("budget", "count"), [(256, 3), (64, 2)])
+def test_too_many_small_jobs_share_a_step_with_others(budget: int, count: int) -> None:
+    """More than a turn in all, or than a quarter of a step."""
+    queue = with_long_job()
+    for each in range(1, count + 1):
+        queue.add_job(each, [12])
+    assert 0 in queue.next_step(budget, express_pays=always)
+
+
+def test_what_does_not_pay_shares_a_step() -> None:
+    """It is asked with the tokens of all small jobs."""
+    asked = list[int]()
+    queue = with_long_job()
+    queue.add_job(1, [8])
+    queue.add_job(2, [9])
+
+    def pays(tokens: int) -> bool:
+        asked.append(tokens)
+        return False
+
+    assert set(queue.next_step(256, express_pays=pays)) == {0, 1, 2}
+    assert asked == [17]
+
+
+def test_a_small_job_is_not_ahead_of_long_work_of_a_higher_class() -> None:
+    """But a small one of that class is."""
+    queue = with_long_job(INTERACTIVE)
+    queue.add_job(1, [16])
+    assert 0 in queue.next_step(256, express_pays=always)
+    queue.add_job(2, [16], priority=INTERACTIVE)
+    assert queue.next_step(256, express_pays=always) == {2: range(1)}
+
+
+def test_small_jobs_of_a_higher_class_go_with_those_of_the_class_that_waits() -> None:
+    """Those of a lower one do not."""
+    queue = with_long_job()
+    for priority in Priority:
+        queue.add_job(1 + priority, [10], priority=priority)
+    assert set(queue.next_step(256, express_pays=always)) == {1 + INTERACTIVE, 1 + DEFAULT}
+
+
+def test_who_is_served_out_of_turn_pays_for_it() -> None:
+    """A key with a stream of small jobs and a key with a long one are served alike."""
+    queue, served = FairQueue[int](quantum=32), Counter[bool]()
+    queue.add_job(0, [16] * 4000, key="long")
+    for each in range(1, 1000):
+        while queue.tokens_of_key(DEFAULT, "small") < 400:
+            queue.add_job(len(queue._jobs) + 10_000 * each, [16], key="small")
+        for number, units in queue.next_step(128, express_pays=always).items():
+            served[number == 0] += 16 * len(units)
+    assert served[True] == pytest.approx(served[False], rel=0.02)
+
+
+@pytest.mark.parametrize(("overhead", "alone"), [(0.01, True), (0.5, False)])
+def test_a_call_beside_a_long_text_is_alone_where_a_small_step_costs_little(overhead: float, alone: bool) -> None:
+    """A caller of 16 tokens who asks again at once, beside a text in pieces of 125 tokens, in steps of 1,000."""
+    device = Device(speed=1000.0, overhead=overhead)
+    loop = device.loop(step_tokens=1000)
+    loop.submit(job(0, *[125] * 400))
+    calls = 0
+    while len(device.steps) < 40:
+        ended = {each.id for each in loop.advance()}
+        if calls == 0 or calls in ended:
+            calls += 1
+            loop.submit(job(calls, 16))
+    assert (device.steps.count(16) > 10) is alone
+    assert device.steps.count(16) <= len(device.steps) / 2
