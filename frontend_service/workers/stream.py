@@ -5,7 +5,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from frontend_service.workers.claims import check_load
 from frontend_service.workers.expected_reply import ExpectedReply
+from frontend_service.workers.pending_job import PendingJob
 from frontend_service.workers.reply_check import ReplyCheck, WrongReply
 from frontend_service.workers.row_parts import RowParts
 from selvage.worker.v1 import worker_pb2 as pb
@@ -23,7 +23,7 @@ from shared.codec.load import load_from_pb
 from shared.codec.results import ResultAssembly
 from shared.codec.wire import check_entries
 from shared.errors import GivenBack, LimitExceeded, SelvageError, WorkerUnavailable
-from shared.jobs import Job, JobResult, PackedBytes
+from shared.jobs import Job, JobResult
 from shared.load import SHORT, Load
 from shared.offload import THREAD_BYTES, offload
 from shared.server.rpc import MESSAGE_BYTES
@@ -32,48 +32,10 @@ from shared.together import either
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
-ROW_KINDS: dict[int, str] = {
-    pb.CHUNK_KIND_MULTI_VECTOR: "data",
-    pb.CHUNK_KIND_MULTI_VECTOR_SCALES: "scales",
-    pb.CHUNK_KIND_TOKEN_IDS: "ids",
-}
-"""What the bytes of token rows are called in `RowParts.put`."""
-MESSAGE_ANSWERS, ANSWER_CHUNKS = 16_384, 16
-"""Most answers in a message of a worker, and most pieces in one: more than fit into what a worker sends."""
-UNREAD_BYTES = 64 * 1024 * 1024
-"""Most bytes of rows that were on their way when a worker was asked to pause: a worker has no more unsent."""
+MESSAGE_ANSWERS = 16_384
+"""Most answers in a message of a worker: more than fit into what a worker sends."""
 SILENCE = 5.0
 """Seconds without a message after which a worker counts as lost; it sends one every second at least."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _PendingJob:
-    """A job without an outcome. `sent`: whether it has left in a message. `parts`: where its token rows go."""
-
-    job: Job
-    future: "asyncio.Future[ResultAssembly]"
-    assembly: ResultAssembly
-    check: ReplyCheck
-    parts: RowParts | None = None
-    sent: bool = False
-
-    def append(self, kind: int, data: PackedBytes) -> None:
-        """Takes a piece of the bytes of a kind. Raises what `ReplyCheck.take` raises."""
-        if not self.sent:
-            raise WrongReply("it answered a job that it had not got yet")
-        self.check.take(kind, data)
-        if self.parts is not None and kind in ROW_KINDS:
-            self.parts.put(**{ROW_KINDS[kind]: data})
-            if self.parts.held > self.check.expected.unread + UNREAD_BYTES:
-                raise WrongReply("it went on with a job that it was asked to pause")
-        else:
-            self.assembly.append(kind, data)
-
-    def ends_with(self, part: pb.AnswerPart) -> bool:
-        """Takes the end of a part, and tells whether it has one. Raises the job's own error."""
-        if part.HasField("end") and not self.sent:
-            raise WrongReply("it answered a job that it had not got yet")
-        return self.assembly.end_with(part)
 
 
 class JobStream:
@@ -100,9 +62,9 @@ class JobStream:
         """
         self._call, self._fingerprint = call, fingerprint
         self._message_threads, self._on_change, self._expected = message_threads, on_change, expected
-        self._pending: dict[int, _PendingJob] = {}
-        self._outgoing: deque[_PendingJob] = deque()
-        self._large: deque[tuple[_PendingJob, bytes]] = deque()
+        self._pending: dict[int, PendingJob] = {}
+        self._outgoing: deque[PendingJob] = deque()
+        self._large: deque[tuple[PendingJob, bytes]] = deque()
         self._cancelled: list[int] = []
         self._full: dict[int, bool] = {}  # jobs to be paused (True) and resumed
         self._wake = asyncio.Event()
@@ -128,7 +90,7 @@ class JobStream:
             raise _given_back(self._ended_by)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
         check = ReplyCheck(expected, in_parts=parts is not None)
-        pending = _PendingJob(job=job, future=future, assembly=ResultAssembly(), check=check, parts=parts)
+        pending = PendingJob(job=job, future=future, assembly=ResultAssembly(), check=check, parts=parts)
         self._pending[job.id] = pending
         if parts is not None:
             parts.on_full = partial(self._tell_full, job.id)
@@ -161,7 +123,7 @@ class JobStream:
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
-        return await offload(self._message_threads, assembly.size, partial(_checked_result, check), assembly)
+        return await offload(self._message_threads, assembly.size, pending.checked_result, assembly)
 
     def _tell_full(self, job_id: int, full: bool) -> None:
         """Has the worker pause or resume a job that has no outcome yet."""
@@ -263,15 +225,10 @@ class JobStream:
         if pending is None or pending.future.done():
             return  # cancelled meanwhile
         with self._failing(pending):
-            if len(part.chunks) > ANSWER_CHUNKS:
-                raise WrongReply("an answer has too many pieces", f"{len(part.chunks)}")
-            for chunk in part.chunks:
-                pending.append(chunk.kind, chunk.data)
-            if pending.ends_with(part):
-                pending.future.set_result(pending.assembly)
+            pending.add(part)
 
     @contextmanager
-    def _failing(self, pending: _PendingJob) -> Iterator[None]:
+    def _failing(self, pending: PendingJob) -> Iterator[None]:
         """Ends a job with the error that is raised for a part of its result; the worker goes on with no wrong one."""
         try:
             yield
@@ -297,10 +254,6 @@ def parse_response(raw: bytes) -> pb.AttachResponse:
         raise WrongReply("a message has too many answers", f"more than {MESSAGE_ANSWERS}") from None
     except DecodeError:
         raise WrongReply("it sent what is no message of the link", f"{len(raw)} bytes") from None
-
-
-def _checked_result(check: ReplyCheck, assembly: ResultAssembly) -> JobResult:
-    return check.check(assembly.result())
 
 
 def _given_back(error: SelvageError | WrongReply) -> GivenBack:

@@ -39,16 +39,13 @@ class FrontendLog:
             log.info("frontend attached", name=name)
 
     def detached(self, name: str) -> None:
-        """A frontend went, be it before it attached."""
-        frontend = self._frontends.pop(name, None)
-        if frontend is not None and frontend.attached:
-            log.info("frontend detached", name=name)
+        """A frontend went, be it before it attached. What was wrong is remembered: its name has its process id."""
+        self._gone(name).expelled = False
 
     def expelled(self, name: str, error: InvalidInput) -> None:
         """The link to a frontend was ended because of what it sent."""
         self.wrong(name, error)
-        frontend = self._of(name)
-        frontend.attached, frontend.expelled = False, True
+        self._gone(name).expelled = True
 
     def wrong(self, name: str, error: InvalidInput) -> None:
         """A frontend sent what makes no sense; it is logged once for each kind of error and field."""
@@ -56,6 +53,13 @@ class FrontendLog:
         if kind not in wrongs:
             wrongs.add(kind)
             log.warning("a frontend's message makes no sense", name=name, why=error.message, field=error.field)
+
+    def _gone(self, name: str) -> _Frontend:
+        frontend = self._of(name)
+        if frontend.attached:
+            log.info("frontend detached", name=name)
+            frontend.attached = False
+        return frontend
 
     def _of(self, name: str) -> _Frontend:
         frontend = self._frontends.setdefault(name, _Frontend())

@@ -121,7 +121,8 @@ async def test_a_message_that_makes_no_sense_ends_the_link(deceived: Deceived, n
     assert await is_right(deceived)
     assert len(deceived.warnings(name)) == 1
     attached = [event for event in deceived.worker.events if f"frontend {name!r}" in str(event.get("name"))]
-    assert [event["event"] for event in attached] == ["frontend attached", "a frontend's message makes no sense"]
+    told = ["frontend attached", "a frontend's message makes no sense", "frontend detached"]
+    assert [event["event"] for event in attached] == told
 
 
 async def read_to_end(call: Any) -> None:

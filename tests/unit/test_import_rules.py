@@ -198,6 +198,7 @@ EDGE = files(
     "frontend_service/workers/connection_failure.py",
     "frontend_service/workers/description.py",
     "frontend_service/workers/link.py",
+    "frontend_service/workers/pending_job.py",
     "frontend_service/workers/stream.py",
     "frontend_service/workers/transport.py",
     "gpu_worker/link/*.py",

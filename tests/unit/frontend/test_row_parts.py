@@ -21,7 +21,7 @@ from frontend_service.api.streams.two_way_stream import Replies
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.workers import row_parts, stream
+from frontend_service.workers import pending_job, row_parts
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.row_parts import RowPart, RowParts
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
@@ -340,7 +340,7 @@ async def test_a_worker_that_knows_no_parts_is_understood() -> None:
 
 async def test_a_worker_that_goes_on_when_it_is_asked_to_pause_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a text of any length would be held, though nobody reads it: what was on its way has a bound."""
-    monkeypatch.setattr(stream, "UNREAD_BYTES", 20 * ROW_BYTES)
+    monkeypatch.setattr(pending_job, "UNREAD_BYTES", 20 * ROW_BYTES)
     async with World(PartedWorker(whole=True, chunk_tokens=10)) as world:
         await world.until(True)
         parts = RowParts(ROW_BYTES)
