@@ -81,12 +81,12 @@ async def compared(other: Path, model: str) -> bool:
     for worker, frontend in ((other, ROOT), (ROOT, other)):
         for name, answer in (await answers(worker, frontend, model)).items():
             if isinstance(answer, Exception):
-                told, well = f"{type(answer).__name__}: {answer}", not isinstance(answer, UNNAMED)
+                line, well = f"{type(answer).__name__}: {answer}", not isinstance(answer, UNNAMED)
             else:
                 well = isinstance(alone[name], np.ndarray) and np.allclose(answer, alone[name], atol=1e-5)
-                told = "as alone" if well else "DIFFERS"
+                line = "as alone" if well else "DIFFERS"
             good = good and well
-            print(f"worker of {names[worker]}, frontend of {names[frontend]}: {name}: {told}", flush=True)
+            print(f"worker of {names[worker]}, frontend of {names[frontend]}: {name}: {line}", flush=True)
     return good
 
 

@@ -53,7 +53,8 @@ class ExpressSteps:
     def tokens_left(self, budget: int, pays: Pays) -> int:
         """Most tokens that another small job may have to be in the next express step; 0 where there is none. `budget`:
         tokens of a full step."""
-        waiting = sum(job.tokens for each in self._classes for job in self._small_jobs(each, budget))
+        small = [self._small_jobs(priority_class, budget) for priority_class in self._classes]
+        waiting = sum(job.tokens for jobs in small for job in jobs)
         size = self._most(budget)
         while size > waiting and not pays(size):
             size //= 2

@@ -86,7 +86,7 @@ class ConnectionShares:
     def __init__(self, ports: Sequence[ServedPort], most: int, exempt: TrustedProxies = NO_PROXIES) -> None:
         """`most`: connections of each port; `exempt`: addresses without a share, such as those of proxies."""
         self._ports, self._most, self._exempt = ports, most, exempt
-        self._told: set[tuple[int, str]] = set()  # of the last look, so that one that goes on is logged once
+        self._offenders: set[tuple[int, str]] = set()  # of the last look, so that one that goes on is logged once
 
     async def keep(self) -> None:
         """Ends what is too much, again and again. Never returns."""
@@ -102,7 +102,7 @@ class ConnectionShares:
 
         `busy`: the peers with calls in progress, by port.
         """
-        ended, before, self._told = 0, self._told, set()
+        ended, before, self._offenders = 0, self._offenders, set()
         by_port: dict[int, dict[str, list[_OpenConnection]]] = defaultdict(lambda: defaultdict(list))
         for connection in _open_connections(busy.keys()):
             by_port[connection.port][connection.peer[0]].append(connection)
@@ -112,7 +112,7 @@ class ConnectionShares:
                 idle = [connection for connection in by_address[address] if connection.peer not in busy[port]]
                 idle.sort(key=lambda connection: -connection.idle_milliseconds)
                 ended += sum(connection.end() for connection in idle[:count])
-                self._told.add((port, address))
+                self._offenders.add((port, address))
                 if (port, address) not in before:
                     log.warning("connections ended", port=port, address=address, held=held[address], too_many=count)
         return ended

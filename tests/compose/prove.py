@@ -91,7 +91,7 @@ def limits() -> None:
         say(f"  {service}: memory, processes, log, read-only: {inspect(container, template)}; files, user: {files}")
         assert int(inspect(container, "{{.HostConfig.Memory}}")) > 0
         assert int(inspect(container, "{{.HostConfig.PidsLimit}}")) > 0
-        assert files == ["8192", "10001"]
+        assert files == ["10240", "10001"]
 
 
 def killed(service: str, callers: Callers, how: str, what: str) -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from shared.errors import Overloaded
 from shared.server.admission import Bounds
-from shared.server.admission.reads import FIRST_LOOK, GROWTH, LARGE_REQUEST, QUICK_READS, QUICK_SECONDS, Reads
+from shared.server.admission.reads import (
+    FIRST_LOOK,
+    GROWTH,
+    LARGE_REQUEST,
+    PATIENCE_SECONDS,
+    QUICK_READS,
+    QUICK_SECONDS,
+    Reads,
+)
 from shared.server.admission.refusals import Refusals
 from support.clockwork import in_no_time
 
@@ -95,6 +103,30 @@ async def test_without_memory_one_slow_read_goes_on() -> None:
         await refused
     assert refusals.counts["memory"] == QUICK_READS - 1
     await given_up(*slow)
+
+
+@pytest.mark.parametrize("is_counted", [False, True], ids=["a read that begins", "one that is slow"])
+@in_no_time
+async def test_a_small_request_outlasts_a_moment_without_memory(is_counted: bool) -> None:
+    """Another caller's large request takes the memory and holds up what comes meanwhile; of both the older one ends."""
+    taken, arrived = 0, asyncio.Event()
+    refusals = Refusals()
+    reads = Reads(Bounds(memory=1), refusals, lambda: taken, bool)
+
+    async def small() -> bytes:
+        await arrived.wait()
+        return b"small"
+
+    large = asyncio.create_task(reads.read(slowly))
+    await asyncio.sleep(PATIENCE_SECONDS)
+    reading = asyncio.create_task(reads.read(small))
+    await asyncio.sleep(2 * QUICK_SECONDS if is_counted else 0)
+    taken = 2
+    assert not await began(reading, seconds=PATIENCE_SECONDS / 2)
+    arrived.set()
+    assert await reading == b"small"
+    assert refusals.counts["memory"] == large.done()
+    await given_up(large)
 
 
 async def test_large_messages_are_put_together_one_by_one() -> None:

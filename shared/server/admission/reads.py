@@ -16,9 +16,9 @@ FIRST_LOOK, LOOK_SECONDS = 0.002, 0.01
 """Seconds until the first check of a slow read, and between later checks: 10 MB may arrive in 10 ms."""
 GROWTH = 512 * 1024
 """Most bytes by which the process grows between two checks if it only waits for slow senders."""
-LATE_SECONDS = 0.005
-"""Seconds by which the event loop was held up, above which a read is given its time once more: what made it wait may
-have been another caller's large request."""
+PATIENCE_SECONDS = 0.1
+"""Seconds for which a read goes on while memory is short, before it is refused as slow: another caller's large request
+may take the memory, and hold up small ones meanwhile."""
 LARGE_REQUEST = 8 * 1024 * 1024
 """Size in bytes from which a request is handled alone: put together, parsed, and its memory given back."""
 BREATH_SECONDS = 0.001
@@ -87,10 +87,14 @@ class Reads:
         if new and self.slow >= self.bounds.slow_reads:
             why = f"{self.slow} requests are arriving slowly, the limit is {self.bounds.slow_reads}"
             raise self._refusals.overloaded("slow_reads", why)
-        memory, others = self.memory(), self.slow + self._others() if new else self.slow - 1
-        if memory > self.bounds.memory and others:
-            why = f"requests take {memory} bytes, the limit is {self.bounds.memory}"
+        if self.lacks_memory(new=new):
+            why = f"requests take {self.memory()} bytes, the limit is {self.bounds.memory}"
             raise self._refusals.overloaded("memory", why, retry_after=1.0)
+
+    def lacks_memory(self, *, new: bool) -> bool:
+        """Tells whether a slow read must end for want of memory; `new`: one that is not counted as slow yet."""
+        others = self.slow + self._others() if new else self.slow - 1
+        return bool(others) and self.memory() > self.bounds.memory
 
     def check_time(self, seconds: float) -> None:
         """Raises DeadlineExceeded if a read has taken longer than the limit."""
@@ -161,7 +165,7 @@ class _SlowRead:
         self._timer = self._loop.call_later(QUICK_SECONDS, self._begins)
         self._slow_since: float | None = None
         self._memory = 0
-        self._made_room = self._was_late = False
+        self._made_room, self._since = False, self._loop.time()
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -174,9 +178,8 @@ class _SlowRead:
             self._let_next()
 
     def _begins(self) -> None:
-        if not self._was_late and self._loop.time() - self._timer.when() > LATE_SECONDS:
-            self._was_late = True
-            self._timer = self._loop.call_later(QUICK_SECONDS, self._begins)
+        if self._is_let_wait(new=True):
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._begins)
             return
         try:
             self._reads.check_slow(new=True)
@@ -188,8 +191,15 @@ class _SlowRead:
         self._slow_since = self._loop.time()
         self._timer = self._loop.call_later(FIRST_LOOK, self._goes_on)
 
+    def _is_let_wait(self, *, new: bool) -> bool:
+        """Whether this read, which would end for want of memory, has not taken long yet."""
+        return self._loop.time() - self._since < PATIENCE_SECONDS and self._reads.lacks_memory(new=new)
+
     def _goes_on(self) -> None:
         assert self._slow_since is not None
+        if self._is_let_wait(new=False):
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._goes_on)
+            return
         try:
             self._reads.check_slow(new=False)
             self._reads.check_time(self._loop.time() - self._slow_since)
