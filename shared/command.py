@@ -58,7 +58,7 @@ class CommandParser(argparse.ArgumentParser):
             if word == "--" or self._subparsers is not None:  # flags of a subcommand are for its own parser
                 break
             flag = word.partition("=")[0]
-            if flag.startswith("--") and flag not in self._option_string_actions:
+            if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
                 near = nearest(flag, self._option_string_actions)
                 self.error(f"unrecognized arguments: {flag}{f'; did you mean {near}?' if near else ''}")
         return super().parse_known_args(args, namespace)

@@ -75,7 +75,7 @@ class AsyncClient:
         metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         """Takes the options of `Client`. Nothing is sent yet. Raises ValueError."""
-        check_target(target)
+        check_target(target, tls=bool(tls))
         self.settings = Settings.of(
             target,
             model=model,

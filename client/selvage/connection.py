@@ -105,7 +105,7 @@ class Settings:
 
     def channel(self, module: Any) -> Any:
         """Makes a new channel. `module`: `grpc` or `grpc.aio`. Raises ValueError for a target that makes no sense."""
-        check_target(self.target)
+        check_target(self.target, tls=self.tls is not None)
         if self.tls is None:
             return module.insecure_channel(self.target, options=CHANNEL_OPTIONS)
         credentials = grpc.ssl_channel_credentials(self.tls.ca, self.tls.key, self.tls.certificate)

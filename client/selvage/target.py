@@ -8,10 +8,10 @@ import grpc
 DEFAULT = "127.0.0.1:50051"
 """The address at which a frontend listens for gRPC unless it is told otherwise."""
 URL = re.compile(r"(https?|grpcs?|tcp)://", re.I)
-LOOKED_UP = re.compile(r"dns:(//[^/]*/)?|ipv[46]:")
+LOOKED_UP = re.compile(r"dns:(//[^/]*/|/)?|ipv[46]:/*")
 """Beginnings of targets that are followed by one address, or by several with commas between."""
 ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:/\s]+)(:(?P<port>[0-9]+))?")
-OTHER_SCHEMES = ("unix:", "unix-abstract:", "vsock:")
+OTHER_SCHEMES = ("unix:", "unix-abstract:", "vsock:", "xds:")
 """Schemes of gRPC without a host or a port; others have `://`."""
 NO_GRPC = "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame"
 """Words of gRPC for a server that answers in another protocol."""
@@ -20,17 +20,17 @@ OF_HTTP = f"what answers there is not gRPC but perhaps HTTP; {LISTEN}, not that 
 OF_A_WORKER = f"the service there has no such method; {LISTEN}, not that of a worker, and have grpc among its --apis"
 
 
-def check_target(target: str) -> None:
-    """Raises ValueError where a target can be no address of a frontend. Without a port gRPC would try 443."""
+def check_target(target: str, *, tls: bool = False) -> None:
+    """Raises ValueError where a target can be no address of a frontend. Without a port gRPC tries 443, that of TLS."""
     if url := URL.match(target):
-        tls = " Give tls=True for TLS." if url[1].lower() in ("https", "grpcs") else ""
-        why = f", without {url[0]}; calls go to the port of gRPC (--listen), not to that of HTTP (--http-listen).{tls}"
+        hint = " Give tls=True for TLS." if url[1].lower() in ("https", "grpcs") else ""
+        why = f", without {url[0]}; calls go to the port of gRPC (--listen), not to that of HTTP (--http-listen).{hint}"
     elif target.startswith(OTHER_SCHEMES) or ("://" in target and not LOOKED_UP.match(target)):
         return
     else:
         addresses = LOOKED_UP.sub("", unquote(target), count=1).split(",")
         ports = [match["port"] for match in map(ADDRESS.fullmatch, addresses) if match]
-        if len(ports) == len(addresses) and all(port and 0 < int(port) < 65536 for port in ports):
+        if len(ports) == len(addresses) and all(0 < int(port or 443 * tls) < 65536 for port in ports):
             return
         why = ": it names no port" if ports == [None] * len(addresses) else ""
     raise ValueError(f"target is {target!r}, must be host:port, such as {DEFAULT}{why}")

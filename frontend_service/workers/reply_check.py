@@ -155,7 +155,8 @@ class ReplyCheck:
         """Checks numbers that may leave before the job ends. Pieces are cut anywhere, also within a number."""
         rest = self._rest.get(kind, b"")
         joined = rest + bytes(data) if rest else data
-        end = len(joined) // 4 * 4
+        size = 2 if kind == ChunkKind.MULTI_VECTOR and self.expected.data_type in INFINITY else 4
+        end = len(joined) // size * size
         whole, self._rest[kind] = joined[:end], bytes(joined[end:])
         if kind == ChunkKind.TOKEN_IDS:
             self._check_ids(whole)

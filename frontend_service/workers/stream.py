@@ -22,7 +22,7 @@ from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
 from shared.codec.results import ResultAssembly
 from shared.codec.wire import check_entries
-from shared.errors import GivenBack, LimitExceeded, SelvageError, WorkerUnavailable
+from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import SHORT, Load
 from shared.offload import THREAD_BYTES, offload
@@ -234,10 +234,15 @@ class JobStream:
             yield
         except SelvageError as error:
             pending.future.set_exception(pending.check.error(error))
+            if isinstance(error, ResultTooLarge):  # what else the worker would send is for nobody
+                self._cancel_at_worker(pending)
         except WrongReply as error:
             pending.future.set_exception(error)
-            self._cancelled.append(pending.job.id)
-            self._wake.set()
+            self._cancel_at_worker(pending)
+
+    def _cancel_at_worker(self, pending: PendingJob) -> None:
+        self._cancelled.append(pending.job.id)
+        self._wake.set()
 
 
 def parse_response(raw: bytes) -> pb.AttachResponse:

@@ -12,6 +12,7 @@ from gpu_worker.link.outbox import Outbox
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_from_pb
+from shared.codec.wire import MESSAGE_ENTRIES
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.load import Load
@@ -94,6 +95,8 @@ class Attachment:
         InvalidInput."""
         if request.HasField("hello"):
             raise InvalidInput("only the first message has a hello", field="hello")
+        if max(map(len, (request.cancels, request.pauses, request.resumes))) > MESSAGE_ENTRIES:
+            raise InvalidInput(f"a message names more than {MESSAGE_ENTRIES} jobs", field="cancels")
         self._cancel(request.cancels)
         self._pause(request.pauses)
         self._resume(request.resumes)
@@ -195,10 +198,7 @@ class Attachment:
         self._notify(job, outcome)
         self._unanswered.discard(job.id)
         self._paused.discard(job.id)
-        if isinstance(outcome, InvalidInput):
-            self._refuse(job.id, outcome)
-        else:
-            self._add_outcome(job.id, outcome)
+        self._add_outcome(job.id, outcome)
 
     def _add_outcome(self, identity: int, outcome: JobResult | SelvageError, *, more: bool = False) -> None:
         """Adds an outcome, or a part that `more` of it follows, to the outbox. Where too much is unsent then, computes

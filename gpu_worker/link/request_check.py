@@ -6,12 +6,14 @@ opens it. What a model cannot do is for the engine to say: it needs the model fo
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from selvage.v1 import vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.caller import LONGEST_KEY
 from shared.card import ModelCard
 from shared.codec.jobs import MESSAGE_JOBS, MESSAGE_SEQUENCES
-from shared.codec.wire import MESSAGE_BYTES, fields
+from shared.codec.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 from shared.errors import InvalidInput, LimitExceeded
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.request_id import LONGEST
@@ -43,13 +45,17 @@ def check_message(raw: bytes) -> None:
 
     Bytes that are no message are left for the parser to refuse.
     """
-    jobs, table = 0, len(raw)
+    jobs, entries, table = 0, 0, len(raw)
     for field, start, end in fields(raw, 0, len(raw)):
+        entries += 1
         if field == _TOKEN_IDS:
             table -= end - start
         elif field == _JOBS:
             jobs += 1
-            table -= _vector_bytes(raw, start, end)
+            vectors, inside = _vector_bytes(raw, start, end)
+            table, entries = table - vectors, entries + inside
+        if entries > MESSAGE_ENTRIES:
+            raise LimitExceeded(f"a message has more than {MESSAGE_ENTRIES} entries", field="jobs")
         if jobs > MESSAGE_JOBS:
             raise LimitExceeded(f"a message has more than {MESSAGE_JOBS} jobs", field="jobs")
     if table > TABLE_BYTES:
@@ -57,17 +63,21 @@ def check_message(raw: bytes) -> None:
         raise LimitExceeded(why, field="jobs")
 
 
-def _vector_bytes(raw: bytes, start: int, end: int) -> int:
-    """Bytes of the vectors that a job brings."""
-    return sum(
-        stop - begin
-        for work, first, last in fields(raw, start, end)
-        if work == _MAX_SIM
-        for side, left, right in fields(raw, first, last)
-        if side in _SIDES
-        for numbers, begin, stop in fields(raw, left, right)
-        if numbers in _NUMBERS
-    )
+def _vector_bytes(raw: bytes, start: int, end: int) -> tuple[int, int]:
+    """Bytes of the vectors that a job brings, and entries of the job: one more than the most if there are too many."""
+    entries = 0
+    waiting: list[tuple[int, int, tuple[int, ...]]] = [(start, end, (_MAX_SIM,))]
+    for below in (_SIDES, _NUMBERS, ()):
+        nested = list[tuple[int, int, tuple[int, ...]]]()
+        for first, last, wanted in waiting:
+            for field, begin, stop in fields(raw, first, last):
+                entries += 1
+                if entries > MESSAGE_ENTRIES:
+                    return 0, entries
+                if field in wanted:
+                    nested.append((begin, stop, below))
+        waiting = nested
+    return sum(stop - begin for begin, stop, _ in waiting), entries
 
 
 class JobCheck:
@@ -85,7 +95,7 @@ class JobCheck:
             case Encode() as work:
                 self._check_vectors(job, work)
             case Classify() as work:
-                rows = job.tokens.total if work.tokens else len(job.tokens)
+                rows = _logit_rows(job, work)
                 _check_bytes("logits", rows * len(self._card.labels) * NUMBER_BYTES)
             case Score() as work:
                 documents = len(job.tokens) - work.queries
@@ -130,6 +140,15 @@ class JobCheck:
         if elements > most:
             why = f"{field} holds {elements} numbers, the limit is {most} (--max-vector-elements)"
             raise LimitExceeded(why, field=field)
+
+
+def _logit_rows(job: Job, work: Classify) -> int:
+    """Rows of logits: one a sequence, one a token, or one a token with the id that is asked for."""
+    if not work.tokens:
+        return len(job.tokens)
+    if work.token_id is None:
+        return job.tokens.total
+    return int(np.count_nonzero(np.frombuffer(job.tokens.ids, dtype="<i4") == work.token_id))
 
 
 def _check_scores(layout: Layout, queries: int, documents: int) -> None:

@@ -194,3 +194,7 @@ def far() -> pb.Job:
     made = job()
     made.remaining.seconds = 2**62
     return made
+
+
+OF_CALLERS = ("NaN in a vector", "vectors that overflow", "a scale that is infinite")
+"""Those of `WRONG` that only the computed result shows."""

@@ -1,6 +1,7 @@
 """The connections of a port: no address has more than are left for others, whatever is opened and left lying."""
 
 import asyncio
+import errno
 import socket
 import sys
 from collections import Counter
@@ -202,6 +203,22 @@ async def test_shares_are_kept_by_themselves_and_a_trusted_proxy_has_none() -> N
             await eventually(lambda: Counter(map(is_open, greedy)) == {True: 8, False: 4})
             assert all(map(is_open, proxy))
             keeping.cancel()
+
+
+@linux
+async def test_a_look_without_a_file_to_look_with_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the process nor the looking."""
+    looks = list[int]()
+
+    def fails(path: str) -> list[str]:
+        looks.append(1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(connections.os, "listdir", fails)
+    keeping = asyncio.create_task(ConnectionShares([], MOST).keep())
+    await eventually(lambda: len(looks) > 1)
+    assert not keeping.done()
+    keeping.cancel()
 
 
 @linux

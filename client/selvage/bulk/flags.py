@@ -233,7 +233,7 @@ def _services(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     """The settings of each target."""
     for target in arguments.target or ():
         try:
-            check_target(target)
+            check_target(target, tls=bool(arguments.tls or arguments.tls_ca or arguments.tls_certificate))
         except ValueError as error:
             parser.error(f"--target: {error}")
     try:

@@ -24,7 +24,7 @@ class BulkParser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             if flag == "--":
                 break
-            if flag.startswith("--") and flag not in self._option_string_actions:
+            if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
                 self.error(f"unrecognized arguments: {flag}{_meant(flag, self._option_string_actions, 0.6)}")
         return super().parse_known_args(args, namespace)
 

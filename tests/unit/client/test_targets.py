@@ -49,6 +49,9 @@ RIGHT = (
         "unix-abstract:a",
         "vsock:2:1",
         "xds:///a",
+        "xds:a",
+        "dns:/box:1",
+        "ipv4:///10.0.0.1:1",
     ),
 )
 
@@ -66,6 +69,12 @@ def test_a_client_says_what_a_target_is(kind: str, target: str) -> None:
 def test_every_form_of_an_address_is_taken(target: str) -> None:
     """Those of gRPC too that name no host and port."""
     check_target(target)
+
+
+@pytest.mark.parametrize("target", ["box.example.com", "dns:///box.example.com", "ipv4:10.0.0.1"])
+def test_tls_has_a_port_of_its_own(target: str) -> None:
+    """gRPC's own: 443."""
+    check_target(target, tls=True)
 
 
 def test_the_bulk_command_says_so_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,45 @@
+"""What is checked of a frontend's message before anything is allocated for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_worker.link.request_check import JobCheck, JobLimits, check_message
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.wire import MESSAGE_ENTRIES
+from shared.errors import LimitExceeded
+from shared.jobs import Classify, Job
+from shared.ragged import RaggedTokens
+from support.lying_worker import honest_card
+
+LABELS = tuple(f"label {number}" for number in range(37))
+
+
+def test_only_tokens_that_are_asked_for_have_logits() -> None:
+    """Of 460,800 tokens 900 have: 133 kB, where all of them would have 68 MB."""
+    check = JobCheck(replace(honest_card("m"), labels=LABELS), JobLimits())
+    tokens = RaggedTokens.of([[7] + [8] * 511] * 900)
+    check(Job(id=1, work=Classify(tokens=True, token_id=7), tokens=tokens))
+    with pytest.raises(LimitExceeded, match="logits"):
+        check(Job(id=1, work=Classify(tokens=True), tokens=tokens))
+
+
+@pytest.mark.parametrize("within", ["the message", "a job", "a MaxSim"])
+def test_entries_are_counted_wherever_they_are(within: str) -> None:
+    """An unknown field takes two bytes and a step of the check."""
+    entries = bytes((15 << 3, 0)) * (MESSAGE_ENTRIES + 1)
+
+    def nested(field: int, content: bytes) -> bytes:
+        size, rest = bytearray(), len(content)
+        while rest > 127:
+            size.append(rest & 127 | 128)
+            rest >>= 7
+        return bytes((field << 3 | 2, *size, rest)) + content
+
+    if within == "a MaxSim":
+        entries = nested(pb.Job.MAX_SIM_FIELD_NUMBER, entries)
+    if within != "the message":
+        entries = nested(pb.AttachRequest.JOBS_FIELD_NUMBER, entries)
+    with pytest.raises(LimitExceeded, match=f"more than {MESSAGE_ENTRIES} entries"):
+        check_message(entries)
+    check_message(entries[: len(entries) // 2] if within == "the message" else b"")
