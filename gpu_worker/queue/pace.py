@@ -39,15 +39,16 @@ class Pace:
     def speed(self, tokens: int) -> float:
         """Tokens a second in a step of so many tokens; 0 before the first step.
 
-        Where no step of that size ended lately, it is the highest speed of that size and of smaller ones: a larger step
-        is no slower by the token, and a size that was slow once must not be ruled out for ever. Where no smaller one is
-        known either, it is the lowest speed of larger ones.
+        Where no step of that size ended lately, it is the highest speed of that size and of smaller ones, of sizeable
+        ones where there are any: a larger step is no slower by the token, and a size that was slow once must not be
+        ruled out for ever. Where no smaller one is known either, it is the lowest speed of larger ones.
         """
         size = tokens.bit_length()
         if self._is_fresh(tokens):
             return self._speeds[size]
-        smaller = [speed for other, speed in self._speeds.items() if other <= size]
-        return max(smaller) if smaller else min(self._speeds.values(), default=0.0)
+        smaller = {other: speed for other, speed in self._speeds.items() if other <= size}
+        sizeable = [speed for other, speed in smaller.items() if other >= SIZEABLE.bit_length()]
+        return max(sizeable or smaller.values()) if smaller else min(self._speeds.values(), default=0.0)
 
     def _is_fresh(self, tokens: int) -> bool:
         """Whether a step of that size ended lately."""

@@ -58,6 +58,15 @@ def test_what_looks_fast_for_once_is_no_measure() -> None:
     assert pace.quick == 512
 
 
+def test_a_small_step_without_sequences_makes_no_full_one_look_fast() -> None:
+    """Where larger steps are known."""
+    pace = Pace()
+    pace.learn(22, 0.002)
+    assert pace.speed(512) == 11_000
+    pace.learn(256, 0.5)
+    assert (pace.speed(512), pace.speed(22)) == (512, 11_000)
+
+
 def test_of_sizes_that_never_ended_a_smaller_one_tells() -> None:
     """Or, where there is none, a larger one."""
     pace = Pace()
