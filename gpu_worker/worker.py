@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from random import getrandbits
 
 import structlog
@@ -200,6 +201,7 @@ def _create_loop(
         queue_seconds=settings.queue_limit,
         step_seconds=settings.step_limit(placement.step_seconds),
         cache_tokens=engine.limits.cache_tokens,
+        chunk_tokens=engine.limits.longest or inf,
         device_check=replace(small_job, id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,
     )

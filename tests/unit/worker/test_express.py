@@ -152,3 +152,15 @@ def test_a_call_beside_a_long_text_is_alone_where_a_small_step_costs_little(over
             loop.submit(job(calls, 16))
     assert (device.steps.count(16) > 10) is alone
     assert device.steps.count(16) <= len(device.steps) / 2
+
+
+def test_the_loop_promises_no_express_step_to_a_text_that_is_cut() -> None:
+    """It needs room, and waits in line for it."""
+    assert Device().loop(step_tokens=1000).load.express_tokens == 0  # nothing is known yet
+    told = []
+    for chunk in (100.0, 20.0):
+        loop = Device(speed=1000.0).loop(step_tokens=1000, chunk_tokens=chunk)
+        loop.submit(job(1, *[100] * 30))
+        list(loop.until_idle())
+        told.append(loop.load.express_tokens)
+    assert told == [100, 20]
