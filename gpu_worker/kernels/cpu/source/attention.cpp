@@ -81,7 +81,6 @@ void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bi
 // into powers of two. Returns what the row's earlier sums must be multiplied with.
 template <typename Number>
 float weigh(float* scores, Number* weights, int64_t width, Keys seen, float factor, Running& row) {
-  constexpr int DEGREE = sizeof(Number) == 2 ? 3 : 5;
   if (seen.empty()) {
     for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
     return 1.0f;
@@ -106,7 +105,7 @@ float weigh(float* scores, Number* weights, int64_t width, Keys seen, float fact
       const int64_t place = column + part * WIDTH;
       // The difference is rounded once, `top` twice: of huge scores it may be above 0.
       const Vector below = at::vec::minimum(at::vec::fmsub(load(scores + place), factors, tops), zero);
-      const Vector power = power_of_two<DEGREE>(below);
+      const Vector power = power_of_two<POWER_DEGREE<Number>>(below);
       sums[part] = sums[part] + power;
       store(weights + place, power);
     }
