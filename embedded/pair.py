@@ -16,7 +16,7 @@ from frontend_service.api.enabled import EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.tokenizing.model_texts import read_files
 from frontend_service.workers.interface import ServedModel
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.loop.watchdog import DeviceLost
@@ -131,8 +131,8 @@ class Pair:
 
     async def _serve(self, worker: ModelWorker, queued_tokens: int, ready: "Future[None]") -> None:
         """Serves calls until the pair is stopped."""
-        tokenizer = ModelTokenizer(worker.model.tokenizer.content, worker.card)
-        served = ServedModel(card=worker.card, tokenizer=tokenizer, queued_tokens=queued_tokens)
+        reading = read_files(worker.model.tokenizer_files, worker.card)
+        served = ServedModel(card=worker.card, texts=reading, queued_tokens=queued_tokens)
         resident, threads = Resident(worker.loop, served), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()

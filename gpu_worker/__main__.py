@@ -113,7 +113,7 @@ async def _start_worker(server: Server, settings: WorkerSettings, observe: Obser
 def _create_ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
     return Ready(
         card=worker.card,
-        tokenizer=worker.model.tokenizer.content,
+        files=worker.model.tokenizer_files,
         loop=worker.loop,
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_limit,

@@ -1,6 +1,6 @@
 """The model card: what a model is and can do, as both services know it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shared.vectors import Activation, InputType, OutputKind, QueryExpansion, ScoringMethod, Task, TruncationSide
 
@@ -25,6 +25,22 @@ class LateInteraction:
     def skips(self, side: InputType) -> bool:
         """Whether the skiplist counts for a text; one that is neither query nor document counts as a document."""
         return self.skip_in_queries if side is InputType.QUERY else self.skip_in_documents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRoute:
+    """The way of queries through a Router; the fields are those of `selvage.v1.QueryRoute`."""
+
+    default_input_type: InputType
+    family: str
+    pooling: str
+    attention: str
+    max_tokens: int
+    vocabulary_size: int
+    include_prompt: bool
+    truncation_side: TruncationSide
+    sparse_head: str = ""
+    table_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +88,27 @@ class ModelCard:
     cache_tokens: int = 0
     whole_texts: str = ""
     limited_by: str = ""
+    query_route: QueryRoute | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names that a request may use; replies use the first."""
         return (self.id, *self.aliases)
+
+    def side(self, input_type: InputType) -> "ModelCard":
+        """The card as it holds for texts of a kind: that of queries has the fields of `query_route`."""
+        route = self.query_route
+        if route is None or (input_type or route.default_input_type) is not InputType.QUERY:
+            return self
+        return replace(
+            self,
+            family=route.family,
+            pooling=route.pooling,
+            attention=route.attention,
+            max_tokens=route.max_tokens,
+            vocabulary_size=route.vocabulary_size,
+            include_prompt=route.include_prompt,
+            truncation_side=route.truncation_side,
+            sparse_head=route.sparse_head,
+            query_route=None,
+        )

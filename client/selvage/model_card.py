@@ -20,6 +20,24 @@ class LateInteraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRoute:
+    """How queries are read where a Router sends them another way than documents. Fields that the card has too mean the
+    same here, of queries. `default_input_type` is what texts are that are neither; empty: a call must say it.
+    `table_digest`: empty where queries go through the worker; else the frontend looks them up in this table."""
+
+    default_input_type: str
+    family: str
+    pooling: str
+    attention: str
+    max_tokens: int
+    vocabulary_size: int
+    include_prompt: bool
+    truncation_side: str
+    sparse_head: str
+    table_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """What a model is and how it reads texts.
 
@@ -68,3 +86,4 @@ class ModelCard:
     cache_tokens: int
     whole_texts: str
     limited_by: str
+    query_route: QueryRoute | None

@@ -14,6 +14,7 @@ from frontend_service.postprocess import packing, token_pooling
 from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import prepare_texts
+from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.workers.row_parts import RowPart, RowParts
 from shared.card import ModelCard
 from shared.jobs import Encode, JobResult, Rows
@@ -87,7 +88,7 @@ class EmbeddingService:
         # Checking an id costs as much as tokenising a letter.
         letters = texts.letters + sum(len(ids) + TEXT_LETTERS for ids in request.tokenized)
         if request.tokenized:
-            slices = model.tokenizer.token_ids(request.tokenized, texts.cut, input_type)
+            slices = texts.tokenizer.token_ids(request.tokenized, texts.cut, input_type)
         else:
             slices = texts.tokenize()
         return PreparedRequest(
@@ -96,6 +97,7 @@ class EmbeddingService:
             slices=slices,
             letters=letters,
             check_tokens=partial(self._check_tokens, request, encode, model.card),
+            look_up=partial(_look_up, table, encode.sparse_top_k) if (table := model.table_of(input_type)) else None,
         )
 
     def _check_tokens(self, request: EmbedRequest, encode: Encode, card: ModelCard, tokens: RaggedTokens) -> None:
@@ -131,6 +133,11 @@ def _with_pooled_rows(result: JobResult, documents: list[token_pooling.Floats], 
         tokens=packing.pack(np.concatenate(documents), data_type),
         row_lengths=tuple(map(len, documents)),
     )
+
+
+def _look_up(table: QueryTable, top_k: int, tokens: RaggedTokens) -> JobResult:
+    """Sparse vectors of queries, without a worker."""
+    return JobResult(sparse=table.look_up(tokens, top_k))
 
 
 def _row_result(part: RowPart, width: int) -> JobResult:

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -49,7 +49,8 @@ class PreparedRequest:
     letters of text; None for pairs, which a thread always tokenises. The functions are None where there is nothing to
     do. `check_tokens` raises where the tokens show that the request, or its reply, is too large. `check_values` raises
     for wrong numbers in the request, and runs in a thread. `finish` turns the worker's result into that of the answer,
-    also in a thread. `parts`: where token rows go as they are computed; None: they are in the result.
+    also in a thread. `parts`: where token rows go as they are computed; None: they are in the result. `look_up`: makes
+    the result of the tokens here, so that no worker is asked; None: a worker computes it.
     """
 
     model: ServedModel
@@ -60,6 +61,7 @@ class PreparedRequest:
     check_values: Callable[[], None] | None = None
     finish: Callable[[JobResult], JobResult] | None = None
     parts: RowParts | None = None
+    look_up: Callable[[RaggedTokens], JobResult] | None = None
 
 
 class Pipeline:
@@ -115,7 +117,10 @@ class Pipeline:
             size = result_bytes(prepared.work, tokens, card)  # repeats included
             self._reserve(size if prepared.parts is None else bytes_at_once(size, tokens.total, card.chunk_tokens))
         sent = self.clock()
-        if prepared.parts is None:
+        if prepared.look_up is not None:
+            result = await self.offload(job.tokens.total, prepared.look_up, job.tokens)
+            result = replace(result, compute=self.clock() - sent)
+        elif prepared.parts is None:
             result = await self.workers.run(prepared.model, job)
         else:
             result = await self.workers.run_in_parts(prepared.model, job, prepared.parts)

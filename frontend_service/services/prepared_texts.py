@@ -50,12 +50,14 @@ def prepare_texts(
     count: int | None = None,
     prompt_field: str = "prompt",
 ) -> PreparedTexts:
-    """Finds the prompt, and checks the texts with it. Raises UnsupportedTask for an unknown prompt, and LimitExceeded.
+    """Finds the prompt, and checks the texts with it. Raises UnsupportedTask for an unknown prompt, and LimitExceeded;
+    InvalidInput where the model wants an input type and there is none.
 
     `choice`: which prompt goes before the texts. `sequence_cut`, if there is one, holds beside `cut`. `count`: the most
     texts, None for `limits.texts`. `prompt_field`: what errors call the prompt.
     """
-    prompt = model.tokenizer.prompt(choice)
+    tokenizer = model.tokenizer_of(input_type)
+    prompt = tokenizer.prompt(choice)
     count = limits.texts if count is None else count
     letters = limits.check_texts(texts, entry, count, prompt, prompt_field)
     # First what each says or leaves to the setting, then both at once: a text is cut where either cuts it. In the other
@@ -63,7 +65,7 @@ def prepare_texts(
     # test_one_limit_that_says_no_leaves_the_other_to_the_setting (test_auto_truncate.py).
     cut = limits.with_default(cut).within(sequence_cut and limits.with_default(sequence_cut))
     return PreparedTexts(
-        tokenizer=model.tokenizer,
+        tokenizer=tokenizer,
         texts=texts,
         entry=entry,
         prompt=prompt,

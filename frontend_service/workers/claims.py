@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from frontend_service.workers.reply_check import WrongReply
-from shared.card import ModelCard
+from shared.card import ModelCard, QueryRoute
 from shared.load import Load
 from shared.vectors import OutputKind, ScoringMethod, Task
 
@@ -18,6 +18,8 @@ CARD_LETTERS = 1024 * 1024
 LARGEST = 2**31 - 1
 TOKENIZER_BYTES = 64 * 1024 * 1024
 """Most bytes of a tokenizer, twice those of the largest that are known (256,000 tokens: 33 MB)."""
+TABLE_WEIGHTS = 4 * 1024 * 1024
+"""Most weights of a table that queries are looked up in: 16 MiB."""
 TOKENIZER_PIECES = 4096
 """Most messages in which a tokenizer comes."""
 BACKLOG_BUCKETS = 64
@@ -49,7 +51,19 @@ def check_card(card: ModelCard) -> ModelCard:
         _require(min(late.query_length, late.document_length) >= 1, "the lengths of late interaction")
         _require(0 <= late.expansion_length <= LARGEST and late.expansion_id >= 0, "query expansion")
         _require(len(late.skiplist) <= SKIPLIST, f"{len(late.skiplist)} skipped tokens")
+    if card.query_route is not None:
+        _check_route(card, card.query_route)
     return card
+
+
+def _check_route(card: ModelCard, route: QueryRoute) -> None:
+    """Raises WrongReply for a way of queries that makes no sense."""
+    _require(route.max_tokens >= 1, f"max_tokens of queries is {route.max_tokens}")
+    _require(route.vocabulary_size >= 1, f"vocabulary_size of queries is {route.vocabulary_size}")
+    if route.table_digest:
+        _require(card.outputs == (OutputKind.SPARSE,), "a table of queries, and other outputs than SPARSE")
+        most = min(card.vocabulary_size, TABLE_WEIGHTS)
+        _require(route.vocabulary_size <= most, f"a table of {route.vocabulary_size} queries' token ids")
 
 
 def _check_texts(card: ModelCard) -> None:
@@ -71,6 +85,9 @@ def _texts(card: ModelCard) -> Iterable[str]:
     yield from (card.family, card.pooling, card.dtype, card.device, card.attention, card.linear, card.notice)
     yield from (card.max_sim, card.formats, card.whole_texts, card.limited_by, card.default_prompt_name)
     yield from (card.pair_template, card.instructed_pair_template, card.sparse_head, *card.labels)
+    if card.query_route is not None:
+        route = card.query_route
+        yield from (route.family, route.pooling, route.attention, route.sparse_head, route.table_digest)
     for texts in (card.prompts.items(), ((role, "") for role in card.special_tokens)):
         for pair in texts:
             yield from pair

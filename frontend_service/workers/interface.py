@@ -4,24 +4,50 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
+from frontend_service.tokenizing.model_texts import ModelTexts
+from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.row_parts import RowParts
 from shared.card import ModelCard
+from shared.errors import InvalidInput
 from shared.jobs import Job, JobResult
+from shared.vectors import InputType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """A model behind a ready worker.
 
-    The worker refuses jobs that would make its queue longer than `queued_tokens`, or would stand in it for longer than
-    `queue_seconds`.
+    `texts` reads its texts. The worker refuses jobs that would make its queue longer than `queued_tokens`, or would
+    stand in it for longer than `queue_seconds`.
     """
 
     card: ModelCard
-    tokenizer: ModelTokenizer
+    texts: ModelTexts
     queued_tokens: int
     queue_seconds: float = inf
+
+    @property
+    def tokenizer(self) -> ModelTokenizer:
+        """The tokenizer of texts whose kind is not told, and of documents."""
+        return self.texts.tokenizer
+
+    def tokenizer_of(self, input_type: InputType) -> ModelTokenizer:
+        """The tokenizer of texts of a kind. Raises InvalidInput where the model wants the kind and it is not told."""
+        return (self._is_query(input_type) and self.texts.query) or self.texts.tokenizer
+
+    def table_of(self, input_type: InputType) -> QueryTable | None:
+        """The table in which texts of a kind are looked up; None where a worker computes them. Raises as above."""
+        return self.texts.query_table if self._is_query(input_type) else None
+
+    def _is_query(self, input_type: InputType) -> bool:
+        route = self.card.query_route
+        if route is None:
+            return False
+        kind = input_type or route.default_input_type
+        if not kind:
+            raise InvalidInput("the model reads queries and documents differently: say which", field="input_type")
+        return kind is InputType.QUERY
 
 
 class Workers(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from frontend_service.workers.connection_failure import failure_of
-from frontend_service.workers.description import describe, fetch_tokenizer
+from frontend_service.workers.description import describe, fetch_texts
 from frontend_service.workers.expected_reply import expected_reply
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link_log import LinkLog
@@ -172,15 +172,15 @@ class WorkerLink:
             last, card = self.model, description.card
             self._pins.check(card)
             if last is not None and last.card.fingerprint == card.fingerprint:
-                tokenizer = last.tokenizer
+                texts = last.texts
             else:
-                tokenizer = await fetch_tokenizer(channel, metadata, card, self._message_threads)
+                texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
             expected = partial(expected_reply, card=card)
             stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
             self.model = ServedModel(
                 card=card,
-                tokenizer=tokenizer,
+                texts=texts,
                 queued_tokens=description.queued_tokens,
                 queue_seconds=description.queue_seconds,
             )

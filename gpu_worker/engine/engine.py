@@ -7,6 +7,7 @@ are uploaded in one copy, and results are downloaded in one. Knows no settings, 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +23,8 @@ from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import Selection
 from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.interface import JobSlice, OutOfMemory
-from gpu_worker.model.loading import Model
+from gpu_worker.model.model import Model
+from gpu_worker.ragged.token_types import Ids
 from gpu_worker.ragged.upload import Upload
 from shared.jobs import Job
 
@@ -30,6 +32,17 @@ DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Roles of special tokens that carry no lexical weight (BGE-M3)."""
 Computed = tuple[StepDownload, list[StepSlice]]
 """A step's download, and its job slices, which wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SideStep:
+    """The part of a step that goes through one model: all of it, or one side of a Router."""
+
+    model: Model
+    step: Step
+    upload: Upload
+    outputs: Outputs
+    slices: list[StepSlice]
 
 
 @contextmanager
@@ -82,8 +95,7 @@ class ModelEngine:
         """Number of pieces of texts that were computed so far. May be read from other threads."""
         self._device, self._arrivals = device or Inline(), arrivals
         self.cut_texts(limits)
-        special = model.tokenizer.special_tokens
-        self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
+        self._sides = [(side, _dropped_ids(side)) for side in model.sides]
 
     def cut_texts(self, limits: PieceLimits) -> None:
         """Cuts the texts of further jobs so."""
@@ -100,42 +112,70 @@ class ModelEngine:
     @_out_of_memory()
     def launch(self, job_slices: Sequence[JobSlice]) -> ModelStepHandle:
         """Packs a step of these job slices and hands it to the device's thread; see `StepEngine`."""
-        model, device = self.model, self.model.placement.device
         jobs = [cast(StepJob, job_slice.job) for job_slice in job_slices]
         selections = [job.selection(part.start, part.stop) for job, part in zip(jobs, job_slices, strict=True)]
+        # Queries come first: a Score compares documents with the rows of queries that it has by then.
+        sides = [self._pack(*side, jobs, job_slices, selections) for side in self._sides]
+        computed = self._device.submit(self._compute, sides)
+        arrived = self._arrivals.submit(_arrive, computed) if self._arrivals else computed
+        return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)))
+
+    def _pack(
+        self,
+        model: Model,
+        dropped: Ids,
+        jobs: Sequence[StepJob],
+        job_slices: Sequence[JobSlice],
+        selections: Sequence[Selection],
+    ) -> _SideStep:
+        """Packs what goes through a model. `dropped`: special ids without a lexical weight."""
+        device, query, chosen = model.placement.device, self.model.query, selections
         upload = Upload(device)
-        step = Step.pack(selections, device, model.encoder.uncounted, model.encoder.token_types, upload)
-        outputs = Outputs(step.texts, device, model.heads, self._dropped, model.maxsim)
+        if query is not None:
+            chosen = [selection.side(queries=model is query) for selection in selections]
+        step = Step.pack(chosen, device, model.encoder.uncounted, model.encoder.token_types, upload)
+        outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
         step_slices = [
             job.step_slice(job_slice, packed)
             for job, job_slice, selection, packed in zip(jobs, job_slices, selections, step.packed, strict=True)
-            if len(packed) or not len(selection.numbers)  # no output is made of a piece whose text goes on
+            # No output is made of a piece whose text goes on. A slice without sequences runs once.
+            if len(packed) or (model is self.model and not len(selection.numbers))
         ]
         for step_slice in step_slices:
             step_slice.request_outputs(outputs)
         outputs.plan(upload)
-        computed = self._device.submit(self._compute, step, upload, outputs, step_slices)
-        arrived = self._arrivals.submit(_arrive, computed) if self._arrivals else computed
-        return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)))
+        return _SideStep(model=model, step=step, upload=upload, outputs=outputs, slices=step_slices)
 
-    def _compute(self, step: Step, upload: Upload, outputs: Outputs, step_slices: list[StepSlice]) -> Computed:
+    def _compute(self, sides: Sequence[_SideStep]) -> Computed:
         """Computes a step, in the device's thread."""
         download = StepDownload()
         with torch.inference_mode():
-            upload.send()
-            if step.batch is not None:
-                encoder = self.model.encoder.as_written if step.batch.pieces else self.model.encoder
-                hidden = step.hidden_of_texts(encoder(step.batch))
-                self.pieces += len(step.batch.pieces)
-                if len(step.texts.lengths):
-                    with self.model.head_order:
-                        outputs.compute(hidden, download)
-            with self.model.score_order:
-                for step_slice in step_slices:
-                    step_slice.on_device(download)
-                outputs.compute_comparisons(download)
+            for side in sides:
+                self._compute_side(side, download)
             download.send()
-        return download, step_slices
+        return download, [step_slice for side in sides for step_slice in side.slices]
+
+    def _compute_side(self, side: _SideStep, download: StepDownload) -> None:
+        """Computes what goes through a model."""
+        model, step, outputs = side.model, side.step, side.outputs
+        side.upload.send()
+        if step.batch is not None:
+            encoder = model.encoder.as_written if step.batch.pieces else model.encoder
+            hidden = step.hidden_of_texts(encoder(step.batch))
+            self.pieces += len(step.batch.pieces)
+            if len(step.texts.lengths):
+                with model.head_order:
+                    outputs.compute(hidden, download)
+        with model.score_order:
+            for step_slice in side.slices:
+                step_slice.on_device(download)
+            outputs.compute_comparisons(download)
+
+
+def _dropped_ids(model: Model) -> Ids:
+    """Special ids that carry no lexical weight; a static table has a weight of its own for each."""
+    special = {} if model.recipe.static else model.tokenizer.special_tokens
+    return np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
 
 
 def _arrive(computed: "Future[Computed]") -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,13 +23,17 @@ from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
-from shared.errors import InvalidInput, WorkerUnavailable, clip
+from shared.errors import InvalidInput, UnsupportedTask, WorkerUnavailable, clip
 from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
 from shared.telemetry.figures import ObserveJob, WorkerFigures
 from shared.together import either
 
 TOKENIZER_PIECE_BYTES = 1024 * 1024
 """Most bytes of a tokenizer's file in one message."""
+OLD_FRONTEND = (
+    "this model's Router sends queries and documents different ways, and this frontend is of a version that sends both "
+    "the same: update it"
+)
 HELLO_SECONDS = 10.0
 """Seconds that a frontend has for its first message."""
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -38,10 +42,14 @@ log = structlog.get_logger("link")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What the service needs to serve a model. `queue_seconds`: longest wait of a job, `inf` for no limit."""
+    """What the service needs to serve a model.
+
+    `queue_seconds`: longest wait of a job, `inf` for no limit. `files`: what frontends read texts with, by the names in
+    worker.proto.
+    """
 
     card: ModelCard
-    tokenizer: bytes
+    files: Mapping[str, bytes]
     loop: AsyncLoop
     queued_tokens: int
     queue_seconds: float
@@ -73,6 +81,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         ready = self._ready()
+        if ready.card.query_route is not None and not request.knows_query_route:
+            raise UnsupportedTask(OLD_FRONTEND, field="knows_query_route")
         return pb.DescribeResponse(
             card=codec.card_to_pb(ready.card),
             message_bytes=MESSAGE_BYTES,
@@ -83,9 +93,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def GetTokenizer(
         self, request: pb.GetTokenizerRequest, context: Context
     ) -> AsyncIterator[pb.GetTokenizerResponse]:
-        content = self._ready().tokenizer
-        for start in range(0, len(content), TOKENIZER_PIECE_BYTES):
-            yield pb.GetTokenizerResponse(name="tokenizer.json", data=content[start : start + TOKENIZER_PIECE_BYTES])
+        for name, content in self._ready().files.items():
+            for start in range(0, len(content), TOKENIZER_PIECE_BYTES):
+                yield pb.GetTokenizerResponse(name=name, data=content[start : start + TOKENIZER_PIECE_BYTES])
 
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Context) -> None:
         """Serves a frontend until it goes. Writes bytes, since `Interceptor` serves streams raw."""

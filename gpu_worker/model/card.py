@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import replace
 
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.loading import Model
-from shared.card import LateInteraction, ModelCard
+from gpu_worker.model.model import Model
+from shared.card import LateInteraction, ModelCard, QueryRoute
 from shared.vectors import Activation, OutputKind
 
 CACHE_SETTING = "--cache-megabytes"
@@ -87,4 +87,24 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         max_sim=model.maxsim.name,
         truncation_side=model.tokenizer.truncation_side,
         whole_texts=model.cutting.refusal,
+        query_route=_query_route(model),
+    )
+
+
+def _query_route(model: Model) -> QueryRoute | None:
+    query = model.query
+    if query is None:
+        return None
+    dense, table = query.recipe.dense, query.table
+    return QueryRoute(
+        default_input_type=model.recipe.default_route,
+        family=query.family,
+        pooling="+".join(dense.poolings) if dense else "",
+        attention=query.encoder.description,
+        max_tokens=query.max_tokens,
+        vocabulary_size=query.vocabulary_size,
+        include_prompt=dense.include_prompt if dense else True,
+        truncation_side=query.tokenizer.truncation_side,
+        sparse_head=query.recipe.sparse.kind if query.recipe.sparse else "",
+        table_digest=hashlib.sha256(table).hexdigest() if table else "",
     )

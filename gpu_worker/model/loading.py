@@ -1,9 +1,9 @@
 """Loads what `--model` names: encoder, heads, tokenizer and fingerprint, ready to serve; or refuses in one line."""
 
+import hashlib
 import json
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,20 +12,18 @@ from torch import nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.maxsim import choice as maxsim
-from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
-from gpu_worker.model.encoder.encoder import ENDLESS, Encoder, positions_of, uncounted_id_of
+from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
 from gpu_worker.model.format_judge import FormatJudge
-from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.model import Model as Model
 from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
+from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import same_bits as bits
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.linear import Linear, PrepackedLinear
-from gpu_worker.model.tune.native_layers import forms_of
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
-from gpu_worker.model.verify.head_gate import NO_ORDER
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.repository import fitting, packages, vocabulary
@@ -33,64 +31,19 @@ from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import LengthLimits, resolve
 from gpu_worker.repository.recipe import Recipe
-from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
 USUAL = 512
 """Most tokens of a text where neither positions nor files set a limit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A loaded model: what runs (`encoder`, `heads`), what its files say (`recipe`), and how it is known.
-
-    `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
-    `late_interaction` has limits of its own for its sides.
-    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
-    what other number formats would bring, or why this one was chosen.
-    `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
-    be computed in pieces.
-    `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
-    one order where a text's bits may not depend on others.
-    `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
-    """
-
-    names: tuple[str, ...]
-    family: str
-    encoder: Encoder
-    heads: Heads
-    recipe: Recipe
-    tokenizer: TokenizerFile
-    instruction_marks: list[tuple[int, ...]]
-    vocabulary_size: int
-    max_tokens: int
-    late_interaction: LateInteraction | None
-    placement: Placement
-    linear: str
-    fingerprint: str
-    notice: str
-    formats: str
-    findings: tuple[str, ...]
-    unpacked_reason: str
-    flops_per_token: float
-    weight_bytes: int
-    maxsim: MaxSimKernel
-    cutting: Cutting
-    head_order: AbstractContextManager[object] = NO_ORDER
-    score_order: AbstractContextManager[object] = NO_ORDER
-
-    @property
-    def native_layers(self) -> str:
-        """The forms of the layers that run whole by the processor's kernels; empty where none does."""
-        return forms_of(self.encoder.model)
-
-    @property
-    def longest(self) -> int:
-        """Most tokens of a sequence, over texts and the sides of late interaction."""
-        late = self.late_interaction
-        return max(self.max_tokens, *((late.query_length, late.document_length) if late else (0,)))
+USUAL_STATIC = 8192
+"""The same for static embeddings, which cost next to nothing a token."""
+STATIC = "static"
+"""The family of static embeddings, for the card."""
+ROUTED = "queries and documents of a Router are computed in one step"
+"""Why no text of a Router is cut."""
+NO_ADVICE = "of a static embedding or a Router is not judged: name a number format"
 
 
 def load(
@@ -126,9 +79,13 @@ def load(
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            return _loaded(
-                source, served_names or source.names, max_tokens, late, forms, linear, same_bits, judge, cuts
-            )
+            if judge is not None and (source.recipe.static or source.query):
+                raise ModelRefused(f"--dtype fastest: the format {NO_ADVICE}")
+            names = served_names or source.names
+            options = (names, max_tokens, late, forms, linear, same_bits, judge)
+            if source.query is None:
+                return _loaded(source, *options, cuts)
+            return _joined(_loaded(source.query, *options, cuts=False), _loaded(source, *options, cuts=False))
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -148,6 +105,8 @@ def _loaded(
     judge: FormatJudge | None,
     cuts: bool,
 ) -> Model:
+    if source.recipe.static:
+        return _static(source, names, max_tokens, same_bits)
     placement = source.placement
     config = source.model.config.get_text_config()
     rows = vocabulary_rows(source.model.config)
@@ -202,6 +161,59 @@ def _loaded(
         cutting=prepared.cutting,
         head_order=prepared.head_order,
         score_order=prepared.score_order,
+    )
+
+
+def _static(source: Source, names: tuple[str, ...], max_tokens: int, same_bits: bool) -> Model:
+    """Loads a static embedding, which has no layers to tune."""
+    table: nn.Embedding = source.model
+    limit = max_tokens or source.recipe.max_tokens or USUAL_STATIC
+    limits = LengthLimits(usual=limit, requested=max_tokens, positions=ENDLESS, uncounted=None)
+    fitting.check(source.recipe, source.reader, limits, None)
+    prepared = prepare_static(source, same_bits)
+    return Model(
+        names=names,
+        family=STATIC,
+        encoder=prepared.mode.encoder,
+        heads=prepared.heads,
+        recipe=source.recipe,
+        tokenizer=source.tokenizer,
+        instruction_marks=[],
+        vocabulary_size=table.num_embeddings,
+        max_tokens=limit,
+        late_interaction=None,
+        placement=source.placement,
+        linear=prepared.linear,
+        fingerprint=_fingerprint(source, limit, None, prepared.linear, same_bits),
+        notice=source.recipe.notice,
+        formats="",
+        findings=(),
+        unpacked_reason="",
+        flops_per_token=2.0 * table.embedding_dim,
+        weight_bytes=_bytes([table, *prepared.heads.modules()]),
+        maxsim=maxsim.choose(source.placement.device, table.embedding_dim, same_bits=same_bits),
+        cutting=prepared.cutting,
+        head_order=prepared.head_order,
+        score_order=prepared.score_order,
+    )
+
+
+def _joined(query: Model, document: Model) -> Model:
+    """The model of a Router, whose queries go through `query`. Raises ModelRefused where vectors do not compare."""
+    widths = [(model.heads.dense.width if model.heads.dense else model.vocabulary_size) for model in (query, document)]
+    if widths[0] != widths[1]:
+        kinds = "dimensions" if document.heads.dense else "token ids"
+        raise ModelRefused(f"its Router makes vectors of {widths[0]} {kinds} of queries and {widths[1]} of documents")
+    notices = [document.notice, *([f"queries: {query.notice}"] if query.notice not in ("", document.notice) else [])]
+    facts = f"{query.fingerprint} {document.fingerprint}"
+    return replace(
+        document,
+        query=query,
+        cutting=Cutting(refusal=ROUTED),
+        weight_bytes=query.weight_bytes + document.weight_bytes,
+        notice="; ".join(filter(None, notices)),
+        findings=(*(f"queries: {finding}" for finding in query.findings), *document.findings),
+        fingerprint=hashlib.sha256(facts.encode()).hexdigest(),
     )
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.random_models import synthetic
-from gpu_worker.repository import contents, hub, reading, tokenizer, vocabulary, weights, yes_no
+from gpu_worker.repository import contents, hub, reading, static_format, tokenizer, vocabulary, weights, yes_no
 from gpu_worker.repository.files import read_object, read_tensors, tensor_files
 from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
@@ -33,7 +34,8 @@ class Source:
     """A model as it was loaded, before it is checked: the transformers class, and what its files say.
 
     `names` are those that clients may call it by. `placement` says where the class was loaded. `layers` reads the
-    tensors of a head's layer. `digest` is of the files, for the fingerprint.
+    tensors of a head's layer. `digest` is of the files, for the fingerprint. `model` is a transformers class, or the
+    table [V, W] of a static embedding. `query`: what queries go through where a Router sends them another way.
     """
 
     names: tuple[str, ...]
@@ -44,6 +46,7 @@ class Source:
     reader: TokenizerReader
     layers: ReadLayer
     digest: "hashlib._Hash"
+    query: "Source | None" = None
 
 
 def open_source(
@@ -79,7 +82,19 @@ def _source_on_disk(
 ) -> Source:
     """A model whose files are in a directory, in a package, or on the hub."""
     path = _locate(name, trust_remote_code, revision)
-    recipe = late.applied(reading.read(path, name))
+    recipe, names = late.applied(reading.read(path, name)), _names(name, path)
+    source = _source_of(recipe, path, names, placement, trust_remote_code)
+    if recipe.query is None:
+        return source
+    return replace(source, query=_source_of(recipe.query, path, names, placement, trust_remote_code))
+
+
+def _source_of(
+    recipe: Recipe, path: Path, names: tuple[str, ...], placement: Placement, trust_remote_code: bool
+) -> Source:
+    """A model of the files at `path`, as `recipe` says."""
+    if recipe.static:
+        return _static_source(recipe, path, names, placement, trust_remote_code)
     folder = path / recipe.encoder
     config = weights.config_of(
         folder, recipe, trust_remote_code
@@ -98,12 +113,40 @@ def _source_on_disk(
     exported_reader = TokenizerReader(exported)
     recipe = _with_notice(recipe, vocabulary.check(exported, exported_reader, vocabulary_rows(config)))
     return Source(
-        names=_names(name, path),
+        names=names,
         recipe=recipe,
         model=weights.load(folder, recipe, placement, trust_remote_code),
         placement=placement,
         tokenizer=exported,
         reader=exported_reader,
+        layers=lambda layer: _layer_tensors(path, layer),
+        digest=contents.digest(path, trust_remote_code),
+    )
+
+
+def _static_source(
+    recipe: Recipe, path: Path, names: tuple[str, ...], placement: Placement, trust_remote_code: bool
+) -> Source:
+    """A static embedding. It computes in float32 unless the user names a format: its table is small."""
+    folder = path / recipe.encoder
+    if recipe.sparse is None:
+        exported = tokenizer.read_bare(folder)
+    else:
+        exported = tokenizer.export_bare(tokenizer.read(folder, trust_remote_code, recipe.truncation_side))
+    reader, rows = TokenizerReader(exported), static_format.table(folder, recipe)
+    size = len(reader.vocabulary())
+    if recipe.sparse is not None and len(rows) != size:
+        raise ModelRefused(f"{folder}: there are {len(rows)} weights for {size} tokens")
+    recipe = _with_notice(recipe, vocabulary.check(exported, reader, len(rows)))
+    if placement.automatic:
+        placement = replace(placement, dtype=torch.float32)
+    return Source(
+        names=names,
+        recipe=recipe,
+        model=nn.Embedding.from_pretrained(rows.to(placement.device, placement.dtype)),
+        placement=placement,
+        tokenizer=exported,
+        reader=reader,
         layers=lambda layer: _layer_tensors(path, layer),
         digest=contents.digest(path, trust_remote_code),
     )

@@ -49,6 +49,9 @@ class TokenizerInputs:
 PLAIN = TokenizerInputs(types=TokenTypes())
 """Inputs of a tokenizer whose types mark the second text of a pair and nothing else."""
 
+NONE = TokenizerInputs(types=None)
+"""Inputs of a tokenizer that gives token ids alone."""
+
 
 def read(tokenizer: Any) -> TokenizerInputs:
     """Tries transformers' tokenizer. Raises ModelRefused where types do not follow from special tokens' places."""

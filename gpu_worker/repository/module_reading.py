@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import adapters, late_interaction, text_settings
+from gpu_worker.repository import adapters, late_interaction, static_format, text_settings
 from gpu_worker.repository.files import read_object
 from gpu_worker.repository.late_interaction import LateInteractionFormat, MaskToken
 from gpu_worker.repository.numbers import whole
@@ -49,6 +49,7 @@ class ModuleReading:
     described: dict[str, Any]
     encoder: str | None = None
     weights_of: WeightsOf = "encoder"
+    static: bool = False
     texts: TextSettings = field(default_factory=TextSettings)
     pylate: bool = False
     pooling: DenseRecipe | None = None
@@ -98,6 +99,35 @@ def masked_lm(reading: ModuleReading, folder: str) -> None:
     """Reads the encoder of a masked language model, under its older name."""
     transformer(reading, folder)
     reading.weights_of = "masked-lm"
+
+
+def static_embedding(reading: ModuleReading, folder: str) -> None:
+    """Reads a StaticEmbedding: the mean of the rows that a table has for a text's tokens. Only the first module may be
+    one. Its folder has a tokenizer and the table, and no settings."""
+    _table(reading, folder, static_format.text_settings(reading.path / folder))
+    reading.pooling = DenseRecipe()
+
+
+def sparse_static_embedding(reading: ModuleReading, folder: str) -> None:
+    """Reads a SparseStaticEmbedding: the weights that a table, such as one of IDF, has for a text's tokens."""
+    file = reading.path / folder / "config.json"
+    config = read_object(file, missing={})
+    unknown = sorted(set(config) - {"frozen"})
+    if unknown:
+        raise ModelRefused(
+            f"{file}: {unknown[0]} is not supported: the weights must lie beside it, as save writes them"
+        )
+    _table(reading, folder, text_settings.of_tokenizer(reading.path / folder))
+    reading.splade = SparseRecipe(kind="static")
+
+
+def _table(reading: ModuleReading, folder: str, texts: TextSettings) -> None:
+    if reading.encoder is not None:
+        raise ModelRefused(
+            f"{reading.modules}: {folder or 'the folder'} holds a static embedding, and is not the first"
+        )
+    reading.encoder, reading.static, reading.texts = folder, True, texts
+    reading.written.add(SENTENCE)
 
 
 def pooling(reading: ModuleReading, folder: str) -> None:
@@ -235,9 +265,13 @@ def token_pooling(reading: ModuleReading, folder: str) -> None:
     raise ModelRefused(f"{named}: documents whose token vectors are pooled could not be scored on the worker")
 
 
+FIRST = ("Transformer", "MLMTransformer", "StaticEmbedding", "SparseStaticEmbedding")
+"""Modules that texts go into: one of them must stand first."""
 READERS = {
     "Transformer": transformer,
     "MLMTransformer": masked_lm,
+    "StaticEmbedding": static_embedding,
+    "SparseStaticEmbedding": sparse_static_embedding,
     "Pooling": pooling,
     "Dense": dense,
     "LayerNorm": layer_norm,

@@ -1,14 +1,20 @@
 """Reads the recipe of a model repository on disk. It reads JSON only and loads no weights.
 
-There are two formats: sentence-transformers' (modules.json) and plain transformers' (config.json alone, whatever other
-files of sentence-transformers are there). BGE-M3's two extra files add two heads to either format.
+There are three formats: sentence-transformers' (modules.json), model2vec's, and plain transformers' (config.json alone,
+whatever other files of sentence-transformers are there). BGE-M3's two extra files add two heads to either format.
 """
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, requirements, sentence_transformers_format, transformers_format
+from gpu_worker.repository import (
+    late_interaction,
+    requirements,
+    sentence_transformers_format,
+    static_format,
+    transformers_format,
+)
 from gpu_worker.repository.files import first_line, read_json, read_object
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
@@ -36,7 +42,7 @@ def _read(path: Path, name: str) -> Recipe:
         recipe = sentence_transformers_format.read(path, read_json(modules), described)
     else:
         described = {}
-        recipe = transformers_format.read(path, name)
+        recipe = static_format.read(path) if static_format.is_model2vec(path) else transformers_format.read(path, name)
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))
 
 

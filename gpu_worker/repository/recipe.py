@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shared.vectors import Activation, QueryExpansion
+from shared.vectors import Activation, InputType, QueryExpansion
 
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
 WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classification", "token-classification"]
@@ -94,11 +94,12 @@ class LateInteractionRecipe:
 class SparseRecipe:
     """A sparse head: weighted vocabulary ids.
 
+    static: the weight that a table has for each id of the text (inference-free SPLADE's queries, arXiv:2411.04403).
     splade: log(1 + relu(logit)) of the masked-LM head, maximum or sum over tokens (arXiv:2109.10086); `logs` 2 takes
     the logarithm twice. lexical: relu of one linear layer a token, maximum a token id (BGE-M3, arXiv:2402.03216).
     """
 
-    kind: Literal["splade", "lexical"]
+    kind: Literal["splade", "lexical", "static"]
     strategy: Literal["max", "sum"] = "max"
     logs: int = 1
     layer: LayerRecipe | None = None
@@ -137,7 +138,11 @@ class Recipe:
     `encoder` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
     model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.
     `late_interaction` is None where queries and documents differ in their prompts alone. `instruction_mark` is the text
-    that ends the part of a sequence that pooling leaves out (GritLM).
+    that ends the part of a sequence that pooling leaves out (GritLM). `static`: `encoder` is the folder of a table with
+    a row for each token id, in place of a transformers model.
+    `query`: how queries are read where a Router sends them another way than documents, which the rest describes; with
+    it, `default_route` says what texts are that are neither: QUERY, DOCUMENT, or UNSPECIFIED where every request must
+    say it.
     """
 
     weights_of: WeightsOf = "encoder"
@@ -155,3 +160,6 @@ class Recipe:
     default_prompt_name: str = ""
     instruction_mark: str = ""
     notice: str = ""
+    static: bool = False
+    query: "Recipe | None" = None
+    default_route: InputType = InputType.UNSPECIFIED

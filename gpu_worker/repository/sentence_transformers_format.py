@@ -4,15 +4,16 @@ It reads the formats of versions 2 to 6: SentenceTransformer, SparseEncoder, Cro
 PyLate's ColBERT. It reads JSON only.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, transformers_format
-from gpu_worker.repository.files import check_inside, read_object
+from gpu_worker.repository import late_interaction, modules_list, router_format, transformers_format
+from gpu_worker.repository.files import read_object
 from gpu_worker.repository.late_interaction import LateInteractionFormat
-from gpu_worker.repository.module_reading import READERS, SCORES, SENTENCE, TOKENS, ModuleReading
+from gpu_worker.repository.module_reading import FIRST, READERS, SCORES, SENTENCE, TOKENS, ModuleReading
+from gpu_worker.repository.modules_list import Module
 from gpu_worker.repository.numbers import whole
 from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe, MultiVectorRecipe, Recipe
 from shared.errors import ModelRefused
@@ -23,29 +24,30 @@ COMPARED = ("dot", "euclidean", "manhattan")
 """Names of similarities other than the cosine in sentence-transformers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Module:
-    """One entry of modules.json."""
-
-    kind: str
-    origin: str
-    folder: str
-
-
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """Reads a recipe; `described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
+    entries = list(modules_list.listed(path / "modules.json", modules, (*READERS, *router_format.KINDS)))
+    routes = router_format.routes(path, entries)
+    if routes is None:
+        return _recipe(path, entries, described)
+    query, document = (_recipe(path, side, described) for side in (routes.query, routes.document))
+    return router_format.join(path, query, document, routes.default)
+
+
+def _recipe(path: Path, modules: Sequence[Module], described: dict[str, Any]) -> Recipe:
+    """Reads the recipe of these modules."""
     reading = ModuleReading(path, described)
-    for module in _listed(reading.modules, modules):
-        if reading.encoder is None and module.kind not in ("Transformer", "MLMTransformer"):
+    for module in modules:
+        if reading.encoder is None and module.kind not in FIRST:
             raise ModelRefused(f"{reading.modules}: {module.kind} stands where the Transformer must, at the beginning")
         reading.pylate |= module.origin.startswith("pylate.")
         READERS[module.kind](reading, module.folder)
-    if reading.encoder is None:
-        raise ModelRefused(f"{path / 'modules.json'}: there is no Transformer module")
+    assert reading.encoder is not None  # there is a module, and the first one is read
     texts = reading.texts
     return Recipe(
         encoder=reading.encoder,
         weights_of=reading.weights_of,
+        static=reading.static,
         max_tokens=texts.max_tokens,
         truncation_side=texts.truncation_side,
         lowercase=texts.lowercase,
@@ -53,35 +55,6 @@ def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
         notice=_notice(described),
         **_heads(reading),
     )
-
-
-def _listed(file: Path, modules: Any) -> Iterator[_Module]:
-    """Yields the entries of modules.json in their order. Raises ModelRefused."""
-    if not isinstance(modules, list):
-        raise ModelRefused(f"{file} must hold a list of modules")
-    if not modules:
-        raise ModelRefused(f"{file} holds no module")
-    names = set()
-    for module in modules:
-        try:
-            named, folder = module["type"], module["path"]
-        except (KeyError, TypeError):
-            raise ModelRefused(f"{file}: a module lacks type or path") from None
-        if not (isinstance(named, str) and isinstance(folder, str)):
-            raise ModelRefused(f"{file}: type {named!r} and path {folder!r} of a module must be texts")
-        origin, _, kind = named.rpartition(".")
-        if kind not in READERS:
-            raise ModelRefused(f"{file}: type {named} is not one of {', '.join(sorted(READERS))}")
-        if origin.partition(".")[0] not in ("sentence_transformers", "pylate"):
-            raise ModelRefused(f"{file}: type {named} is code of its repository, which is not run")
-        check_inside(file, folder)
-        name = module.get("name")
-        if not isinstance(name, str) or not name or "." in name:
-            raise ModelRefused(f"{file}: the name of {kind} is {name!r}, it must be a text without a dot")
-        if name in names:
-            raise ModelRefused(f"{file}: two modules have the name {name!r}, and the first of them would not be run")
-        names.add(name)
-        yield _Module(kind=kind, origin=origin, folder=folder)
 
 
 def _notice(described: dict[str, Any]) -> str:
@@ -95,6 +68,8 @@ def _notice(described: dict[str, Any]) -> str:
 
 def _heads(reading: ModuleReading) -> dict[str, Any]:
     """Makes heads from the modules. Raises ModelRefused."""
+    if reading.static:
+        return _static_heads(reading)
     path = reading.path / (reading.encoder or "")
     config = read_object(path / "config.json")
     if reading.late and reading.weights_of == "encoder":
@@ -121,13 +96,27 @@ def _heads(reading: ModuleReading) -> dict[str, Any]:
     return {"dense": _with_layers(dense, layers), "multi_vector": MultiVectorRecipe()}
 
 
+def _static_heads(reading: ModuleReading) -> dict[str, Any]:
+    """Makes the head of a static embedding. Raises ModelRefused."""
+    if reading.late:
+        raise ModelRefused(f"{reading.modules}: a static embedding makes no token vectors for late interaction")
+    _check_ends(reading)
+    if reading.layers[SCORES]:
+        raise ModelRefused(f"{reading.modules}: scores of static embeddings are not supported")
+    if reading.splade is not None:
+        return {"sparse": reading.splade}
+    assert reading.pooling is not None  # the module that read the table made it
+    return {"dense": _with_layers(reading.pooling, [*reading.layers[SENTENCE], *_cut(reading)])}
+
+
 def _check_ends(reading: ModuleReading) -> None:
     """Raises ModelRefused for modules whose output no served head would use."""
     has_scores = reading.yes_no is not None or reading.weights_of == "sequence-classification"
     if has_scores and reading.layers[SCORES]:
         raise ModelRefused(f"{reading.modules}: layers over the scores of the model's own head are not supported")
     if reading.splade is not None and (reading.layers[SENTENCE] or reading.pooling):
-        raise ModelRefused(f"{reading.modules}: no other module may work on what SpladePooling makes")
+        made_by = "SparseStaticEmbedding" if reading.static else "SpladePooling"
+        raise ModelRefused(f"{reading.modules}: no other module may work on what {made_by} makes")
     if reading.splade is not None and reading.described.get("max_active_dims") is not None:
         raise ModelRefused(
             f"{reading.path / DESCRIBED}: max_active_dims is not supported: take it away, and ask with sparse_top_k"

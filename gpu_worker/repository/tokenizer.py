@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository import inputs
-from gpu_worker.repository.files import check_fetched, first_line
+from gpu_worker.repository.files import check_fetched, first_line, read_object
 from gpu_worker.repository.inputs import TokenizerInputs
 from shared.errors import ModelRefused
 from shared.vectors import TruncationSide
@@ -121,6 +121,25 @@ def read(folder: Path, trust_remote_code: bool, truncation_side: str | None = No
         )
     except Exception as error:  # transformers raises many kinds; all mean that there is no tokenizer
         raise ModelRefused(f"{folder}: the tokenizer cannot be loaded: {first_line(error)}: {REMEDY}") from error
+
+
+def read_bare(folder: Path) -> TokenizerFile:
+    """Reads the tokenizer.json of a folder without settings beside it, for texts without special tokens.
+
+    So sentence-transformers' StaticEmbedding reads it. Raises ModelRefused.
+    """
+    check_fetched(folder / "tokenizer.json")
+    description = read_object(folder / "tokenizer.json")
+    side = ((description.get("truncation") or {}).get("direction") or "Right").upper()
+    exported = finish(description | {"post_processor": None}, {})
+    return replace(exported, inputs=inputs.NONE, truncation_side=TruncationSide[side])
+
+
+def export_bare(tokenizer: Any) -> TokenizerFile:
+    """Exports transformers' tokenizer for texts without special tokens. Raises ModelRefused."""
+    exported = export(tokenizer, lowercase=False)
+    bare = finish(json.loads(exported.content) | {"post_processor": None}, exported.special_tokens)
+    return replace(bare, inputs=inputs.NONE, truncation_side=exported.truncation_side)
 
 
 def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -12,12 +12,12 @@ from gpu_worker.loop.interface import JobSlice, OpenJob, StepHandle
 from gpu_worker.loop.retries import Report, StepRetries
 from gpu_worker.loop.under_way import MOST_UNDER_WAY
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.loading import Model
+from gpu_worker.model.model import Model
 from gpu_worker.startup.step_size import Trial, find_step_size
 from shared.errors import InputTooLarge
 from shared.jobs import Classify, Encode, Job, Score, Work
 from shared.ragged import RaggedTokens
-from shared.vectors import Layout, OutputKind, ScoringMethod, Task
+from shared.vectors import InputType, Layout, OutputKind, ScoringMethod, Task
 
 
 def try_step_sizes(
@@ -47,21 +47,21 @@ def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, token
 
 def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
     """Jobs that each fill a step: the largest outputs of the longest texts, and of the shortest."""
-    longest = min(model.longest, max(tokens - 1, 1))
+    longest = min(*(side.longest for side in model.sides), max(tokens - 1, 1))
     whole, rest = divmod(max(tokens - 1, 0), longest)
-    middle = model.vocabulary_size // 2  # no special token, in most vocabularies
+    middle = min(side.vocabulary_size for side in model.sides) // 2  # no special token, in most vocabularies
     # A text of one token comes first, since scores need a query.
     for lengths in ([1, *([longest] * whole), *([rest] if rest else [])], [1] * tokens):
         texts = RaggedTokens.of([[middle] * length for length in lengths])
-        for work in _largest_work(Abilities(model)):
+        for work in _largest_work(Abilities(model), model.input_types):
             if len(lengths) > 1 or not isinstance(work, Score):
                 yield Job(id=0, work=work, tokens=texts)
 
 
-def _largest_work(abilities: Abilities) -> Iterator[Work]:
+def _largest_work(abilities: Abilities, sides: Sequence[InputType]) -> Iterator[Work]:
     """The work that takes most memory: all outputs as float32, late-interaction scores, and logits of every token."""
-    if abilities.outputs:
-        yield Encode(outputs=frozenset(abilities.outputs), normalize=True, normalize_tokens=True)
+    for side in sides if abilities.outputs else ():
+        yield Encode(outputs=frozenset(abilities.outputs), normalize=True, normalize_tokens=True, input_type=side)
     if OutputKind.MULTI_VECTOR in abilities.outputs:
         late = ScoringMethod.LATE_INTERACTION
         yield Score(method=late, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)

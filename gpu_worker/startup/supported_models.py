@@ -89,6 +89,44 @@ gives the mean of its tokens, a causal language model its last one. Refused, eac
 
 The `notice` also tells tokens of the tokenizer that the model has no embedding for (a text with one is refused, by
 name), and a tokenizer to which ordinary text of any language is mostly unknown, as it is to those of proteins.
+
+## Static embeddings and Routers
+
+**StaticEmbedding** (sentence-transformers' static models, model2vec) gives a text the mean of the rows that a table
+has for its tokens, without special tokens. `modules.json` with StaticEmbedding first, Dense, LayerNorm and Normalize
+behind it, or a folder as model2vec publishes it: `tokenizer.json`, `config.json`, and `model.safetensors` with
+`embeddings` and, in newer ones, `mapping` and `weights`. Tokens that the vocabulary lacks count, as in
+sentence-transformers; model2vec's own package leaves them out. A text may have what the tokenizer's `truncation`
+says, else 8,192 tokens (`--max-tokens`). The worker serves it as any model, in float32 unless `--dtype` says
+otherwise:
+
+```
+python -m gpu_worker --model minishlab/potion-base-8M
+curl -s 127.0.0.1:8080/v1/embeddings -H 'content-type: application/json' -d '{{"input": "a quiet harbour"}}'
+```
+
+**SparseStaticEmbedding** gives each token id of a text its weight in a table, such as one of IDF: a sparse vector.
+
+**Router** (once Asym) sends queries and documents different ways: texts with `input_type` QUERY and the queries of
+Rerank and Score go the route of the task `query`, documents the other one. Texts without a kind go the model's
+default route; a model without one refuses them, by the field `input_type`. A step computes both sides, and a Score
+compares them. The card tells the way of queries (`query_route`), `--check` prints it and the tables. Both sides must
+make vectors of one kind and width. Routers of cross-encoders and of late interaction are refused, and so are routes
+that neither queries nor documents take.
+
+**Inference-free SPLADE** is a Router with a SparseStaticEmbedding for queries and SPLADE for documents. Frontends get
+the table with the tokenizer, check it, and look queries up by themselves; documents, and the queries of Rerank and
+Score, go through the worker. A frontend of a version without this is refused by such a worker:
+
+```python
+with Client("127.0.0.1:50051") as client:  # opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill
+    query = client.embed("boats", output="sparse", input_type="query")  # {{id: weight}}, without the worker
+    documents = client.embed(["a harbour"], output="sparse", input_type="document")
+```
+
+Refused, in one line that names the file: tables without their tensor, of another shape, of whole numbers, with
+numbers that are not finite or weights below zero; a SparseStaticEmbedding whose `path` names a file elsewhere; more
+or fewer weights than tokens; WeightedLayerPooling, which needs the states of all layers.
 """
 
 

@@ -8,12 +8,12 @@ from math import inf
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.retries import Report, StepRetries
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.loading import Model
+from gpu_worker.model.model import Model
 from gpu_worker.startup.memory_trials import first_slice
 from gpu_worker.startup.step_time import StepTimes, find_step_times
 from shared.jobs import Classify, Encode, Job, Work
 from shared.ragged import RaggedTokens
-from shared.vectors import Task
+from shared.vectors import InputType, Task
 
 SHORTEST, SPREAD, GOLDEN = 8, 240, 0.618
 """Lengths of the texts in a step: from 8 to 247 tokens, spread evenly by the golden ratio, so that few are equal."""
@@ -42,13 +42,16 @@ def timed_job(model: Model, tokens: int) -> Job:
         left -= lengths[-1]
     middle = model.vocabulary_size // 2  # no special token, in most vocabularies
     return Job(
-        id=0, work=_usual_work(Abilities(model)), tokens=RaggedTokens.of([[middle] * length for length in lengths])
+        id=0,
+        work=_usual_work(Abilities(model), model.input_types[-1]),
+        tokens=RaggedTokens.of([[middle] * length for length in lengths]),
     )
 
 
-def _usual_work(abilities: Abilities) -> Work:
+def _usual_work(abilities: Abilities, side: InputType) -> Work:
     if abilities.outputs:
-        return Encode(outputs=frozenset(abilities.outputs[:1]), normalize=True, normalize_tokens=True)
+        outputs = frozenset(abilities.outputs[:1])
+        return Encode(outputs=outputs, normalize=True, normalize_tokens=True, input_type=side)
     return Classify(tokens=Task.CLASSIFY not in abilities.tasks)
 
 

@@ -10,12 +10,12 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.loading import Model
+from gpu_worker.model.model import Model
 from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.piece_limits import cache_bytes, card_with_limits, piece_limits, summary
 from gpu_worker.startup.step_size import Trial
 from gpu_worker.startup.time_trials import try_step_times
-from shared.card import LateInteraction, ModelCard
+from shared.card import LateInteraction, ModelCard, QueryRoute
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
 from shared.ragged import RaggedTokens
@@ -30,7 +30,9 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
     None: as many as the model reads."""
     abilities = Abilities(model)
     works: list[Work] = [
-        Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True) for output in abilities.outputs
+        Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True, input_type=side)
+        for output in abilities.outputs
+        for side in model.input_types
     ]
     works += [
         Score(method=method, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
@@ -45,8 +47,9 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
         ]
     works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
     works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
-    lengths = [min(length, model.max_tokens if longest is None else longest) for length in LENGTHS]
-    middle = model.vocabulary_size // 2  # no special token, in most vocabularies
+    most = min(side.max_tokens for side in model.sides)
+    lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
+    middle = min(side.vocabulary_size for side in model.sides) // 2  # no special token, in most vocabularies
     tokens = RaggedTokens.of([[middle] * length for length in lengths])
     tails = tuple(length // 2 for length in lengths)
     jobs = [Job(id=identity, work=work, tokens=tokens) for identity, work in enumerate(works)]
@@ -101,6 +104,7 @@ def check_model(
         print(f"--model = {name!r}: {error}", file=sys.stderr)
         return 2
     _print_card(card)
+    _print_tables(model)
     for measurement in model.findings:
         _print_line("measured at load", measurement)
     _print_memory(model, loading, trials)
@@ -116,6 +120,16 @@ def check_model(
 def _print_card(card: ModelCard) -> None:
     for field in fields(card):
         _print_line(field.name, _text_of(getattr(card, field.name)))
+
+
+def _print_tables(model: Model) -> None:
+    """Prints the tables of static embeddings, and who looks texts up in them."""
+    for side in model.sides:
+        if side.recipe.static:
+            whose = "queries" if side is model.query else "documents" if model.query else "all texts"
+            where = "frontends look them up" if side is model.query and side.table else "the worker looks them up"
+            size = f"{side.vocabulary_size} x {side.encoder.width} {side.placement.dtype_name}"
+            _print_line("table", f"{whose}: {size}, {side.weight_bytes / MEBIBYTE:.1f} MiB; {where}")
 
 
 def _print_memory(model: Model, loading: int, trials: Sequence[Trial]) -> None:
@@ -136,7 +150,7 @@ def _text_of(value: object) -> str:
     """The text of a card's field, for people."""
     if isinstance(value, tuple):
         return ", ".join(map(_text_of, value)) or "-"
-    if isinstance(value, LateInteraction):
+    if isinstance(value, LateInteraction | QueryRoute):
         return ", ".join(f"{field.name} {_text_of(getattr(value, field.name))}" for field in fields(value))
     if isinstance(value, dict):
         return ", ".join(f"{key}: {entry!r}" for key, entry in value.items()) or "-"

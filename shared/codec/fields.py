@@ -11,12 +11,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from selvage.v1 import model_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.card import LateInteraction, ModelCard
+from shared.card import LateInteraction, ModelCard, QueryRoute
 from shared.errors import FIELD_LETTERS, Internal, InvalidInput, SelvageError, error_classes, shorten
 from shared.estimate import LONGEST_RETRY
 from shared.vectors import (
     Activation,
     DataType,
+    InputType,
     MultiVectors,
     OutputKind,
     QueryExpansion,
@@ -83,9 +84,11 @@ def error_from_pb(message: pb.JobError) -> SelvageError:
 
 def card_to_pb(card: ModelCard) -> model_pb2.ModelCard:
     values = {field.name: getattr(card, field.name) for field in fields(card)}
-    late = card.late_interaction
-    reading = None if late is None else {field.name: getattr(late, field.name) for field in fields(late)}
-    return model_pb2.ModelCard(**values | {"default_method": card.default_method or 0, "late_interaction": reading})
+    nested = {
+        name: None if part is None else {field.name: getattr(part, field.name) for field in fields(part)}
+        for name, part in (("late_interaction", card.late_interaction), ("query_route", card.query_route))
+    }
+    return model_pb2.ModelCard(**values | nested | {"default_method": card.default_method or 0})
 
 
 def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
@@ -104,6 +107,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "prompts": dict(message.prompts),
             "special_tokens": dict(message.special_tokens),
             "late_interaction": _late_interaction(message),
+            "query_route": _query_route(message),
             "truncation_side": TruncationSide(message.truncation_side or TruncationSide.RIGHT),
         }
     )
@@ -116,3 +120,17 @@ def _late_interaction(message: model_pb2.ModelCard) -> LateInteraction | None:
     values = {field.name: getattr(reading, field.name) for field in fields(LateInteraction)}
     expansion = QueryExpansion(reading.query_expansion)
     return LateInteraction(**values | {"query_expansion": expansion, "skiplist": tuple(reading.skiplist)})
+
+
+def _query_route(message: model_pb2.ModelCard) -> QueryRoute | None:
+    if not message.HasField("query_route"):
+        return None
+    route = message.query_route
+    values = {field.name: getattr(route, field.name) for field in fields(QueryRoute)}
+    return QueryRoute(
+        **values
+        | {
+            "default_input_type": InputType(route.default_input_type),
+            "truncation_side": TruncationSide(route.truncation_side or TruncationSide.RIGHT),
+        }
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.card import ModelCard
+from shared.card import ModelCard, QueryRoute
 from shared.codec import fields as codec
 from shared.codec import jobs as job_codec
 from shared.codec import results as result_codec
@@ -16,7 +16,7 @@ from shared.errors import Internal, InvalidInput, LimitExceeded, Overloaded, Sel
 from shared.jobs import Classify, Encode, HybridWeights, Job, JobResult, MaxSim, Priority, Rows, Score, SparseRows
 from shared.load import Backlog, Load
 from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
+from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
 
 ENCODE = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=False)
 ROOM = 1000
@@ -228,5 +228,17 @@ def test_the_card_survives() -> None:
         whole_texts="w",
         limited_by="--cache-megabytes",
         truncation_side=TruncationSide.LEFT,
+        query_route=QueryRoute(
+            default_input_type=InputType.DOCUMENT,
+            family="static",
+            pooling="mean",
+            attention="static",
+            max_tokens=512,
+            vocabulary_size=1000,
+            include_prompt=True,
+            truncation_side=TruncationSide.LEFT,
+            sparse_head="static",
+            table_digest="d",
+        ),
     )
     assert codec.card_from_pb(codec.card_to_pb(card)) == card

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from selvage.messages import enums
-from selvage.model_card import LateInteraction, ModelCard
+from selvage.model_card import LateInteraction, ModelCard, QueryRoute
 from selvage.v1 import model_pb2, vectors_pb2
 
 ENUMS: dict[str, Any] = {
@@ -15,8 +15,11 @@ ENUMS: dict[str, Any] = {
     "activation": model_pb2.Activation,
     "query_expansion": model_pb2.QueryExpansion,
     "truncation_side": vectors_pb2.TruncationSide,
+    "default_input_type": vectors_pb2.InputType,
 }
 """The enum of each field whose values are numbers of an enum."""
+NESTED: dict[str, Any] = {"late_interaction": LateInteraction, "query_route": QueryRoute}
+"""Fields that are messages; they may be unset."""
 LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist", "aliases"}
 """Fields that are tuples."""
 
@@ -26,17 +29,17 @@ def card_from_pb(message: Any) -> ModelCard:
     return ModelCard(**{name: _value(message, name) for name in _names(ModelCard)})
 
 
-def _names(kind: type[ModelCard | LateInteraction]) -> list[str]:
+def _names(kind: type[ModelCard | LateInteraction | QueryRoute]) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
 def _value(message: Any, name: str) -> Any:
     """The value of one field."""
     value = getattr(message, name)
-    if name == "late_interaction":
+    if name in NESTED:
         if not message.HasField(name):
             return None
-        return LateInteraction(**{inner: _value(value, inner) for inner in _names(LateInteraction)})
+        return NESTED[name](**{inner: _value(value, inner) for inner in _names(NESTED[name])})
     if name in ENUMS:
         choices = [_choice(name, number) for number in (value if name in LISTS else [value])]
         return tuple(choices) if name in LISTS else choices[0]

@@ -1,5 +1,6 @@
 """Validates a job and opens it, or raises the error that says why this model cannot do it."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -15,8 +16,8 @@ from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.heads import instruction
 from gpu_worker.model.heads.skiplist import Skiplist
-from gpu_worker.model.loading import Model
-from gpu_worker.ragged.batch import Counts
+from gpu_worker.model.model import Model
+from gpu_worker.ragged.token_types import Counts, Ids
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import InputType, OutputKind
@@ -26,7 +27,8 @@ class JobFactory:
     """Opens the jobs of one model, and decides which tokens get a row and which pooling leaves out."""
 
     def __init__(self, model: Model, limits: PieceLimits = WHOLE) -> None:
-        self._model, self._abilities, self._limits = model, Abilities(model), limits
+        self._model, self._limits = model, limits
+        self._abilities = Abilities(model)
         head = model.heads.multi_vector
         self._skiplist = Skiplist(model.late_interaction, skip_first=bool(head and head.skip_first))
 
@@ -57,13 +59,17 @@ class JobFactory:
         return TextMaxSimJob(sequences, work, width, self._model.flops_per_token, self._limits)
 
     def _encode(self, job: Job, work: Encode) -> StepJob:
-        self._check_tokens(job)
+        if self._model.query is not None and not (work.input_type or self._model.recipe.default_route):
+            raise InvalidInput("this model reads queries and documents differently: say which", field="input_type")
+        side, count = self._model.side(work.input_type), len(job.tokens)
+        queries = count if side is self._model.query else 0
+        self._check_tokens(job, queries)
         self._abilities.check_encode(work)
         skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
-        sequences = Sequences(job, self._skipped(job), skiplist)
+        sequences = Sequences(job, self._skipped(job), skiplist, queries=queries)
         if EncodePartsJob.serves(work, len(sequences)):
             return EncodePartsJob(sequences, work, self._model.heads, self._limits)
-        return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost, self._limits)
+        return EncodeJob(sequences, work, side.heads, Abilities(side).sparse_cost, self._limits)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
@@ -72,24 +78,29 @@ class JobFactory:
         return ClassifyJob(sequences, work, labels, self._limits)
 
     def _score(self, job: Job, work: Score) -> StepJob:
-        self._check_tokens(job)
+        self._check_tokens(job, work.queries)
         self._abilities.check_score(work, len(job.tokens))
         model = self._model
         skiplist = partial(self._skiplist.of_scores, queries=work.queries) if ScoreJob.compares_tokens(work) else None
-        sequences = Sequences(job, self._skipped(job), skiplist)
+        sequences = Sequences(job, self._skipped(job), skiplist, queries=work.queries)
         costs = model.flops_per_token, self._abilities.sparse_cost
         return ScoreJob(sequences, work, model.heads, *costs, self._limits)
 
-    def _check_tokens(self, job: Job) -> None:
-        """Raises InvalidInput for no sequence or an id outside of the vocabulary, InputTooLong for a long sequence."""
-        if not len(job.tokens):
+    def _check_tokens(self, job: Job, queries: int = 0) -> None:
+        """Raises InvalidInput for no sequence or an id outside of the vocabulary, InputTooLong for a long sequence.
+
+        The first `queries` sequences go the way of queries, where there is one.
+        """
+        tokens = job.tokens
+        if not len(tokens):
             raise InvalidInput("a job has no sequences", field="jobs")
-        longest = max(job.tokens.lengths)
-        if longest > self._model.longest:
-            raise InputTooLong(f"a sequence has {longest} tokens, the limit is {self._model.longest}")
-        ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-        if ids.min() < 0 or ids.max() >= self._model.vocabulary_size:
-            raise InvalidInput(f"a token id is outside 0 to {self._model.vocabulary_size - 1}")
+        ids = np.frombuffer(tokens.ids, dtype="<i4")
+        if self._model.query is None:
+            _check_side(self._model, tokens.lengths, ids)
+            return
+        middle = tokens.offsets[min(max(queries, 0), len(tokens))]
+        _check_side(self._model.query, tokens.lengths[:queries], ids[:middle])
+        _check_side(self._model, tokens.lengths[queries:], ids[middle:])
 
     def _skipped(self, job: Job) -> Counts:
         """Tokens [S] at the start of each sequence that pooling leaves out: a prompt, or up to an instruction mark."""
@@ -100,3 +111,12 @@ class JobFactory:
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         ends = instruction.ends(ids, np.array(job.tokens.offsets), self._model.instruction_marks)
         return np.maximum(prompts, ends)
+
+
+def _check_side(model: Model, lengths: Sequence[int], ids: Ids) -> None:
+    """Checks the sequences of these `lengths`, with all their `ids`, that go through a model."""
+    longest = max(lengths, default=0)
+    if longest > model.longest:
+        raise InputTooLong(f"a sequence has {longest} tokens, the limit is {model.longest}")
+    if len(ids) and (ids.min() < 0 or ids.max() >= model.vocabulary_size):
+        raise InvalidInput(f"a token id is outside 0 to {model.vocabulary_size - 1}")

@@ -1,7 +1,7 @@
 """The sequences of a job, and which of them, or of their tokens, a step computes. No I/O."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,11 +23,13 @@ class Sequences:
 
     `ids` [T], `lengths` [S], `offsets` [S + 1]. Pooling leaves out the first `skip` [S] tokens of each sequence. The
     second text of a pair begins at `second_segments` [S], 0 for no pair. No token attends to the last `tails` [S]
-    tokens. `selected` [T]: tokens that get a row of their own, a vector or logits.
+    tokens. `selected` [T]: tokens that get a row of their own, a vector or logits. Sequences with numbers below
+    `queries` go the way of queries, for models that have one.
     """
 
-    def __init__(self, job: Job, skip: Counts | None = None, select: Select | None = None) -> None:
+    def __init__(self, job: Job, skip: Counts | None = None, select: Select | None = None, *, queries: int = 0) -> None:
         """`skip`: None for no token. `select`: chooses the selected tokens; None: all tokens."""
+        self.queries = queries
         self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
         self.offsets: Counts = np.concatenate([[0], np.cumsum(self.lengths)])
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
@@ -104,6 +106,12 @@ class Selection:
         """Whether each sequence is computed in this step alone: [n]."""
         computed: TokenMask = self.ended & (self.starts == 0)
         return computed
+
+    def side(self, *, queries: bool) -> "Selection":
+        """The part of it that goes the way of queries, or of documents."""
+        chosen = (self.numbers < self.sequences.queries) == queries
+        numbers, starts, stops = self.numbers[chosen], self.starts[chosen], self.stops[chosen]
+        return replace(self, numbers=numbers, starts=starts, stops=stops)
 
     def pieces(self) -> list[Piece]:
         """The pieces of the sequences that are not computed in this step alone."""

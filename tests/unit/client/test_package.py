@@ -12,7 +12,7 @@ import pytest
 import selvage
 from selvage import connection, errors
 from selvage.messages.card import ENUMS, LISTS, card_from_pb
-from selvage.model_card import LateInteraction, ModelCard
+from selvage.model_card import LateInteraction, ModelCard, QueryRoute
 from selvage.v1 import model_pb2
 from shared.server.rpc.options import channel_options
 
@@ -77,7 +77,11 @@ def test_its_channels_are_like_those_of_the_services() -> None:
     assert set(channel_options()) <= set(connection.CHANNEL_OPTIONS)
 
 
-CARDS = [(ModelCard, model_pb2.ModelCard), (LateInteraction, model_pb2.LateInteraction)]
+CARDS = [
+    (ModelCard, model_pb2.ModelCard),
+    (LateInteraction, model_pb2.LateInteraction),
+    (QueryRoute, model_pb2.QueryRoute),
+]
 
 
 @pytest.mark.parametrize(("shown", "told"), CARDS)
@@ -102,6 +106,7 @@ def test_a_card_is_read_in_words() -> None:
             default_method=2,
             prompts={"query": "q: "},
             late_interaction=model_pb2.LateInteraction(query_expansion=1, skiplist=[5]),
+            query_route=model_pb2.QueryRoute(default_input_type=2, max_tokens=9),  # type: ignore[arg-type]
         )
     )
     assert (card.outputs, card.methods) == (("dense", "multi_vector"), ("late_interaction",))
@@ -109,4 +114,7 @@ def test_a_card_is_read_in_words() -> None:
     assert (card.activation, card.prompts) == ("", {"query": "q: "})
     assert card.late_interaction is not None
     assert (card.late_interaction.query_expansion, card.late_interaction.skiplist) == ("fixed", (5,))
-    assert card_from_pb(model_pb2.ModelCard()).late_interaction is None
+    assert card.query_route is not None
+    assert (card.query_route.default_input_type, card.query_route.max_tokens) == ("document", 9)
+    empty = card_from_pb(model_pb2.ModelCard())
+    assert empty.late_interaction is empty.query_route is None

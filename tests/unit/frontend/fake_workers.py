@@ -34,6 +34,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     def __init__(self, scores: bytes = b"1234", **card: object) -> None:
         self.card, self.scores = fakes.card(**{"labels": ("score",)} | card), scores
         self.tokenizer = fakes.tokenizer_json()
+        self.more_files: list[tuple[str, bytes]] = []
         self.fetched = 0
         self.fails: SelvageError | None = None
         self.loading = self.hangs = self.silent = False
@@ -60,6 +61,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         yield pb.GetTokenizerResponse(name="tokenizer.json", data=self.tokenizer[:half])
         yield pb.GetTokenizerResponse(name="another.json", data=b"not for us")
         yield pb.GetTokenizerResponse(name="tokenizer.json", data=self.tokenizer[half:])
+        for name, content in self.more_files:
+            yield pb.GetTokenizerResponse(name=name, data=content)
 
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> None:
         hello = (await anext(requests)).hello

@@ -2,6 +2,7 @@
 
 import json
 
+from frontend_service.tokenizing.model_texts import ModelTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
@@ -66,7 +67,9 @@ class FakeWorker:
 
     def __init__(self, model_card: ModelCard) -> None:
         self.served = ServedModel(
-            card=model_card, tokenizer=ModelTokenizer(tokenizer_json(), model_card), queued_tokens=1000
+            card=model_card,
+            texts=ModelTexts(tokenizer=ModelTokenizer(tokenizer_json(), model_card)),
+            queued_tokens=1000,
         )
         self.jobs: list[Job] = []
 

@@ -20,6 +20,7 @@ from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
 from frontend_service.services.ranking import RankingService
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
+from frontend_service.tokenizing.model_texts import ModelTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.errors import Internal, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
@@ -184,7 +185,7 @@ async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:
     made, worker = service()
     panics = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     content = json.dumps(json.loads(tokenizer_json()) | {"pre_tokenizer": panics}).encode()
-    worker.served = replace(worker.served, tokenizer=ModelTokenizer(content, worker.served.card))
+    worker.served = replace(worker.served, texts=ModelTexts(tokenizer=ModelTokenizer(content, worker.served.card)))
     for text in ("a" * 40 + "b", "a" * 4000 + "b"):
         with pytest.raises(Internal, match="the tokenizer failed on this request"):
             await ModelService(made).tokenize(TokenizeRequest(texts=(text,)))

@@ -48,8 +48,10 @@ CHUNK_KIND_WINNERS: ChunkKind
 CHUNK_KIND_SIMILARITIES: ChunkKind
 
 class DescribeRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("knows_query_route",)
+    KNOWS_QUERY_ROUTE_FIELD_NUMBER: _ClassVar[int]
+    knows_query_route: bool
+    def __init__(self, knows_query_route: bool = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
     __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds")

@@ -1,0 +1,110 @@
+"""A loaded model, ready to serve."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.tune.native_layers import forms_of
+from gpu_worker.model.verify.head_gate import NO_ORDER
+from gpu_worker.model.verify.in_pieces import Cutting
+from gpu_worker.repository.recipe import Recipe
+from gpu_worker.repository.tokenizer import TokenizerFile
+from shared.card import LateInteraction
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
+from shared.vectors import InputType
+
+MOST_WEIGHTS = 4 * 1024 * 1024
+"""Most weights of a table that frontends look up queries in: 16 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A loaded model: what runs (`encoder`, `heads`), what its files say (`recipe`), and how it is known.
+
+    `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
+    `late_interaction` has limits of its own for its sides.
+    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
+    what other number formats would bring, or why this one was chosen.
+    `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
+    be computed in pieces.
+    `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
+    one order where a text's bits may not depend on others.
+    `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
+    `query`: the model of queries where a Router sends them another way than documents, which this one is of.
+    """
+
+    names: tuple[str, ...]
+    family: str
+    encoder: Encoder
+    heads: Heads
+    recipe: Recipe
+    tokenizer: TokenizerFile
+    instruction_marks: list[tuple[int, ...]]
+    vocabulary_size: int
+    max_tokens: int
+    late_interaction: LateInteraction | None
+    placement: Placement
+    linear: str
+    fingerprint: str
+    notice: str
+    formats: str
+    findings: tuple[str, ...]
+    unpacked_reason: str
+    flops_per_token: float
+    weight_bytes: int
+    maxsim: MaxSimKernel
+    cutting: Cutting
+    head_order: AbstractContextManager[object] = NO_ORDER
+    score_order: AbstractContextManager[object] = NO_ORDER
+    query: "Model | None" = None
+
+    def side(self, input_type: InputType) -> "Model":
+        """The model of texts of a kind; those that are neither queries nor documents go the default route."""
+        kind = input_type or self.recipe.default_route
+        return self.query if self.query is not None and kind is InputType.QUERY else self
+
+    @property
+    def table(self) -> bytes:
+        """The weights of a sparse static embedding, little-endian float32 [V], which frontends can look up by
+        themselves; empty for other models, and for more weights than frontends take."""
+        if not (self.recipe.static and self.recipe.sparse) or self.vocabulary_size > MOST_WEIGHTS:
+            return b""
+        weights: Tensor = self.encoder.model.weight
+        return weights.detach().float().cpu().numpy().astype("<f4").tobytes()
+
+    @property
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """What frontends need to read texts, by file names."""
+        files = {TOKENIZER_FILE: self.tokenizer.content}
+        if self.query is not None:
+            if self.query.tokenizer.content != self.tokenizer.content:
+                files[QUERY_TOKENIZER_FILE] = self.query.tokenizer.content
+            if self.query.table:
+                files[QUERY_TABLE_FILE] = self.query.table
+        return files
+
+    @property
+    def sides(self) -> tuple["Model", ...]:
+        """This model and, where there is one, that of queries, which a step runs first."""
+        return (self,) if self.query is None else (self.query, self)
+
+    @property
+    def input_types(self) -> tuple[InputType, ...]:
+        """The kinds of texts that go different ways; a single one, not named, where all go the same."""
+        return (InputType.UNSPECIFIED,) if self.query is None else (InputType.QUERY, InputType.DOCUMENT)
+
+    @property
+    def native_layers(self) -> str:
+        """The forms of the layers that run whole by the processor's kernels; empty where none does."""
+        return forms_of(self.encoder.model)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a sequence, over texts and the sides of late interaction."""
+        late = self.late_interaction
+        return max(self.max_tokens, *((late.query_length, late.document_length) if late else (0,)))

@@ -1,0 +1,77 @@
+"""Makes a static embedding ready to serve: its heads, and the comparison of a batch with PyTorch's embedding bag.
+
+The bag, one text at a time, is what sentence-transformers runs.
+"""
+
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpu_worker.kernels.cpu.fixed_order import FixedOrder
+from gpu_worker.model.encoder.static import StaticEncoder
+from gpu_worker.model.execution import ExecutionMode
+from gpu_worker.model.head_building import HeadBuilder
+from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.heads.pooling import pool
+from gpu_worker.model.preparation import PreparedModel
+from gpu_worker.model.source import Source
+from gpu_worker.model.tune.same_bits import install as install_same_bits
+from gpu_worker.model.verify import bits
+from gpu_worker.model.verify.gate import compare
+from gpu_worker.model.verify.in_pieces import Cutting
+from gpu_worker.model.verify.probes import HEAD_LENGTHS, SHORT_LENGTHS, Probes
+from gpu_worker.ragged.batch import RaggedBatch
+from shared.errors import ModelRefused
+
+LONG = 300
+"""Tokens of the longest text that is compared."""
+WHOLE = "rows of a table are looked up at once"
+NO_LINEAR = "none"
+
+
+def prepare(source: Source, same_bits: bool) -> PreparedModel:
+    """Builds the heads and compares. Raises ModelRefused where a text's row differs alone and among others."""
+    table: nn.Embedding = source.model
+    encoder = StaticEncoder(table)
+    heads = HeadBuilder(source.recipe, table, source.placement, source.layers, encoder.width).build()
+    probes, order = _probes(table.num_embeddings), FixedOrder()
+    if heads.dense is not None:
+        _check_means(encoder, heads, probes)
+    if same_bits:
+        install_same_bits(heads.modules())
+        bits.check_heads(encoder, heads, probes, order)
+    return PreparedModel(
+        mode=ExecutionMode(encoder=encoder),
+        heads=heads,
+        linear=NO_LINEAR,
+        notice="",
+        formats="",
+        head_order=order if same_bits and order.used else nullcontext(),
+        score_order=order if same_bits else nullcontext(),
+        cutting=Cutting(refusal=WHOLE),
+    )
+
+
+def _probes(rows: int) -> Probes:
+    """Texts of seeded ids of the whole table, in several lengths."""
+    generator = np.random.default_rng(0)
+    lengths = (*SHORT_LENGTHS, *HEAD_LENGTHS, LONG)
+    texts = tuple(generator.integers(0, rows, length).astype(np.int32) for length in lengths)
+    return Probes(texts=texts, tails=(0,) * len(texts), padded=0, again=())
+
+
+def _check_means(encoder: StaticEncoder, heads: Heads, probes: Probes) -> None:
+    """Raises ModelRefused where means of a batch's rows differ from those of single texts."""
+    assert heads.dense is not None
+    table: Tensor = encoder.model.weight
+    batch = RaggedBatch.pack(list(probes.texts), encoder.device, encoder.uncounted, types=None)
+    with torch.inference_mode():
+        rows = pool(encoder(batch), batch, heads.dense.poolings)
+        ids = [torch.from_numpy(text.astype(np.int64))[None].to(encoder.device) for text in probes.texts]
+        exact = torch.cat([F.embedding_bag(text, table.float(), mode="mean") for text in ids])
+    verdict = compare(rows, exact, exact, 0.0, torch.float32)
+    if verdict:
+        raise ModelRefused(f"its means are not those of single texts: {verdict}")

@@ -1,0 +1,121 @@
+"""Static embeddings: a table with a row for each token id, in place of a transformers model.
+
+Their folders are those of sentence-transformers' StaticEmbedding and SparseStaticEmbedding, and model2vec's as it
+publishes them (config.json of the type model2vec, with or without a modules.json). Pickles are read as plain tensors.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpu_worker.repository.files import read_object, read_tensors, tensor_files
+from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.recipe import DenseRecipe, Recipe
+from gpu_worker.repository.text_settings import TextSettings
+from shared.errors import ModelRefused
+
+MODEL2VEC = "model2vec"
+"""The `model_type` of model2vec's config.json."""
+TABLE, WEIGHT = "embedding.weight", "weight"
+"""Names of the table of a StaticEmbedding and of a SparseStaticEmbedding."""
+ROWS, MAPPING, ROW_WEIGHTS = "embeddings", "mapping", "weights"
+"""Names of model2vec's tensors: rows [R, W], for each token id its row [V] and the factor of that [V]. Of the last two
+either may be missing."""
+
+
+def is_model2vec(path: Path) -> bool:
+    """Whether a folder without a modules.json is model2vec's."""
+    return read_object(path / "config.json", missing={}).get("model_type") == MODEL2VEC
+
+
+def read(path: Path) -> Recipe:
+    """Reads the recipe of a folder of model2vec: means of rows, of unit length where its config says `normalize`."""
+    file, limits = path / "config.json", text_settings(path)
+    normalize = read_object(file).get("normalize", False)
+    if not isinstance(normalize, bool):
+        raise ModelRefused(f"{file}: normalize {normalize!r} must be true or false")
+    return Recipe(
+        static=True,
+        dense=DenseRecipe(normalize=normalize),
+        max_tokens=limits.max_tokens,
+        truncation_side=limits.truncation_side,
+    )
+
+
+def text_settings(folder: Path) -> TextSettings:
+    """Reads how texts are cut: as tokenizer.json says under `truncation`, which sentence-transformers leaves on."""
+    file = folder / "tokenizer.json"
+    said = read_object(file).get("truncation")
+    if said is None:
+        return TextSettings(named=str(file))
+    if not isinstance(said, dict):
+        raise ModelRefused(f"{file}: truncation {said!r} must be an object or null")
+    side = str(said.get("direction", "Right")).lower()
+    if side not in ("left", "right"):
+        raise ModelRefused(f"{file}: truncation: direction {side!r} is not one of Left, Right")
+    limit = whole(said.get("max_length"), f"{file}: truncation: max_length")
+    return TextSettings(named=str(file), max_tokens=limit, truncation_side=side)
+
+
+def table(folder: Path, recipe: Recipe) -> Tensor:
+    """Reads the table [V, W] float32 of a recipe; of a sparse one [V, 1]. Raises ModelRefused, naming the file."""
+    if recipe.sparse is not None:
+        return _weights(folder)
+    tensors, file = _tensors(folder, {TABLE, ROWS, MAPPING, ROW_WEIGHTS})
+    if TABLE in tensors:
+        return _numbers(tensors, TABLE, 2, file)
+    if ROWS not in tensors:
+        raise ModelRefused(f"{file} has neither {TABLE} nor {ROWS}")
+    rows = _numbers(tensors, ROWS, 2, file)
+    if MAPPING in tensors:
+        rows = rows[_places(tensors[MAPPING], len(rows), file)]
+    if ROW_WEIGHTS in tensors:
+        factors = _numbers(tensors, ROW_WEIGHTS, 1, file)
+        if len(factors) != len(rows):
+            raise ModelRefused(f"{file}: {ROW_WEIGHTS} has {len(factors)} numbers for {len(rows)} tokens")
+        rows = rows * factors[:, None]
+    return rows.contiguous()
+
+
+def _weights(folder: Path) -> Tensor:
+    """The weights [V, 1] of a SparseStaticEmbedding. Negative ones are refused: a sparse vector has none."""
+    tensors, file = _tensors(folder, {WEIGHT})
+    if WEIGHT not in tensors:
+        raise ModelRefused(f"{file} has no {WEIGHT}")
+    weights = _numbers(tensors, WEIGHT, 1, file)
+    if (weights < 0).any():
+        raise ModelRefused(f"{file}: {WEIGHT} holds negative numbers, and sparse vectors have positive weights alone")
+    return weights[:, None].contiguous()
+
+
+def _tensors(folder: Path, names: set[str]) -> tuple[dict[str, Tensor], Path]:
+    """The tensors of these names that a folder has, and a file of them for refusals."""
+    files = tensor_files(folder, "model", names)
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors |= read_tensors(file, names)
+    return tensors, files[0] if files else folder
+
+
+def _numbers(tensors: dict[str, Tensor], name: str, axes: int, file: Path) -> Tensor:
+    """A tensor in float32. Raises ModelRefused for another shape, whole numbers, and numbers that are not finite."""
+    tensor = tensors[name]
+    if tensor.dim() != axes or not tensor.numel():
+        raise ModelRefused(f"{file}: {name} has the shape {list(tensor.shape)}, it must have {axes} axes and be filled")
+    if not tensor.is_floating_point():
+        raise ModelRefused(f"{file}: {name} holds {str(tensor.dtype)[6:]}, which is not served: only float types are")
+    numbers = tensor.float()
+    if not torch.isfinite(numbers).all():
+        raise ModelRefused(f"{file}: {name} holds numbers that are not finite")
+    return numbers
+
+
+def _places(mapping: Tensor, rows: int, file: Path) -> Tensor:
+    """The row of each token id."""
+    if mapping.dim() != 1 or mapping.is_floating_point() or mapping.dtype == torch.bool:
+        raise ModelRefused(f"{file}: {MAPPING} must be one row of whole numbers")
+    places = mapping.long()
+    if not len(places) or int(places.min()) < 0 or int(places.max()) >= rows:
+        raise ModelRefused(f"{file}: {MAPPING} names rows outside of {ROWS}, which has {rows}")
+    return places

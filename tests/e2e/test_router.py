@@ -1,0 +1,105 @@
+"""Inference-free SPLADE and other Routers through both services and Engine, equal to sentence-transformers."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from sentence_transformers.base.modules import Normalize, Router
+
+from harness.stack import Stack, stack
+from selvage import Engine
+from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
+from selvage.v1 import vectors_pb2 as v
+from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
+from support import asymmetric
+from support.asymmetric import TEXTS, dense_model, encoder, inference_free, static
+from support.references import Calls, near, refusal, sparse_rows
+
+KINDS = {
+    "encode_query": v.INPUT_TYPE_QUERY,
+    "encode_document": v.INPUT_TYPE_DOCUMENT,
+    "encode": v.INPUT_TYPE_UNSPECIFIED,
+}
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """An inference-free SPLADE on disk, and sentence-transformers' own."""
+    folder = tmp_path_factory.mktemp("inference-free")
+    return folder / "saved", inference_free(folder, prompts={"query": "w11 w12 ", "document": ""})
+
+
+@pytest.fixture(scope="module")
+async def pair(oracle: tuple[Path, Any]) -> AsyncIterator[Stack]:
+    """Both services with it."""
+    async with stack(str(oracle[0])) as made:
+        yield made
+
+
+async def test_inference_free_splade(pair: Stack, oracle: tuple[Path, Any]) -> None:
+    """Vectors of queries, documents and texts without a kind; scores and a ranking over both sides."""
+    calls, theirs = Calls(pair.channel), oracle[1]
+    for name, kind in KINDS.items():
+        reply = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS, input_type=kind))  # type: ignore[arg-type]
+        near(sparse_rows(reply, 1000), asymmetric.sparse(getattr(theirs, name)(TEXTS)), 1e-5)
+    queries, documents = (asymmetric.sparse(by(TEXTS)) for by in (theirs.encode_query, theirs.encode_document))
+    scores = await calls.ranking.Score(ranking_pb2.ScoreRequest(queries=TEXTS[:2], documents=TEXTS))
+    near(np.reshape(scores.scores, (2, -1)), queries[:2] @ documents.T, 1e-5)
+    ranked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(query=TEXTS[3], documents=TEXTS))
+    expected = queries[3] @ documents.T
+    near(np.array([result.score for result in ranked.results]), np.sort(expected)[::-1], 1e-5)
+    near(
+        np.array([result.score for result in ranked.results]),
+        expected[[result.index for result in ranked.results]],
+        1e-5,
+    )
+
+
+async def test_the_card_tells_the_way_of_queries(pair: Stack) -> None:
+    """To clients too; Tokenize shows texts as each side reads them."""
+    calls = Calls(pair.channel)
+    card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
+    assert (card.sparse_head, card.query_route.sparse_head) == ("splade", "static")
+    assert card.query_route.table_digest
+    shown = {
+        kind: (await calls.model.Tokenize(model_pb2.TokenizeRequest(texts=["w1"], input_type=kind))).texts[0]  # type: ignore[arg-type]
+        for kind in KINDS.values()
+    }
+    assert list(shown[v.INPUT_TYPE_QUERY].tokens) == ["w11", "w12", "w1"]
+    assert list(shown[v.INPUT_TYPE_DOCUMENT].tokens) == ["[CLS]", "w1", "[SEP]"]
+    assert list(shown[v.INPUT_TYPE_UNSPECIFIED].tokens) == ["[CLS]", "w1", "[SEP]"]
+
+
+async def test_an_older_frontend_is_refused(pair: Stack) -> None:
+    """It would send queries the way of documents. It is told so before it learns anything of the model."""
+    async with grpc.aio.insecure_channel(pair.worker.address) as channel:
+        stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="of a version that sends both the same: update it") as refused:
+            await stub.Describe(worker_pb2.DescribeRequest())
+    assert refusal(refused.value)[1] == "UNSUPPORTED_TASK"
+
+
+def test_engine(oracle: tuple[Path, Any]) -> None:
+    """The same vectors without services."""
+    folder, theirs = oracle
+    with Engine(folder) as engine:
+        for name, kind in (("encode_query", "query"), ("encode_document", "document"), ("encode", None)):
+            vectors = engine.embed(TEXTS, output="sparse", sparse_format="csr", input_type=kind)
+            near(vectors.toarray(), asymmetric.sparse(getattr(theirs, name)(TEXTS)), 1e-5)
+
+
+def test_engine_with_dense_sides(tmp_path: Path) -> None:
+    """Queries by a table, documents by a Transformer, unit rows of both; scores compare the two."""
+    torch.manual_seed(0)
+    router = Router.for_query_document([static()], encoder(tmp_path / "encoder"))
+    theirs = dense_model(tmp_path, router, Normalize())
+    queries, documents = theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)
+    with Engine(tmp_path / "saved") as engine:
+        near(engine.embed(TEXTS, input_type="query"), queries, 1e-5)
+        near(engine.embed(TEXTS, input_type="document"), documents, 1e-5)
+        near(engine.embed(TEXTS), theirs.encode(TEXTS), 1e-5)
+        near(engine.score(TEXTS[:2], TEXTS), queries[:2] @ documents.T, 1e-5)

@@ -1,0 +1,205 @@
+"""Static embeddings, dense and sparse: read as sentence-transformers and model2vec write them, and equal to them."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.loading import Model, load
+from shared.errors import ModelRefused
+from shared.jobs import Encode, Job
+from shared.ragged import RaggedTokens
+from support import asymmetric
+from support.asymmetric import ROWS, TEXTS, dense_model, numbers, saved, sparse_static, static
+from support.references import near
+from support.tiny import (
+    CPU,
+    DENSE,
+    SPARSE,
+    ask,
+    dense_rows,
+    encode,
+    ids_of,
+    random_ids,
+    reader,
+    rows,
+    run,
+    sparse_rows,
+    write_json,
+)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [list, lambda: [Normalize()], lambda: [Dense(64, 48, activation_function=torch.nn.Tanh()), Normalize()]],
+    ids=["alone", "unit rows", "a layer"],
+)
+def test_static_embedding(tmp_path: Path, after: Callable[[], list[Any]]) -> None:
+    """Means of rows, and what modules behind them make of these."""
+    torch.manual_seed(0)
+    oracle = dense_model(tmp_path, static(), *after())
+    model = load(str(tmp_path / "saved"), CPU)
+    near(rows(model, TEXTS), oracle.encode(TEXTS), 1e-5)
+    assert (model.family, model.vocabulary_size, model.encoder.description) == ("static", ROWS, "static")
+
+
+@pytest.mark.parametrize("direction", ["left", "right"])
+def test_a_text_is_cut_where_its_tokenizer_cuts_it(tmp_path: Path, direction: str) -> None:
+    """sentence-transformers leaves the truncation of tokenizer.json on."""
+    bag = StaticEmbedding(asymmetric.cut_tokenizer(7, direction), embedding_weights=numbers(ROWS, 8))
+    dense_model(tmp_path, bag)
+    model = load(str(tmp_path / "saved"), CPU)
+    assert (model.max_tokens, model.tokenizer.truncation_side.name.lower()) == (7, direction)
+
+
+def model2vec(folder: Path, normalize: bool = True, **tensors: torch.Tensor) -> Path:
+    """A folder as model2vec publishes one, without a modules.json."""
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    reader().backend_tokenizer.save(str(folder / "tokenizer.json"))
+    return write_json(folder, config={"model_type": "model2vec", "hidden_dim": 8, "normalize": normalize})
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("more", [(), ("mapping",), ("weights",), ("mapping", "weights")], ids="-".join)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_model2vec(tmp_path: Path, normalize: bool, more: tuple[str, ...], dtype: torch.dtype) -> None:
+    """With fewer rows than tokens, and a factor for each token, as its newer versions write them."""
+    count = 300 if "mapping" in more else ROWS
+    tensors = {"embeddings": numbers(count, 8).to(dtype)}
+    if "mapping" in more:
+        tensors["mapping"] = torch.randint(0, count, (ROWS,), generator=torch.Generator().manual_seed(1))
+    if "weights" in more:
+        tensors["weights"] = numbers(ROWS, seed=2).double()
+    folder = model2vec(tmp_path / "m2v", normalize, **tensors)
+    bag = StaticEmbedding.load(str(folder))
+    bag.embedding.float()  # we compute in float32 whatever the file has
+    oracle = SentenceTransformer(modules=[bag, *([Normalize()] * normalize)], device="cpu")
+    near(rows(load(str(folder), CPU), TEXTS), oracle.encode(TEXTS), 1e-3 if dtype == torch.float16 else 1e-5)
+    listed = [{"idx": 0, "name": "0", "path": ".", "type": "sentence_transformers.models.StaticEmbedding"}]
+    write_json(folder, modules=listed)
+    near(rows(load(str(folder), CPU), TEXTS), SentenceTransformer(modules=[bag]).encode(TEXTS), 1e-5)
+
+
+def test_sparse_static_embedding(tmp_path: Path) -> None:
+    """Weights of the ids that a text has, each once; the largest of them."""
+    oracle = saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path)
+    model = load(str(tmp_path / "saved"), CPU)
+    engine, ids = ModelEngine(model), ids_of(model, TEXTS)
+    near(sparse_rows(ask(engine, encode(SPARSE), ids)), asymmetric.sparse(oracle.encode(TEXTS)), 0)
+    top = asymmetric.sparse(oracle.encode(TEXTS, max_active_dims=2))
+    near(sparse_rows(ask(engine, encode(SPARSE, sparse_top_k=2), ids)), top, 0)
+
+
+@pytest.mark.parametrize("same_bits", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 63])
+def test_a_text_has_one_row_whatever_stands_beside_it(tmp_path: Path, count: int, same_bits: bool) -> None:
+    """Within 1e-6, and to the last bit where that is asked for."""
+    torch.manual_seed(0)
+    dense_model(tmp_path, static(), Dense(64, 48))
+    model = load(str(tmp_path / "saved"), CPU, same_bits=same_bits)
+    (text,), others = random_ids([23], seed=5), random_ids([1 + number * 7 % 90 for number in range(count)])
+    alone, among = _row(model, [text]), _row(model, [*others[::2], text, *others[1::2]], len(others[::2]))
+    assert np.abs(among - alone).max() <= (0 if same_bits else 1e-6)
+
+
+def _row(model: Model, texts: list[list[int]], place: int = 0) -> np.ndarray:
+    work: Encode = encode(DENSE)
+    jobs = [Job(id=number, work=work, tokens=RaggedTokens.of([text])) for number, text in enumerate(texts)]
+    return dense_rows(run(ModelEngine(model), jobs)[place])
+
+
+def test_the_table_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+    """One number of it changes the fingerprint; loading again does not."""
+    dense_model(tmp_path, static())
+    folder, file = tmp_path / "saved", tmp_path / "saved" / "model.safetensors"
+    before = load(str(folder), CPU).fingerprint
+    assert load(str(folder), CPU).fingerprint == before
+    tensors = load_file(file)
+    tensors["embedding.weight"][3, 3] += 1
+    save_file(tensors, file)
+    assert load(str(folder), CPU).fingerprint != before
+
+
+class Evil:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.mark,))
+
+
+BAD: list[tuple[str, dict[str, torch.Tensor], str]] = [
+    ("static", {"other": numbers(ROWS, 8)}, "neither embedding.weight nor embeddings"),
+    ("static", {"embedding.weight": numbers(ROWS)}, "has the shape"),
+    ("static", {"embedding.weight": torch.ones(ROWS, 8, dtype=torch.int8)}, "int8"),
+    ("static", {"embedding.weight": torch.full((ROWS, 8), torch.nan)}, "not finite"),
+    ("static", {"embeddings": numbers(9, 8), "mapping": torch.full((ROWS,), 9)}, "outside of embeddings"),
+    ("static", {"embeddings": numbers(9, 8), "mapping": numbers(ROWS)}, "whole numbers"),
+    ("static", {"embeddings": numbers(ROWS, 8), "weights": numbers(5)}, "weights has 5 numbers"),
+    ("static", {"embedding.weight": numbers(90_000, 1)}, "1000 tokens for the model's 90000 embeddings"),
+    ("sparse", {"other": numbers(ROWS)}, "has no weight"),
+    ("sparse", {"weight": numbers(ROWS, 2)}, "has the shape"),
+    ("sparse", {"weight": torch.full((ROWS,), torch.inf)}, "not finite"),
+    ("sparse", {"weight": -torch.ones(ROWS)}, "negative"),
+    ("sparse", {"weight": torch.ones(ROWS - 1)}, "999 weights for 1000 tokens"),
+]
+
+
+@pytest.mark.parametrize(("kind", "tensors", "why"), BAD, ids=[why for *_, why in BAD])
+def test_a_bad_table_is_refused_by_name(tmp_path: Path, kind: str, tensors: dict[str, torch.Tensor], why: str) -> None:
+    """The line says which file, and what is wrong with it."""
+    if kind == "static":
+        dense_model(tmp_path, static(8))
+    else:
+        saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path)
+    file = tmp_path / "saved" / "model.safetensors"
+    save_file(tensors, file)
+    with pytest.raises(ModelRefused, match=why) as refused:
+        load(str(tmp_path / "saved"), CPU)
+    if "tokens" not in why:
+        assert str(file) in str(refused.value)
+
+
+def test_a_pickle_is_not_executed(tmp_path: Path) -> None:
+    """A table in a pickle is read as plain tensors; code in it is refused and never run."""
+    dense_model(tmp_path, static(8))
+    folder, mark = tmp_path / "saved", tmp_path / "mark"
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    assert load(str(folder), CPU).vocabulary_size == ROWS
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"embedding.weight": Evil(mark)}))
+    with pytest.raises(ModelRefused, match=r"pytorch_model\.bin cannot be read"):
+        load(str(folder), CPU)
+    assert not mark.exists()
+
+
+def test_settings_and_modules_that_are_not_served_are_named(tmp_path: Path) -> None:
+    """A path to weights elsewhere, and tokens of a model that has none."""
+    saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path)
+    write_json(tmp_path / "saved", config={"frozen": True, "path": "idf.json"})
+    with pytest.raises(ModelRefused, match=r"config\.json: path is not supported"):
+        load(str(tmp_path / "saved"), CPU)
+    kinds = ("StaticEmbedding", "Pooling")
+    listed = [
+        {"idx": number, "name": str(number), "path": kind, "type": f"sentence_transformers.models.{kind}"}
+        for number, kind in enumerate(kinds)
+    ]
+    folder = tmp_path / "pooled"
+    folder.mkdir()
+    write_json(folder, modules=listed, Pooling__config={"embedding_dimension": 8, "pooling_mode": "mean"})
+    write_json(folder, StaticEmbedding__tokenizer="{}")
+    with pytest.raises(ModelRefused, match="Pooling reads token_embeddings"):
+        load(str(folder), CPU)
