@@ -72,6 +72,7 @@ class ModelCard:
     cache_tokens: int = 0
     whole_texts: str = ""
     limited_by: str = ""
+    pools_spans: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -87,4 +87,5 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         max_sim=model.maxsim.name,
         truncation_side=model.tokenizer.truncation_side,
         whole_texts=model.cutting.refusal,
+        pools_spans=abilities.pools_spans,
     )

@@ -26,7 +26,7 @@ from selvage.v1 import embedding_pb2 as selvage_dot_v1_dot_embedding__pb2
 from selvage.v1 import vectors_pb2 as selvage_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16selvage/v1/model.proto\x12\nselvage.v1\x1a\x1aselvage/v1/embedding.proto\x1a\x18selvage/v1/vectors.proto\"\xe0\t\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12\'\n\x07outputs\x18\x03 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12*\n\x07methods\x18\x04 \x03(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\x31\n\x0e\x64\x65\x66\x61ult_method\x18\x05 \x01(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\x0f\n\x07pooling\x18\x06 \x01(\t\x12\x12\n\ndimensions\x18\x07 \x01(\x05\x12\x1a\n\x12\x61llowed_dimensions\x18\x08 \x03(\x05\x12\x1f\n\x17multi_vector_dimensions\x18\t \x01(\x05\x12\x12\n\nnormalizes\x18\n \x01(\x08\x12\x33\n\x07prompts\x18\x0b \x03(\x0b\x32\".selvage.v1.ModelCard.PromptsEntry\x12\x1b\n\x13\x64\x65\x66\x61ult_prompt_name\x18\x0c \x01(\t\x12\x16\n\x0einclude_prompt\x18\r \x01(\x08\x12\x12\n\nmax_tokens\x18\x0e \x01(\x05\x12\x17\n\x0fvocabulary_size\x18\x0f \x01(\x05\x12\r\n\x05\x64type\x18\x10 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x11 \x01(\t\x12\x11\n\tattention\x18\x12 \x01(\t\x12\x0e\n\x06linear\x18\x13 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x14 \x01(\t\x12@\n\x0especial_tokens\x18\x15 \x03(\x0b\x32(.selvage.v1.ModelCard.SpecialTokensEntry\x12\x0e\n\x06notice\x18\x16 \x01(\t\x12\x1f\n\x05tasks\x18\x17 \x03(\x0e\x32\x10.selvage.v1.Task\x12\x19\n\x11multi_vector_head\x18\x18 \x01(\x08\x12\x13\n\x0bsparse_head\x18\x19 \x01(\t\x12!\n\x19\x61verages_late_interaction\x18\x1a \x01(\x08\x12\x0e\n\x06labels\x18\x1b \x03(\t\x12*\n\nactivation\x18\x1c \x01(\x0e\x32\x16.selvage.v1.Activation\x12\x15\n\rpair_template\x18\x1d \x01(\t\x12 \n\x18instructed_pair_template\x18\x1e \x01(\t\x12\x14\n\x0cweight_bytes\x18\x1f \x01(\x03\x12\x35\n\x10late_interaction\x18  \x01(\x0b\x32\x1b.selvage.v1.LateInteraction\x12 \n\x18normalizes_multi_vectors\x18! \x01(\x08\x12\x0f\n\x07max_sim\x18\" \x01(\t\x12\x33\n\x0ftruncation_side\x18# \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x0f\n\x07\x61liases\x18$ \x03(\t\x12\x0f\n\x07\x66ormats\x18% \x01(\t\x12\x14\n\x0c\x63hunk_tokens\x18& \x01(\x05\x12\x14\n\x0c\x63\x61\x63he_tokens\x18\' \x01(\x03\x12\x13\n\x0bwhole_texts\x18( \x01(\t\x12\x12\n\nlimited_by\x18) \x01(\t\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x88\x02\n\x0fLateInteraction\x12\x14\n\x0cquery_length\x18\x01 \x01(\x05\x12\x17\n\x0f\x64ocument_length\x18\x02 \x01(\x05\x12\x33\n\x0fquery_expansion\x18\x03 \x01(\x0e\x32\x1a.selvage.v1.QueryExpansion\x12\x18\n\x10\x65xpansion_length\x18\x04 \x01(\x05\x12\x14\n\x0c\x65xpansion_id\x18\x05 \x01(\x05\x12\x1b\n\x13\x61ttend_to_expansion\x18\x06 \x01(\x08\x12\x10\n\x08skiplist\x18\x07 \x03(\x05\x12\x17\n\x0fskip_in_queries\x18\x08 \x01(\x08\x12\x19\n\x11skip_in_documents\x18\t \x01(\x08\"\xf0\x01\n\x06Limits\x12\r\n\x05texts\x18\x01 \x01(\x05\x12\x11\n\tdocuments\x18\x02 \x01(\x05\x12\x12\n\ntext_bytes\x18\x03 \x01(\x05\x12\x15\n\rmessage_bytes\x18\x04 \x01(\x05\x12\x16\n\x0erequest_tokens\x18\x05 \x01(\x03\x12\x14\n\x0crequest_rows\x18\x06 \x01(\x03\x12\x0e\n\x06scores\x18\x07 \x01(\x03\x12\x14\n\x0csimilarities\x18\x08 \x01(\x03\x12\x17\n\x0fvector_elements\x18\t \x01(\x03\x12\x15\n\rqueued_tokens\x18\n \x01(\x03\x12\x15\n\rpooled_tokens\x18\x0b \x01(\x05\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"[\n\x10GetModelResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.selvage.v1.ModelCard\x12\"\n\x06limits\x18\x02 \x01(\x0b\x32\x12.selvage.v1.Limits\"\x13\n\x11ListModelsRequest\":\n\x12ListModelsResponse\x12$\n\x05\x63\x61rds\x18\x01 \x03(\x0b\x32\x15.selvage.v1.ModelCard\"\x93\x02\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12)\n\ninput_type\x18\x03 \x01(\x0e\x32\x15.selvage.v1.InputType\x12\x15\n\x0bprompt_name\x18\x04 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x05 \x01(\tH\x00\x12\x15\n\x08truncate\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x33\n\x0ftruncation_side\x18\x07 \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x17\n\nmax_tokens\x18\x08 \x01(\x05H\x02\x88\x01\x01\x42\r\n\x0binstructionB\x0b\n\t_truncateB\r\n\x0b_max_tokens\"\x88\x01\n\rTokenizedText\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x0f\n\x07special\x18\x03 \x03(\x08\x12\x0e\n\x06starts\x18\x04 \x03(\x05\x12\x0c\n\x04\x65nds\x18\x05 \x03(\x05\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12\x18\n\x10\x65xpansion_tokens\x18\x07 \x01(\x05\"K\n\x10TokenizeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12(\n\x05texts\x18\x02 \x03(\x0b\x32\x19.selvage.v1.TokenizedText\"h\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\ttokenized\x18\x02 \x03(\x0b\x32\x14.selvage.v1.TokenIds\x12\x1b\n\x13skip_special_tokens\x18\x03 \x01(\x08\"2\n\x12\x44\x65tokenizeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t*j\n\x04Task\x12\x14\n\x10TASK_UNSPECIFIED\x10\x00\x12\x0e\n\nTASK_EMBED\x10\x01\x12\x0f\n\x0bTASK_RERANK\x10\x02\x12\x11\n\rTASK_CLASSIFY\x10\x03\x12\x18\n\x14TASK_CLASSIFY_TOKENS\x10\x04*\x86\x01\n\nActivation\x12\x1a\n\x16\x41\x43TIVATION_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TIVATION_IDENTITY\x10\x01\x12\x16\n\x12\x41\x43TIVATION_SIGMOID\x10\x02\x12\x16\n\x12\x41\x43TIVATION_SOFTMAX\x10\x03\x12\x13\n\x0f\x41\x43TIVATION_TANH\x10\x04*e\n\x0eQueryExpansion\x12\x1f\n\x1bQUERY_EXPANSION_UNSPECIFIED\x10\x00\x12\x19\n\x15QUERY_EXPANSION_FIXED\x10\x01\x12\x17\n\x13QUERY_EXPANSION_MIN\x10\x02\x32\xb6\x02\n\x0cModelService\x12\x45\n\x08GetModel\x12\x1b.selvage.v1.GetModelRequest\x1a\x1c.selvage.v1.GetModelResponse\x12K\n\nListModels\x12\x1d.selvage.v1.ListModelsRequest\x1a\x1e.selvage.v1.ListModelsResponse\x12\x45\n\x08Tokenize\x12\x1b.selvage.v1.TokenizeRequest\x1a\x1c.selvage.v1.TokenizeResponse\x12K\n\nDetokenize\x12\x1d.selvage.v1.DetokenizeRequest\x1a\x1e.selvage.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16selvage/v1/model.proto\x12\nselvage.v1\x1a\x1aselvage/v1/embedding.proto\x1a\x18selvage/v1/vectors.proto\"\xf5\t\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12\'\n\x07outputs\x18\x03 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12*\n\x07methods\x18\x04 \x03(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\x31\n\x0e\x64\x65\x66\x61ult_method\x18\x05 \x01(\x0e\x32\x19.selvage.v1.ScoringMethod\x12\x0f\n\x07pooling\x18\x06 \x01(\t\x12\x12\n\ndimensions\x18\x07 \x01(\x05\x12\x1a\n\x12\x61llowed_dimensions\x18\x08 \x03(\x05\x12\x1f\n\x17multi_vector_dimensions\x18\t \x01(\x05\x12\x12\n\nnormalizes\x18\n \x01(\x08\x12\x33\n\x07prompts\x18\x0b \x03(\x0b\x32\".selvage.v1.ModelCard.PromptsEntry\x12\x1b\n\x13\x64\x65\x66\x61ult_prompt_name\x18\x0c \x01(\t\x12\x16\n\x0einclude_prompt\x18\r \x01(\x08\x12\x12\n\nmax_tokens\x18\x0e \x01(\x05\x12\x17\n\x0fvocabulary_size\x18\x0f \x01(\x05\x12\r\n\x05\x64type\x18\x10 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x11 \x01(\t\x12\x11\n\tattention\x18\x12 \x01(\t\x12\x0e\n\x06linear\x18\x13 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x14 \x01(\t\x12@\n\x0especial_tokens\x18\x15 \x03(\x0b\x32(.selvage.v1.ModelCard.SpecialTokensEntry\x12\x0e\n\x06notice\x18\x16 \x01(\t\x12\x1f\n\x05tasks\x18\x17 \x03(\x0e\x32\x10.selvage.v1.Task\x12\x19\n\x11multi_vector_head\x18\x18 \x01(\x08\x12\x13\n\x0bsparse_head\x18\x19 \x01(\t\x12!\n\x19\x61verages_late_interaction\x18\x1a \x01(\x08\x12\x0e\n\x06labels\x18\x1b \x03(\t\x12*\n\nactivation\x18\x1c \x01(\x0e\x32\x16.selvage.v1.Activation\x12\x15\n\rpair_template\x18\x1d \x01(\t\x12 \n\x18instructed_pair_template\x18\x1e \x01(\t\x12\x14\n\x0cweight_bytes\x18\x1f \x01(\x03\x12\x35\n\x10late_interaction\x18  \x01(\x0b\x32\x1b.selvage.v1.LateInteraction\x12 \n\x18normalizes_multi_vectors\x18! \x01(\x08\x12\x0f\n\x07max_sim\x18\" \x01(\t\x12\x33\n\x0ftruncation_side\x18# \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x0f\n\x07\x61liases\x18$ \x03(\t\x12\x0f\n\x07\x66ormats\x18% \x01(\t\x12\x14\n\x0c\x63hunk_tokens\x18& \x01(\x05\x12\x14\n\x0c\x63\x61\x63he_tokens\x18\' \x01(\x03\x12\x13\n\x0bwhole_texts\x18( \x01(\t\x12\x12\n\nlimited_by\x18) \x01(\t\x12\x13\n\x0bpools_spans\x18* \x01(\x08\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x88\x02\n\x0fLateInteraction\x12\x14\n\x0cquery_length\x18\x01 \x01(\x05\x12\x17\n\x0f\x64ocument_length\x18\x02 \x01(\x05\x12\x33\n\x0fquery_expansion\x18\x03 \x01(\x0e\x32\x1a.selvage.v1.QueryExpansion\x12\x18\n\x10\x65xpansion_length\x18\x04 \x01(\x05\x12\x14\n\x0c\x65xpansion_id\x18\x05 \x01(\x05\x12\x1b\n\x13\x61ttend_to_expansion\x18\x06 \x01(\x08\x12\x10\n\x08skiplist\x18\x07 \x03(\x05\x12\x17\n\x0fskip_in_queries\x18\x08 \x01(\x08\x12\x19\n\x11skip_in_documents\x18\t \x01(\x08\"\xff\x01\n\x06Limits\x12\r\n\x05texts\x18\x01 \x01(\x05\x12\x11\n\tdocuments\x18\x02 \x01(\x05\x12\x12\n\ntext_bytes\x18\x03 \x01(\x05\x12\x15\n\rmessage_bytes\x18\x04 \x01(\x05\x12\x16\n\x0erequest_tokens\x18\x05 \x01(\x03\x12\x14\n\x0crequest_rows\x18\x06 \x01(\x03\x12\x0e\n\x06scores\x18\x07 \x01(\x03\x12\x14\n\x0csimilarities\x18\x08 \x01(\x03\x12\x17\n\x0fvector_elements\x18\t \x01(\x03\x12\x15\n\rqueued_tokens\x18\n \x01(\x03\x12\x15\n\rpooled_tokens\x18\x0b \x01(\x05\x12\r\n\x05spans\x18\x0c \x01(\x05\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"[\n\x10GetModelResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.selvage.v1.ModelCard\x12\"\n\x06limits\x18\x02 \x01(\x0b\x32\x12.selvage.v1.Limits\"\x13\n\x11ListModelsRequest\":\n\x12ListModelsResponse\x12$\n\x05\x63\x61rds\x18\x01 \x03(\x0b\x32\x15.selvage.v1.ModelCard\"\x93\x02\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12)\n\ninput_type\x18\x03 \x01(\x0e\x32\x15.selvage.v1.InputType\x12\x15\n\x0bprompt_name\x18\x04 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x05 \x01(\tH\x00\x12\x15\n\x08truncate\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x33\n\x0ftruncation_side\x18\x07 \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x17\n\nmax_tokens\x18\x08 \x01(\x05H\x02\x88\x01\x01\x42\r\n\x0binstructionB\x0b\n\t_truncateB\r\n\x0b_max_tokens\"\x88\x01\n\rTokenizedText\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x0f\n\x07special\x18\x03 \x03(\x08\x12\x0e\n\x06starts\x18\x04 \x03(\x05\x12\x0c\n\x04\x65nds\x18\x05 \x03(\x05\x12\x11\n\ttruncated\x18\x06 \x01(\x08\x12\x18\n\x10\x65xpansion_tokens\x18\x07 \x01(\x05\"K\n\x10TokenizeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12(\n\x05texts\x18\x02 \x03(\x0b\x32\x19.selvage.v1.TokenizedText\"h\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\ttokenized\x18\x02 \x03(\x0b\x32\x14.selvage.v1.TokenIds\x12\x1b\n\x13skip_special_tokens\x18\x03 \x01(\x08\"2\n\x12\x44\x65tokenizeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t*j\n\x04Task\x12\x14\n\x10TASK_UNSPECIFIED\x10\x00\x12\x0e\n\nTASK_EMBED\x10\x01\x12\x0f\n\x0bTASK_RERANK\x10\x02\x12\x11\n\rTASK_CLASSIFY\x10\x03\x12\x18\n\x14TASK_CLASSIFY_TOKENS\x10\x04*\x86\x01\n\nActivation\x12\x1a\n\x16\x41\x43TIVATION_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TIVATION_IDENTITY\x10\x01\x12\x16\n\x12\x41\x43TIVATION_SIGMOID\x10\x02\x12\x16\n\x12\x41\x43TIVATION_SOFTMAX\x10\x03\x12\x13\n\x0f\x41\x43TIVATION_TANH\x10\x04*e\n\x0eQueryExpansion\x12\x1f\n\x1bQUERY_EXPANSION_UNSPECIFIED\x10\x00\x12\x19\n\x15QUERY_EXPANSION_FIXED\x10\x01\x12\x17\n\x13QUERY_EXPANSION_MIN\x10\x02\x32\xb6\x02\n\x0cModelService\x12\x45\n\x08GetModel\x12\x1b.selvage.v1.GetModelRequest\x1a\x1c.selvage.v1.GetModelResponse\x12K\n\nListModels\x12\x1d.selvage.v1.ListModelsRequest\x1a\x1e.selvage.v1.ListModelsResponse\x12\x45\n\x08Tokenize\x12\x1b.selvage.v1.TokenizeRequest\x1a\x1c.selvage.v1.TokenizeResponse\x12K\n\nDetokenize\x12\x1d.selvage.v1.DetokenizeRequest\x1a\x1e.selvage.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,40 +37,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELCARD_PROMPTSENTRY']._serialized_options = b'8\001'
   _globals['_MODELCARD_SPECIALTOKENSENTRY']._loaded_options = None
   _globals['_MODELCARD_SPECIALTOKENSENTRY']._serialized_options = b'8\001'
-  _globals['_TASK']._serialized_start=2713
-  _globals['_TASK']._serialized_end=2819
-  _globals['_ACTIVATION']._serialized_start=2822
-  _globals['_ACTIVATION']._serialized_end=2956
-  _globals['_QUERYEXPANSION']._serialized_start=2958
-  _globals['_QUERYEXPANSION']._serialized_end=3059
+  _globals['_TASK']._serialized_start=2749
+  _globals['_TASK']._serialized_end=2855
+  _globals['_ACTIVATION']._serialized_start=2858
+  _globals['_ACTIVATION']._serialized_end=2992
+  _globals['_QUERYEXPANSION']._serialized_start=2994
+  _globals['_QUERYEXPANSION']._serialized_end=3095
   _globals['_MODELCARD']._serialized_start=93
-  _globals['_MODELCARD']._serialized_end=1341
-  _globals['_MODELCARD_PROMPTSENTRY']._serialized_start=1241
-  _globals['_MODELCARD_PROMPTSENTRY']._serialized_end=1287
-  _globals['_MODELCARD_SPECIALTOKENSENTRY']._serialized_start=1289
-  _globals['_MODELCARD_SPECIALTOKENSENTRY']._serialized_end=1341
-  _globals['_LATEINTERACTION']._serialized_start=1344
-  _globals['_LATEINTERACTION']._serialized_end=1608
-  _globals['_LIMITS']._serialized_start=1611
-  _globals['_LIMITS']._serialized_end=1851
-  _globals['_GETMODELREQUEST']._serialized_start=1853
-  _globals['_GETMODELREQUEST']._serialized_end=1885
-  _globals['_GETMODELRESPONSE']._serialized_start=1887
-  _globals['_GETMODELRESPONSE']._serialized_end=1978
-  _globals['_LISTMODELSREQUEST']._serialized_start=1980
-  _globals['_LISTMODELSREQUEST']._serialized_end=1999
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2001
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2059
-  _globals['_TOKENIZEREQUEST']._serialized_start=2062
-  _globals['_TOKENIZEREQUEST']._serialized_end=2337
-  _globals['_TOKENIZEDTEXT']._serialized_start=2340
-  _globals['_TOKENIZEDTEXT']._serialized_end=2476
-  _globals['_TOKENIZERESPONSE']._serialized_start=2478
-  _globals['_TOKENIZERESPONSE']._serialized_end=2553
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2555
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2659
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2661
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2711
-  _globals['_MODELSERVICE']._serialized_start=3062
-  _globals['_MODELSERVICE']._serialized_end=3372
+  _globals['_MODELCARD']._serialized_end=1362
+  _globals['_MODELCARD_PROMPTSENTRY']._serialized_start=1262
+  _globals['_MODELCARD_PROMPTSENTRY']._serialized_end=1308
+  _globals['_MODELCARD_SPECIALTOKENSENTRY']._serialized_start=1310
+  _globals['_MODELCARD_SPECIALTOKENSENTRY']._serialized_end=1362
+  _globals['_LATEINTERACTION']._serialized_start=1365
+  _globals['_LATEINTERACTION']._serialized_end=1629
+  _globals['_LIMITS']._serialized_start=1632
+  _globals['_LIMITS']._serialized_end=1887
+  _globals['_GETMODELREQUEST']._serialized_start=1889
+  _globals['_GETMODELREQUEST']._serialized_end=1921
+  _globals['_GETMODELRESPONSE']._serialized_start=1923
+  _globals['_GETMODELRESPONSE']._serialized_end=2014
+  _globals['_LISTMODELSREQUEST']._serialized_start=2016
+  _globals['_LISTMODELSREQUEST']._serialized_end=2035
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2037
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2095
+  _globals['_TOKENIZEREQUEST']._serialized_start=2098
+  _globals['_TOKENIZEREQUEST']._serialized_end=2373
+  _globals['_TOKENIZEDTEXT']._serialized_start=2376
+  _globals['_TOKENIZEDTEXT']._serialized_end=2512
+  _globals['_TOKENIZERESPONSE']._serialized_start=2514
+  _globals['_TOKENIZERESPONSE']._serialized_end=2589
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2591
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2695
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2697
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2747
+  _globals['_MODELSERVICE']._serialized_start=3098
+  _globals['_MODELSERVICE']._serialized_end=3408
 # @@protoc_insertion_point(module_scope)
