@@ -4,7 +4,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 assert array("i").itemsize == 4
 RANGE_TIMES = 64
@@ -79,6 +79,11 @@ class TokenRanges:
     def offsets(self) -> tuple[int, ...]:
         """[S + 1] where the ranges of each sequence begin; the last entry is R."""
         return (0, *accumulate(self.counts))
+
+    def of_each(self) -> list[tuple[tuple[int, int], ...]]:
+        """The ranges of each sequence: their starts and stops."""
+        ranges = tuple(zip(self.starts, self.stops, strict=True))
+        return [ranges[start:stop] for start, stop in pairwise(self.offsets)]
 
     def select(self, places: Sequence[int]) -> "TokenRanges":
         """The ranges of the sequences at these places, in their order."""

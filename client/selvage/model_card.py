@@ -68,3 +68,4 @@ class ModelCard:
     cache_tokens: int
     whole_texts: str
     limited_by: str
+    pools_spans: bool
