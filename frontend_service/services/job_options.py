@@ -63,10 +63,10 @@ def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCa
         raise InvalidInput(f"{field} needs the output DENSE alone, not {names}", field=field)
     certain = [mode for mode in card.pooling.split("+") if mode in ("cls", "lasttoken")]
     if certain:
-        why = f"its pooling is {' and '.join(certain)}, which takes one certain token of a whole text"
-        raise UnsupportedTask(f"the model pools no spans: {why}", field=field)
+        why = f"the model's pooling is {' and '.join(certain)}, which takes one certain token of a whole text"
+        raise UnsupportedTask(f"{field} needs a pooling of any tokens; {why}", field=field)
     if not card.pools_spans:
-        raise UnsupportedTask("the model's worker pools no spans: it is of an earlier version", field=field)
+        raise UnsupportedTask(f"{field} needs a worker that pools spans; the model's is an older one", field=field)
 
 
 def _check_dimensions(dimensions: int | None, kind: OutputKind, card: ModelCard) -> None:

@@ -219,9 +219,9 @@ async def test_limits_are_those_of_the_request(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"pooling": "cls"}, "its pooling is cls"),
-        ({"pooling": "mean+lasttoken"}, "its pooling is lasttoken"),
-        ({}, "of an earlier version"),
+        ({"pooling": "cls"}, "pooling is cls"),
+        ({"pooling": "mean+lasttoken"}, "pooling is lasttoken"),
+        ({}, "is an older one"),
     ],
 )
 async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dict[str, Any], words: str) -> None:
