@@ -194,6 +194,7 @@ class FrontendSettings(ServiceSettings):
         "bytes, one text at a time, and for half of its time nothing else runs in the frontend: about 40 MiB and 0.1 s "
         "for 2,048 rows, 160 MiB and 0.5 s for 4,096, 650 MiB and 3 s for 8,192.",
     )
+    max_spans: Count = Field(_DEFAULTS.spans, description="Most spans of all texts of one Embed.")
 
     @classmethod
     def settings_customise_sources(
@@ -245,6 +246,7 @@ class FrontendSettings(ServiceSettings):
             similarities=self.max_similarities,
             vector_elements=self.max_vector_elements,
             pooled_tokens=self.max_pooled_tokens,
+            spans=self.max_spans,
             auto_truncate=self.auto_truncate,
         )
 

@@ -25,7 +25,7 @@ class Limits:
     `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of a request and of a reply. `request_tokens`:
     of all texts. `request_rows` and `vector_elements` (rows x dimensions): of either side of a MaxSim; the latter also
     of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two rows in a MaxSim.
-    `pooled_tokens`: of a text whose rows are pooled.
+    `pooled_tokens`: of a text whose rows are pooled. `spans`: of all texts of an Embed.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
 
@@ -42,6 +42,7 @@ class Limits:
     similarities: int = 2_000_000_000
     vector_elements: int = 67_108_864
     pooled_tokens: int = 2048
+    spans: int = 65_536
     auto_truncate: bool = False
 
     def with_default(self, cut: Truncation) -> Truncation:
