@@ -26,6 +26,7 @@ from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import Window, drive, figures
 from benchmarks.published.rows import OURS, Case, Row, Stream, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
+from benchmarks.rounds import ALONE, SHARE
 from benchmarks.workloads import Workload
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
@@ -269,13 +270,19 @@ def test_a_row_is_measured_in_rounds_with_a_start_each(monkeypatch: pytest.Monke
     monkeypatch.setattr(run, "launches", lambda row, cores: {name: fake("rows") for name in (OURS, "vLLM")})
     monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
     monkeypatch.setattr(
-        run, "clients", lambda *_: {"requests/s": 5.0, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0}
+        run,
+        "clients",
+        lambda *_: {"requests/s": 5.0, "tokens/s": 9e9, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0},
     )
+    monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
     monkeypatch.setattr(run, "PAUSE", 0)
     options = run.RunOptions(scale="small", rounds=2, seconds=1.0, cores=[0], sides=[OURS, "vLLM"])
     told = run.measured(ROW, options)
     (case,) = told["cases"]
-    assert list(case["sides"]) == [OURS, "vLLM"]
+    assert list(case["sides"]) == [OURS, "vLLM", ALONE]
+    limit = case["sides"][ALONE]["tokens/s"]["median"]  # of products of a few microseconds; no token is as cheap
+    assert 1e3 < limit < 9e9
+    assert case["sides"]["vLLM"][SHARE]["lower"] > 100
     assert case["ours_over"]["vLLM"]["requests/s"]["median"] == 1
     assert case["sides"]["vLLM"]["start to ready, s"]["median"] > 0
     assert case["sides"]["vLLM"]["server: MiB at rest"]["median"] > 1
