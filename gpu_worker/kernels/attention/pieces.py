@@ -41,6 +41,8 @@ class PieceAttention:
                 output[rows] = self._attention.attend_piece(query[:, rows], keys, values, terms)
         return output
 
-    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+    def attend_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
+    ) -> Tensor:
         """See `PackedAttention`."""
-        return self._attention.attend_piece(query, key, value, terms)
+        return self._attention.attend_piece(query, key, value, terms, dropped)
