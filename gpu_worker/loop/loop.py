@@ -57,7 +57,7 @@ class Loop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = inf,
-        cache_tokens: float = inf,
+        cache_bytes: float = inf,
         chunk_tokens: float = inf,
         report: Report = silent,
         observe: ObserveStep = unobserved,
@@ -67,13 +67,13 @@ class Loop:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
         `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
-        `cache_tokens`: most tokens whose keys and values the device keeps. `chunk_tokens`: most tokens of a text that
+        `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
         is not cut. `on_part`: called by `end_step`. Numbers are `inf` where there is no limit.
         """
         self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
         self._on_part, self._budget = on_part, StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         quantum = max(1, step_tokens // TURNS_PER_STEP)
-        self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_tokens, chunk=chunk_tokens)
+        self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_bytes, chunk=chunk_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._retries, self._slowdowns = StepRetries(engine, report), Slowdowns()
         self._open_jobs: dict[int, OpenJob] = {}

@@ -16,7 +16,8 @@ grow with the longest text. e is the most that an express step has, the smaller 
 before each other step, see `express.py`.
 
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
-or stand before it, have ended: at worst one after the other, each within the bound above for T as large as all room.
+or stand before it, have ended: at worst one after the other, each within the bound above for T as long as the longest
+text that fits.
 Then its own bound begins anew. A job that is set aside within a sequence keeps its room; meanwhile nothing is promised
 to the line.
 
@@ -53,7 +54,7 @@ class FairQueue(Generic[J]):
     def __init__(self, *, quantum: int, short: int = SHORT, room: float = inf, chunk: float = inf) -> None:
         """`quantum`: tokens that a key, or a long job, is served in a row while others wait; a unit may be larger.
 
-        `short`: jobs of fewer tokens than this are short. `room`: tokens that the device can keep. `chunk`: most tokens
+        `short`: jobs of fewer tokens than this are short. `room`: bytes that the device can keep. `chunk`: most tokens
         of a sequence that needs no room.
         """
         self.room: Room[J] = Room(room)
@@ -115,9 +116,9 @@ class FairQueue(Generic[J]):
         self.room.forget(job)
         self._admit_line()
 
-    def give_back_room(self, job: J, tokens: int) -> None:
+    def give_back_room(self, job: J, room: int) -> None:
         """Gives back room that a job took for a sequence which was computed."""
-        self.room.give_back(job, tokens)
+        self.room.give_back(job, room)
         self._admit_line()
 
     def set_aside(self, job: J) -> None:

@@ -276,7 +276,7 @@ def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", CPU).eval()
     reference = referee(model)
-    assert cutting(PackedEncoder(model, Flawed("none"), None), reference).token_bytes
+    assert cutting(PackedEncoder(model, Flawed("none"), None), reference).allowed
     refused = cutting(PackedEncoder(model, Flawed(flaw), None), reference)
-    assert not refused.token_bytes
+    assert not refused.allowed
     assert "differ" in refused.refusal
