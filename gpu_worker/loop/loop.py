@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import TypeVar
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
+from gpu_worker.loop.collector import StepCollector
 from gpu_worker.loop.deadlines import Deadlines
-from gpu_worker.loop.interface import JobSlice, OpenJob, PartedJob, StepEngine, StepHandle
-from gpu_worker.loop.retries import Report, StepRetries, silent
+from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
+from gpu_worker.loop.retries import Report, silent
 from gpu_worker.loop.slowdowns import Slowdowns
 from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
@@ -23,11 +23,10 @@ from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.room import Room
-from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
+from shared.errors import DeadlineExceeded, InvalidInput, SelvageError
 from shared.jobs import Job, JobResult
 from shared.load import SHORT, TURNS_PER_STEP, Load
 
-R = TypeVar("R")
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
 ObserveStep = Callable[[float, int, int], None]
@@ -70,16 +69,17 @@ class Loop:
         `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
         is not cut. `on_part`: called by `end_step`. Numbers are `inf` where there is no limit.
         """
-        self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
+        self._engine, self._observe, self._clock = engine, observe, clock
         self._on_part, self._budget = on_part, StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         quantum = max(1, step_tokens // TURNS_PER_STEP)
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_bytes, chunk=chunk_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
-        self._retries, self._slowdowns = StepRetries(engine, report), Slowdowns()
+        self._slowdowns = Slowdowns()
         self._open_jobs: dict[int, OpenJob] = {}
         self._unanswered: dict[OpenJob, UnansweredJob] = {}
         self._deadlines = Deadlines()
         self._under_way = StepsUnderWay()
+        self._collector = StepCollector(engine, self._under_way, self._unanswered, report, clock)
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before any slice of them was planned."""
 
@@ -225,18 +225,7 @@ class Loop:
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
-        launched = self._under_way.older
-        assert launched is not None
-        outcomes: dict[OpenJob, JobOutcome | JobPart] = dict(self._collect(launched))
-        for job_slice in launched.planned.slices:
-            job = job_slice.job
-            if job in outcomes or job not in self._unanswered:
-                continue
-            if job_slice.last:
-                outcomes[job] = self._made(job.result)
-            elif isinstance(job, PartedJob) and (part := self._made(job.take_part)) is not None:
-                outcomes[job] = part if isinstance(part, SelvageError) else JobPart(part)
-        return outcomes
+        return self._collector.collect_older()
 
     def end_step(self, outcomes: dict[OpenJob, JobOutcome | JobPart]) -> list[EndedJob]:
         """Forgets the step that was collected, ends the jobs with an outcome, and delivers parts."""
@@ -287,44 +276,6 @@ class Loop:
                 assert self._under_way.older is not None
                 self._under_way.older.wait(seconds)
         return []
-
-    def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
-        """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
-        slices = launched.planned.slices
-        if launched.suspect:  # what it computed counts for nothing
-            self._retries.discard_step(launched.handle)
-            launched.failed = True
-            return self._run_slices_alone(launched)
-        failure = self._retries.collect_step(launched.handle, len(slices))
-        if failure is None:
-            return {}
-        launched.failed = True
-        self._under_way.mark_later_suspect([job_slice.job for job_slice in slices])
-        if len(slices) > 1:
-            return self._run_slices_alone(launched)
-        error = self._retries.run_halves(slices[0], failure)
-        return {slices[0].job: error} if error is not None else {}
-
-    def _run_slices_alone(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
-        """Runs the slices of a step again, each alone. Returns the errors of jobs. The watchdog times each slice."""
-        errors = {}
-        for job_slice in launched.planned.slices:
-            if job_slice.job in self._unanswered:
-                launched.retried = self._clock()
-                error = self._retries.run_alone(job_slice)
-                if error is not None:
-                    errors[job_slice.job] = error
-        return errors
-
-    def _made(self, make: Callable[[], R]) -> R | SelvageError:
-        """Makes a result, or the error of its job."""
-        try:
-            return make()
-        except SelvageError as error:
-            return error
-        except Exception as error:
-            self._report("result failed", error, 1)
-            return Internal("the result could not be made; the log of the worker has it")
 
     def _end_job(self, identity: int, outcome: JobOutcome) -> EndedJob:
         unanswered = self._forget(identity)
