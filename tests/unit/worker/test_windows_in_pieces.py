@@ -48,9 +48,7 @@ TOLERANCE = 1e-5
 
 def built(kind: str, reach: int) -> Any:
     """A small model with seeded weights, whose windows or chunks have `reach` tokens."""
-    setting = {"llama4_text": "attention_chunk_size", "modernbert-decoder": "local_attention"}
-    size = 2 * (reach - 1) if kind == "modernbert-decoder" else reach  # a half to each side, beside the token itself
-    config = miniature.config_of(kind, **{setting.get(kind, "sliding_window"): size})
+    config = miniature.config_of(kind, **{"attention_chunk_size" if kind == "llama4_text" else "sliding_window": reach})
     torch.manual_seed(7)
     model = miniature.model_class(CONFIG_MAPPING[kind])(config).eval()
     miniature.widen(model, 0.2)
