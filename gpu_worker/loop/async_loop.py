@@ -45,7 +45,7 @@ class AsyncLoop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = inf,
-        cache_tokens: float = inf,
+        cache_bytes: float = inf,
         chunk_tokens: float = inf,
         device_check: Job | None = None,
         observe: ObserveStep = unobserved,
@@ -61,7 +61,7 @@ class AsyncLoop:
             queued_tokens=queued_tokens,
             queue_seconds=queue_seconds,
             step_seconds=step_seconds,
-            cache_tokens=cache_tokens,
+            cache_bytes=cache_bytes,
             chunk_tokens=chunk_tokens,
             report=self._report,
             observe=observe,
@@ -143,8 +143,8 @@ class AsyncLoop:
             cancelled_waiting=self._loop.cancelled_waiting,
             stalled=bool(self.stalled),
             budget=self._loop.budget,
-            kept_tokens=room.taken,
-            cache_tokens=0 if room.capacity == inf else int(room.capacity),
+            kept_bytes=room.taken,
+            cache_bytes=0 if room.capacity == inf else int(room.capacity),
             waiting_for_cache=room.waiting,
         )
 

@@ -174,7 +174,7 @@ def try_model_type(kind: str) -> SupportedModel:
 
 def _long_texts(cutting: Cutting) -> str:
     """How long texts are computed, for the table."""
-    if cutting.token_bytes:
+    if cutting.allowed:
         return IN_PIECES
     return "" if cutting.refusal in (UNPACKED, TWO_SIDED) else cutting.refusal
 

@@ -33,7 +33,7 @@ class Clock:
 
 
 def loop_of(engine: FakeEngine, clock: Clock) -> Loop:
-    return Loop(engine, step_tokens=16, queued_tokens=10**6, cache_tokens=CAPACITY, clock=clock)
+    return Loop(engine, step_tokens=16, queued_tokens=10**6, cache_bytes=CAPACITY, clock=clock)
 
 
 def launch(loop: Loop) -> None:
@@ -179,7 +179,7 @@ async def begin_and_set_aside(
 async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Executor) -> None:
     """Nothing is under way, so that no step's end would wake it."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         await begin_and_set_aside(running, engine)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
         await until(lambda: running._loop.room.waiting == 1)
@@ -191,7 +191,7 @@ async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Exe
 async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Executor) -> None:
     """Nothing else would happen; its room goes to the one that waits."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine, remaining=1.0)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
         assert await asyncio.wait_for(threaded_engine.outcome(first), 20) is DeadlineExceeded
@@ -201,7 +201,7 @@ async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Exe
 async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Executor) -> None:
     """The one behind it has room enough."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY + 30, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY + 30, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine)
         second, third = (
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((2, 60), (3, 20))
@@ -219,7 +219,7 @@ async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Exec
 async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed: int) -> None:
     """While jobs are cancelled, set aside and brought back, and some of their pieces are bugs."""
     chance, engine = random.Random(seed), threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         futures = {}
         for number in range(1, 120):
             lengths = [chance.randint(1, chance.choice([4, CAPACITY])) for _ in range(chance.randint(1, 3))]
@@ -246,7 +246,7 @@ async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed:
 
 async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
     """Its room goes to the one that waits."""
-    async with async_loop(threaded_engine.FakeEngine(device, chunk=20), cache_tokens=CAPACITY) as running:
+    async with async_loop(threaded_engine.FakeEngine(device, chunk=20), cache_bytes=CAPACITY) as running:
         futures = [
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((1, 53), (2, 60))
         ]

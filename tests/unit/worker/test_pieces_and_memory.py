@@ -59,16 +59,16 @@ class Crowded:
             case 1:
                 return Late(self._engine.launch(slices))
         with pytest.MonkeyPatch.context() as patch:  # in a layer: earlier layers have kept their keys, later ones not
-            add, left = SequenceCache.add_layer_states, self._chance.randint(0, 8)
+            extend, left = SequenceCache.extend_layer, self._chance.randint(0, 8)
 
-            def added(cache: SequenceCache, *states: Any) -> None:
+            def extended(cache: SequenceCache, *states: Any) -> Any:
                 nonlocal left
                 left -= 1
                 if left < 0:
                     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
-                add(cache, *states)
+                return extend(cache, *states)
 
-            patch.setattr(SequenceCache, "add_layer_states", added)
+            patch.setattr(SequenceCache, "extend_layer", extended)
             return self._engine.launch(slices)
 
 
@@ -114,7 +114,7 @@ def test_memory_that_runs_out_in_the_middle_changes_no_number(
     """Results are those of transformers, wherever steps failed; all room comes back."""
     engine, texts = tables.engine(name, output, "float32"), Texts.of(name, output, "float32")
     expected = Expected.of(tables, name, output, "float32")
-    engine.cut_texts(PieceLimits(longest=CHUNK, cache_tokens=CAPACITY))
+    engine.cut_texts(PieceLimits(longest=CHUNK, cache_bytes=CAPACITY))
     try:
         failures = 0
         for seed in range(4):
@@ -123,7 +123,7 @@ def test_memory_that_runs_out_in_the_middle_changes_no_number(
             def compute(
                 _: ModelEngine, jobs: Sequence[Job], crowded: Crowded = crowded, seed: int = seed
             ) -> list[JobResult]:
-                loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_tokens=CAPACITY)
+                loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY)
                 for job in jobs:
                     loop.submit(job)
                 outcomes = {ended.id: ended.outcome for ended in run_two_under_way(loop, random.Random(seed))}
@@ -176,9 +176,9 @@ def test_no_cache_outlives_its_sequence(
 ) -> None:
     """Random jobs, of which many are cancelled in whatever state they are; no collection of cycles is needed."""
     model, chance = tables.engine("tiny-qwen3", "vectors", "float32").model, random.Random(count)
-    limits = PieceLimits(longest=CHUNK, cache_tokens=CAPACITY)
+    limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY)
     threaded = ModelEngine(model, device if not often else None, limits=limits)
-    loop = Loop(Crowded(threaded, 0, often), step_tokens=64, queued_tokens=10**6, cache_tokens=CAPACITY)
+    loop = Loop(Crowded(threaded, 0, often), step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY)
     unanswered: set[int] = set()
     most = number = 0
     gc.collect()
