@@ -154,12 +154,11 @@ class Calls:
         trace.CURRENT.set(traceparent)
         request_id.bind(caller.request_id, trace.trace_id(traceparent))
         try:
-            with self._counted():
-                self._check_refuses()
-                if self.check is not None:
-                    self.check(caller)
-                with self._within(caller.quota, "requests in progress"), self.admission.request():
-                    yield
+            self._check_refuses()
+            if self.check is not None:
+                self.check(caller)
+            with self._counted(), self._within(caller.quota, "requests in progress"), self.admission.request():
+                yield
             outcome = {"code": "OK"}
         except SelvageError as error:
             outcome = _log_fields(error)

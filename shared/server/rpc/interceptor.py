@@ -70,6 +70,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """
         self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
         self._check_large = check_large
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # of our methods: each is wrapped once
         self._trimming: asyncio.TimerHandle | None = None
         self._peers: Counter[str] = Counter()
 
@@ -82,10 +83,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
+        if method in self._handlers:
+            return self._handlers[method]
+        handler: Any = await continuation(handler_call_details)
         if handler is None or method.startswith(FOREIGN):
             return handler  # type: ignore[no-any-return]
+        return self._handlers.setdefault(method, self._wrapped(handler, method))
+
+    def _wrapped(self, handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
+        """The handler that grpcio calls instead of a servicer's own."""
         if handler.request_streaming and handler.response_streaming:
             both_ways = self._answered(self._both_ways(handler), method, "bidi_stream")
             return grpc.stream_stream_rpc_method_handler(both_ways)
