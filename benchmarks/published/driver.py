@@ -51,7 +51,9 @@ async def drive(row: Row, case: Case, url: str, seconds: float, watch: Mapping[s
         for target in targets:
             await target.check()
         window = await _run(case, targets, seconds, {CLIENTS: os.getpid(), **watch})
-    return figures(case, window) | {f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in watch.items()}
+    return figures(case, window, latency=row.latency) | {
+        f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in watch.items()
+    }
 
 
 async def _run(case: Case, targets: Sequence[HttpTarget], seconds: float, pids: Mapping[str, int]) -> Window:
@@ -78,14 +80,18 @@ def _turns(stream: Stream) -> Any:
     return islice((number % size for number in count()), stream.requests or None)
 
 
-def figures(case: Case, window: Window) -> dict[str, float]:
+def figures(case: Case, window: Window, *, latency: bool = False) -> dict[str, float]:
     """Computes the figures of a window: of the measured stream, of the one beside it, CPU of each process.
 
-    Raises LoadFailed where nothing of the measured stream was answered in the window.
+    `latency`: of the measured stream all calls count that were under way in the window. Raises LoadFailed where nothing
+    of the measured stream counts.
     """
     parts: list[dict[str, float]] = []
     for stream, calls in zip(case.streams, window.calls, strict=True):
-        inside, seconds = outcome.counted(calls, window.start, window.stop, is_open=False)
+        if latency and not parts:
+            inside, seconds = outcome.under_way(calls, window.start, window.stop)
+        else:
+            inside, seconds = outcome.counted(calls, window.start, window.stop, is_open=False)
         if not parts and not any(call.status == outcome.OK for call in inside):
             statuses = sorted({call.status for call in calls})
             raise outcome.LoadFailed(f"{stream.workload.says}: no answer in the window ({', '.join(statuses)})")

@@ -169,6 +169,15 @@ def test_figures_are_of_the_measured_stream_and_what_runs_beside_has_its_own() -
     assert figures(case, window([11, 12], [9]))["beside: requests/s"] == 0
 
 
+def test_a_call_that_outlasts_the_window_counts_where_latency_is_measured() -> None:
+    """It is the slowest, and perhaps the only one."""
+    slow = Call(due=9.5, ended=20.0, status="OK", request=0)
+    outlasted = replace(window([], []), calls=[[slow]])
+    assert figures(CASE, outlasted, latency=True)["p99 ms"] == 10_500
+    with pytest.raises(LoadFailed, match="no answer in the window"):
+        figures(CASE, outlasted)
+
+
 def test_a_server_ends_with_all_that_it_started() -> None:
     """Its processes are known by name while it runs, its time to ready and its memory too."""
     with started("fake", fake("helper")) as running:
