@@ -208,6 +208,21 @@ async def test_options_of_rows_hold_for_chunks(calls: Calls, paper: Paper) -> No
     assert np.array_equal(bits.astype(bool)[np.abs(expected) > 1e-5], (expected >= 0)[np.abs(expected) > 1e-5])
 
 
+async def test_batches_of_a_stream_have_chunks_and_spans(calls: Calls, paper: Paper) -> None:
+    """A batch is a document; another has texts with spans."""
+    bounds = [pb.Spans(starts=[one for one, _ in pairs], ends=[end for _, end in pairs]) for pairs in SPANS]
+    batches = [pb.EmbedRequest(texts=CHUNKS, late_chunking=True), pb.EmbedRequest(texts=TEXTS, spans=bounds)]
+
+    async def messages() -> AsyncIterator[pb.EmbedStreamRequest]:
+        for number, request in enumerate(batches):
+            yield pb.EmbedStreamRequest(id=number, request=request)
+
+    replies = {reply.id: reply.response async for reply in calls.embedding.EmbedStream(messages())}
+    expected = [paper.spans(text, pairs) for text, pairs in zip(TEXTS, SPANS, strict=True)]
+    assert np.abs(dense(replies[0]) - paper.chunks(CHUNKS)).max() < 1e-5
+    assert np.abs(dense(replies[1]) - np.concatenate(expected)).max() < 1e-5
+
+
 async def test_usage_tells_each_chunk_and_what_was_computed(calls: Calls) -> None:
     """Tokens of windows that overlap are computed twice, and belong to one chunk."""
     once = await calls.embedding.Embed(pb.EmbedRequest(texts=CHUNKS, late_chunking=True))

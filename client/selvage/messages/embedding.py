@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from selvage.errors import UnsupportedTask
 from selvage.messages import enums, vectors
 from selvage.messages.inputs import Inputs, fields_set
 from selvage.messages.parts import InputPart
@@ -122,6 +123,9 @@ class Embed:
         if part is CARD_PART:
             self._vocabulary = reply.card.vocabulary_size
             return
+        field = "spans" if self._spans else "late_chunking" if self._template.message.late_chunking else ""
+        if field and not reply.pools_spans:  # its rows are those of whole texts
+            raise UnsupportedTask(f"the frontend is of an earlier version, which does not know {field}", field=field)
         if reply.HasField("dense"):
             rows = vectors.rows(reply.dense)
             if self._dense is None:  # all rows have one width: they share one memory, and each is copied once

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kinds import byte_level
 
+from frontend_service.api.selvage_v1.batch_stream import _BatchPart as BatchPart
 from frontend_service.api.selvage_v1.codec import embedding as codec
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
@@ -214,6 +215,17 @@ async def test_limits_are_those_of_the_request(
         await embed(worker, limits, **fields)
     assert refused.value.field == field
     assert not worker.jobs
+
+
+def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
+    """The chunks of a document are not computed apart, whatever their number."""
+    asked = [spans((0, number)) for number in range(1, 4)]
+    (first, one), (second, two) = codec.halve_request(pb.EmbedRequest(texts=["abc"] * 3, spans=asked))
+    assert (first, second) == (0, 1)
+    assert [*one.spans, *two.spans] == asked
+    assert (len(one.texts), len(two.texts)) == (1, 2)
+    assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"]), 10).texts == 2
+    assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"], late_chunking=True), 10).texts == 1
 
 
 @pytest.mark.parametrize(

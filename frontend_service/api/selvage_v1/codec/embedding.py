@@ -74,7 +74,9 @@ def _pooling_from_pb(message: embedding_pb2.EmbedRequest) -> TokenPooling | None
 
 def embed_response_to_pb(request: EmbedRequest, answer: Answer) -> EmbedReply:
     result, data_type = answer.result, number(request.data_type)
-    response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage_to_pb(answer))
+    response = embedding_pb2.EmbedResponse(
+        model=answer.model, usage=usage_to_pb(answer), pools_spans=request.span_pooling is not None
+    )
     reply = EmbedReply(response)
     if (dense := result.dense) is not None:
         count = request.dense_rows
@@ -115,10 +117,9 @@ def stream_error_to_pb(error: SelvageError) -> embedding_pb2.StreamError:
 
 
 def halve_request(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedding_pb2.EmbedRequest]]:
-    """Splits the texts of a request into two requests, each with the place of its first text; one text stays whole, and
-    so do the chunks of a document."""
+    """Splits the texts of a request into two requests, each with the place of its first text; one text stays whole."""
     count = max(len(message.texts), len(message.tokenized))
-    if count < 2 or message.late_chunking:
+    if count < 2:
         return [(0, message)]
     requests = []
     for start, stop in ((0, count // 2), (count // 2, count)):
