@@ -31,6 +31,7 @@ ROUNDS = {
     "tenants": (3, 1),
     "rankings": (1, 1),
     "beside": (2, 1),
+    "inference_free": (3, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")

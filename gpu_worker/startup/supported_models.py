@@ -104,14 +104,15 @@ python -m gpu_worker --model minishlab/potion-base-8M
 curl -s 127.0.0.1:8080/v1/embeddings -H 'content-type: application/json' -d '{{"input": "a quiet harbour"}}'
 ```
 
-**SparseStaticEmbedding** gives each token id of a text its weight in a table, such as one of IDF: a sparse vector.
+**SparseStaticEmbedding** gives each token id of a text its weight in a table, such as one of IDF: a sparse vector. A
+text without a token is refused, here as in StaticEmbedding, where sentence-transformers gives zeros.
 
 **Router** (once Asym) sends queries and documents different ways: texts with `input_type` QUERY and the queries of
 Rerank and Score go the route of the task `query`, documents the other one. Texts without a kind go the model's
 default route; a model without one refuses them, by the field `input_type`. A step computes both sides, and a Score
 compares them. The card tells the way of queries (`query_route`), `--check` prints it and the tables. Both sides must
 make vectors of one kind and width. Routers of cross-encoders and of late interaction are refused, and so are routes
-that neither queries nor documents take.
+that neither queries nor documents take. A Transformer that both sides share is loaded twice.
 
 **Inference-free SPLADE** is a Router with a SparseStaticEmbedding for queries and SPLADE for documents. Frontends get
 the table with the tokenizer, check it, and look queries up by themselves; documents, and the queries of Rerank and

@@ -80,7 +80,7 @@ def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
         ({"modules": MODULES[:1]}, r"config\.json is missing"),
         ({"modules": "{"}, r"modules\.json cannot be read"),
         ({"modules": [{"path": ""}]}, "lacks type or path"),
-        ({"modules": [{"type": "x.CLIPModel", "path": ""}]}, r"x\.CLIPModel is not one of Dense, Dropout"),
+        ({"modules": [{"type": "x.CLIPModel", "path": ""}]}, r"x\.CLIPModel is not one of Asym, Dense, Dropout"),
         ({"modules": MODULES, "config": {}}, r"1_Pooling/config\.json is missing"),
         (
             {"modules": MODULES, "config": {}, "1_Pooling__config": {"pooling_mode": "median"}},
