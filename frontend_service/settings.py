@@ -65,6 +65,8 @@ Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], *LIST
 Fingerprints = Annotated[tuple[Annotated[str, AfterValidator(_fingerprint)], ...], *LISTED]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
+LARGE_BYTES_A_SECOND = 32 * 1024 * 1024
+"""Bytes a second that a caller's large requests are read at while others ask: a quarter of a core, or so."""
 
 
 class _FormerVariables(PydanticBaseSettingsSource):
@@ -231,6 +233,7 @@ class FrontendSettings(ServiceSettings):
             size=self.max_bytes_at_once,
             slow_reads=self.max_slow_reads,
             streams=self.max_streams,
+            pace=LARGE_BYTES_A_SECOND,
         )
 
     @property

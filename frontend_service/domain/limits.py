@@ -64,8 +64,8 @@ class Limits:
                 f"{prompt_field} has {common} bytes, a text has at most {self.text_bytes}", field=prompt_field
             )
         for index, text in enumerate(texts):
-            if len(text) * 4 + common > self.text_bytes and len(text.encode()) + common > self.text_bytes:
-                field, size = entry.format(index), len(text.encode()) + common
+            if len(text) * 4 + common > self.text_bytes and (size := utf8_bytes(text) + common) > self.text_bytes:
+                field = entry.format(index)
                 raise LimitExceeded(f"{field} has {size} bytes, the limit is {self.text_bytes}", field=field)
         letters = sum(map(len, texts)) + len(prompt) * len(texts)
         if letters > self.message_bytes:
@@ -143,3 +143,8 @@ class Limits:
             raise ResultTooLarge(
                 f"the reply would have {payload} bytes, a message has at most {self.message_bytes}; {remedy}"
             )
+
+
+def utf8_bytes(text: str) -> int:
+    """Bytes of a text in UTF-8. Only a text with other letters than ASCII is encoded for it."""
+    return len(text) if text.isascii() else len(text.encode())

@@ -132,7 +132,7 @@ class Calls:
                 self._check_refuses()
                 with (
                     self._within(caller.stream_quota, "open streams"),
-                    self.admission.stream(self._owner(caller)) as stream,
+                    self.admission.stream(self.owner(caller)) as stream,
                     self._while_accepted(caller, stream),
                 ):
                     yield stream
@@ -201,8 +201,8 @@ class Calls:
         finally:
             quota.running -= 1
 
-    def _owner(self, caller: Caller) -> str:
-        """The name under which a caller's share is counted.
+    def owner(self, caller: Caller) -> str:
+        """The name under which a caller's share of streams and its large requests are counted.
 
         Without API keys a caller may call itself anything in its fairness key; so only a proxy is believed.
         """
