@@ -12,8 +12,9 @@ from typing import TypeVar
 import structlog
 
 from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
+from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.interface import StepEngine
-from gpu_worker.loop.loop import Loop, ObserveStep, unobserved
+from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob, JobOutcome
 from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
+from gpu_worker.loop.callbacks import ObserveStep, OnPart, undelivered, unobserved
 from gpu_worker.loop.collector import StepCollector
 from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, silent
@@ -28,20 +29,6 @@ from shared.load import TURNS_PER_STEP, Load
 
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
-ObserveStep = Callable[[float, int, int], None]
-"""A callback for every step that ended: its seconds, tokens and units."""
-
-
-OnPart = Callable[[int, JobResult], None]
-"""A callback for what leaves of a job, by its id, before the job ends."""
-
-
-def undelivered(identity: int, part: JobResult) -> None:
-    """Drops parts: for drivers without jobs in parts."""
-
-
-def unobserved(seconds: float, tokens: int, units: int) -> None:
-    """Ignores the steps that ended."""
 
 
 class Loop:
