@@ -113,19 +113,19 @@ class AsyncLoop:
             self._part_callbacks.pop(identity, None)
             if self._callbacks.pop(identity, None) is not None:
                 self._loop.cancel(identity)
-        self._wake()  # their room may be what another job waits for
+        self._event.set()  # their room may be what another job waits for, or their place in the line
 
     def set_aside(self, ids: Iterable[int]) -> None:
         """Plans no more of these jobs until they are brought back."""
         for identity in ids:
             self._loop.set_aside(identity)
-        self._wake()  # a job behind them in the line for room may need less of it
+        self._event.set()  # a job behind them in the line may need less room, and they may keep theirs for a while only
 
     def bring_back(self, ids: Iterable[int]) -> None:
         """Goes on with jobs that were set aside."""
         for identity in ids:
             self._loop.bring_back(identity)
-        self._wake()
+        self._event.set()
 
     @property
     def load(self) -> Load:
