@@ -17,7 +17,7 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import ObserveStep, unobserved
+from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.fastest import load_fastest
 from gpu_worker.model.loading import Model, load

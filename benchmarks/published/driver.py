@@ -27,6 +27,8 @@ WARM_UP = 0.1
 """Seconds of load before the window, as a share of the window's."""
 LONGEST = 600.0
 """Seconds after which an answer is given up."""
+PRIORITY = "selvage-priority"
+"""The header with a call's priority."""
 OFFSET = 1
 """Seed of the texts of the measured stream; the one beside has the next."""
 
@@ -41,11 +43,14 @@ class Window:
     stop: float
 
 
-async def drive(row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int]) -> dict[str, float]:
-    """Runs a case and gives its figures. `watch`: process ids of the server, by name. Raises LoadFailed."""
+async def drive(
+    row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int], priority: str = ""
+) -> dict[str, float]:
+    """Runs a case and gives its figures. `watch`: process ids of the server, by name. `priority`: that of the measured
+    stream's calls; empty for the default. Raises LoadFailed."""
     async with AsyncExitStack() as cleanup:
         targets = [
-            await cleanup.enter_async_context(_target(row, stream, url, OFFSET + number))
+            await cleanup.enter_async_context(_target(row, stream, url, OFFSET + number, "" if number else priority))
             for number, stream in enumerate(case.streams)
         ]
         for target in targets:
@@ -104,11 +109,12 @@ def figures(case: Case, window: Window, *, latency: bool = False) -> dict[str, f
     return measured | {f"{name}: CPU ms/request": spent.whole / good * 1e3 for name, spent in window.spent.items()}
 
 
-def _target(row: Row, stream: Stream, url: str, seed: int) -> Any:
+def _target(row: Row, stream: Stream, url: str, seed: int, priority: str) -> Any:
     """Opens the target of a stream: the bodies of its requests, and a session with as many connections as clients."""
     kind = stream.workload.kind
     bodies = [body(kind, model_name(row.model), texts) for texts in texts_of(stream.workload, seed)]
-    return HttpTarget.opened(f"{url}{PATHS[kind]}", bodies, deadline=LONGEST, reconnecting=row.reconnecting)
+    url, headers = f"{url}{PATHS[kind]}", {PRIORITY: priority} if priority else {}
+    return HttpTarget.opened(url, bodies, deadline=LONGEST, reconnecting=row.reconnecting, headers=headers)
 
 
 def main(arguments: str) -> int:
@@ -117,7 +123,7 @@ def main(arguments: str) -> int:
     row = rows(wanted["scale"])[wanted["row"]]
     case = row.case(wanted["case"])
     try:
-        measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"]))
+        measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"], wanted["priority"]))
     except outcome.LoadFailed as error:
         print(f"{row.name}, {case.name}: {error}", file=sys.stderr)
         return 1

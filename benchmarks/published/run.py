@@ -13,7 +13,7 @@ benchmarks/results/published. `--scale tiny` cuts models to two layers: it shows
   short-texts        texts of 32 tokens (PR 39113)
   clients            MiniLM, 250 tokens, 1 to 64 clients (PR 39763)
   late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
-  short-beside-long  one short text at a time, alone and beside long ones
+  short-beside-long  one short text at a time, alone and beside long ones; ours also as interactive calls
 """
 
 import argparse
@@ -140,17 +140,20 @@ def turn(row: Row, side: str, launch: Launch, seconds: float, scale: str) -> dic
     with started(f"{row.name}, {side}", launch) as server:
         time.sleep(PAUSE)
         for of in row.cases:
-            figures = clients(row, of, server, seconds, scale)
+            figures = clients(row, of, server, seconds, scale, launch.priority)
             by_case[of.name] = figures | {"start to ready, s": server.seconds} | _memory(server, figures)
             line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:6])
             print(f"  {of.name}, {side}: {line}", file=sys.stderr, flush=True)
     return by_case
 
 
-def clients(row: Row, of: Case, server: ReadyServer, seconds: float, scale: str) -> dict[str, float]:
+def clients(
+    row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str = ""
+) -> dict[str, float]:
     """Runs the clients of a case in a process of their own and gives their figures. Exits where it fails."""
     wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
-    command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted | {"watch": server.pids})]
+    wanted |= {"priority": priority, "watch": server.pids}
+    command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{row.name}, {of.name}: the clients ended with {done.returncode}")

@@ -12,8 +12,9 @@ from typing import TypeVar
 import structlog
 
 from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
+from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.interface import StepEngine
-from gpu_worker.loop.loop import Loop, ObserveStep, unobserved
+from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob, JobOutcome
 from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
@@ -112,19 +113,19 @@ class AsyncLoop:
             self._part_callbacks.pop(identity, None)
             if self._callbacks.pop(identity, None) is not None:
                 self._loop.cancel(identity)
-        self._wake()  # their room may be what another job waits for
+        self._event.set()  # their room may be what another job waits for, or their place in the line
 
     def set_aside(self, ids: Iterable[int]) -> None:
         """Plans no more of these jobs until they are brought back."""
         for identity in ids:
             self._loop.set_aside(identity)
-        self._wake()  # a job behind them in the line for room may need less of it
+        self._event.set()  # a job behind them in the line may need less room, and they may keep theirs for a while only
 
     def bring_back(self, ids: Iterable[int]) -> None:
         """Goes on with jobs that were set aside."""
         for identity in ids:
             self._loop.bring_back(identity)
-        self._wake()
+        self._event.set()
 
     @property
     def load(self) -> Load:

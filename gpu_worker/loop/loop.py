@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
+from gpu_worker.loop.callbacks import ObserveStep, OnPart, undelivered, unobserved
 from gpu_worker.loop.collector import StepCollector
 from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, silent
+from gpu_worker.loop.set_aside_jobs import NOT_READ, SetAsideJobs
 from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.unanswered_jobs import UnansweredJobs
@@ -22,26 +24,12 @@ from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.room import Room
-from shared.errors import DeadlineExceeded, InvalidInput, SelvageError
+from shared.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError
 from shared.jobs import Job, JobResult
 from shared.load import TURNS_PER_STEP, Load
 
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
-ObserveStep = Callable[[float, int, int], None]
-"""A callback for every step that ended: its seconds, tokens and units."""
-
-
-OnPart = Callable[[int, JobResult], None]
-"""A callback for what leaves of a job, by its id, before the job ends."""
-
-
-def undelivered(identity: int, part: JobResult) -> None:
-    """Drops parts: for drivers without jobs in parts."""
-
-
-def unobserved(seconds: float, tokens: int, units: int) -> None:
-    """Ignores the steps that ended."""
 
 
 class Loop:
@@ -73,7 +61,7 @@ class Loop:
         quantum = max(1, step_tokens // TURNS_PER_STEP)
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_bytes, chunk=chunk_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
-        self._jobs = UnansweredJobs()
+        self._jobs, self._set_aside = UnansweredJobs(), SetAsideJobs(self._queue.room)
         self._under_way = StepsUnderWay()
         self._collector = StepCollector(engine, self._under_way, self._jobs.unanswered, report, clock)
         self.cancelled_waiting = 0
@@ -105,23 +93,34 @@ class Loop:
     def set_aside(self, identity: int) -> None:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
         if identity in self._jobs.open:
+            self._set_aside.pass_time(self._clock())
             self._queue.set_aside(self._jobs.open[identity])
+            self._set_aside.add(self._jobs.open[identity])
             self._jobs.unanswered[self._jobs.open[identity]].expected = 0.0  # how long it takes is its reader's doing
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
         if identity in self._jobs.open:
+            self._set_aside.pass_time(self._clock())
+            self._set_aside.bring_back(self._jobs.open[identity])
             self._queue.bring_back(self._jobs.open[identity])
 
     def drop_expired(self) -> list[EndedJob]:
-        """Ends the jobs whose deadline has passed."""
+        """Ends the jobs whose deadline has passed, and those that are set aside and keep others from room too long."""
         expired = self._jobs.deadlines.take_expired(self._clock())
-        return [self._end_job(job, DeadlineExceeded("the deadline passed before the job was done")) for job in expired]
+        late = DeadlineExceeded("the deadline passed before the job was done")
+        ended = [self._end_job(identity, late) for identity in expired]
+        self._set_aside.pass_time(self._clock())
+        while (open_job := self._set_aside.overdue) is not None:
+            ended.append(self._end_job(self._jobs.unanswered[open_job].job.id, Overloaded(NOT_READ, retry_after=1.0)))
+        return ended
 
     @property
     def seconds_to_deadline(self) -> float:
-        """Seconds after which `drop_expired` should be called at the latest; `inf` where no job has a deadline."""
-        return max(0.0, self._jobs.deadlines.earliest - self._clock())
+        """Seconds after which `drop_expired` should be called at the latest; `inf` where no job may be late."""
+        now = self._clock()
+        self._set_aside.pass_time(now)
+        return min(max(0.0, self._jobs.deadlines.earliest - now), self._set_aside.seconds_left)
 
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""
@@ -196,6 +195,7 @@ class Loop:
 
     def plan_step(self) -> PlannedStep | None:
         """Takes the slices of the next step from the queue; None where all that waits must wait for room."""
+        self._set_aside.pass_time(self._clock())
         units = self._queue.next_step(self.budget, express_pays=self._budget.express_pays)
         if not units:
             return None
@@ -224,6 +224,7 @@ class Loop:
     def end_step(self, outcomes: dict[OpenJob, JobOutcome | JobPart]) -> list[EndedJob]:
         """Forgets the step that was collected, ends the jobs with an outcome, and delivers parts."""
         end = self._clock()
+        self._set_aside.pass_time(end)
         launched, begin = self._under_way.end_older(end)
         if not launched.failed:
             self._budget.learn(launched.tokens, end - begin)
@@ -281,5 +282,7 @@ class Loop:
         """Drops all records of a job, and returns the one of it; None for an unknown job."""
         if identity not in self._jobs.open:
             return None
+        self._set_aside.pass_time(self._clock())
+        self._set_aside.forget(self._jobs.open[identity])
         self._queue.remove_job(self._jobs.open[identity])
         return self._jobs.remove(identity)

@@ -24,7 +24,7 @@ from benchmarks.peers.process import free_port
 from benchmarks.published import comparison, models, page, run, servers, vllm_fixes
 from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import Window, drive, figures
-from benchmarks.published.rows import OURS, Case, Row, Stream, rows
+from benchmarks.published.rows import OURS, SHORT_STEPS, Case, Row, Stream, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
 from benchmarks.rounds import ALONE, SHARE
 from benchmarks.workloads import Workload
@@ -139,6 +139,28 @@ async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer
     with started("refusing", fake("refuse")) as refusing:
         told = await drive(ROW, CASE, refusing.url, 0.5, refusing.pids)
     assert told["errors"] > 0
+
+
+def test_short_calls_are_sent_as_interactive_too() -> None:
+    """Each with the flags of the side that has them by default; vLLM knows no priority. Long texts have the default."""
+    row = rows()["short-beside-long"]
+    assert set(row.priorities.values()) == {"interactive"}
+    assert {name.rpartition("interactive")[0].rstrip(", ") for name in row.priorities} == {"", SHORT_STEPS}
+    for name in row.priorities:
+        assert row.ours[name] == row.ours[name.rpartition("interactive")[0].rstrip(", ")]
+    sides = launches(replace(row, vllm={}), [0])
+    assert {side for side, launch in sides.items() if launch.priority} == {
+        f"selvage, {name}" for name in row.priorities
+    }
+
+
+def test_the_measured_stream_alone_has_the_priority(server: ReadyServer) -> None:
+    """The calls beside it have none."""
+    case = replace(CASE, stream=replace(CASE.stream, requests=20), beside=replace(CASE.stream, requests=10))
+    asyncio.run(drive(ROW, case, server.url, 0.5, {}, "interactive"))
+    with urlopen(f"{server.url}/health") as reply:
+        priorities = json.loads(reply.read())["priorities"]
+    assert priorities == {"interactive": 20 + 1, "": 10 + 1}  # a stream's first call is checked before anything counts
 
 
 @pytest.mark.parametrize("reconnecting", [True, False])

@@ -80,10 +80,14 @@ def test_a_job_that_fails_in_the_middle_gives_back_its_room() -> None:
 
 
 def try_random_jobs(chance: random.Random, count: int) -> None:
-    """Jobs that come, are cancelled, set aside, late, out of memory, or answered with all of their pieces in order."""
+    """Jobs that come, are cancelled, set aside, late, out of memory, or answered with all of their pieces in order.
+
+    Now and then a frontend is lost, all of whose jobs are cancelled, or a drain has lasted too long and ends all jobs.
+    """
     clock, engine = Clock(), FakeEngine(failing=chance.choice([0, 3]), chunk=chance.choice([5, 8, 13]))
     loop = loop_of(engine, clock)
     lengths_of: dict[int, list[int]] = {}
+    frontend_of: dict[int, str] = {}
     number = 0
     while number < count or lengths_of:
         known = chance.choice(list(lengths_of)) if lengths_of else -1
@@ -95,7 +99,7 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
                 remaining = chance.choice([None, None, 100.0])
                 with suppress(Overloaded):  # an answer in time is not to be expected
                     loop.submit(job(number, *lengths, remaining=remaining, key=chance.choice("ab")))
-                    lengths_of[number] = lengths
+                    lengths_of[number], frontend_of[number] = lengths, chance.choice("xyz")
             case 2 if known >= 0:
                 loop.cancel(known)
                 del lengths_of[known]
@@ -106,14 +110,21 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
             case 6:
                 clock.now += 1.0
                 ended = loop.drop_expired()
+            case 7 if chance.random() < 0.05:
+                for lost in [each for each in lengths_of if frontend_of[each] == "x"]:
+                    assert loop.cancel(lost)
+                    del lengths_of[lost]
+            case 7 if chance.random() < 0.05:
+                ended = loop.drop_all(WorkerUnavailable("shutting down"))
+                assert loop.room.taken == 0
             case _:
                 ended = step(loop)
         for each in ended:
             lengths = lengths_of.pop(each.id)
             if isinstance(each.outcome, JobResult):
                 assert list(each.outcome.row_lengths) == cut(lengths, engine.chunk)[0]
-            else:
-                assert isinstance(each.outcome, DeadlineExceeded | InputTooLarge)
+            elif not isinstance(each.outcome, WorkerUnavailable):
+                assert isinstance(each.outcome, DeadlineExceeded | InputTooLarge | Overloaded)
         assert loop.room.taken <= CAPACITY
         assert loop.queued[1] == len(lengths_of)
     while not isinstance(loop.next_action(), Idle):  # steps of jobs that ended
