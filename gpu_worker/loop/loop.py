@@ -63,13 +63,13 @@ class Loop:
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
         self._jobs, self._set_aside = UnansweredJobs(), SetAsideJobs(self._queue.room)
         self._under_way = StepsUnderWay()
-        self._collector = StepCollector(engine, self._under_way, self._jobs.unanswered, report, clock)
+        self._collector = StepCollector(engine, self._under_way, self._jobs, report, clock)
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before any slice of them was planned."""
 
     def submit(self, job: Job) -> None:
         """Accepts a job. Raises the errors that are known at once."""
-        if job.id in self._jobs.open:
+        if self._jobs.of(job.id) is not None:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
         open_job = self._engine.open(job)
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
@@ -92,43 +92,45 @@ class Loop:
 
     def set_aside(self, identity: int) -> None:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
-        if identity in self._jobs.open:
+        if (open_job := self._jobs.of(identity)) is not None:
             self._set_aside.pass_time(self._clock())
-            self._queue.set_aside(self._jobs.open[identity])
-            self._set_aside.add(self._jobs.open[identity])
-            self._jobs.unanswered[self._jobs.open[identity]].expected = 0.0  # how long it takes is its reader's doing
+            self._queue.set_aside(open_job)
+            self._set_aside.add(open_job)
+            self._jobs.expect_nothing(open_job)  # how long it takes is its reader's doing
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
-        if identity in self._jobs.open:
+        if (open_job := self._jobs.of(identity)) is not None:
             self._set_aside.pass_time(self._clock())
-            self._set_aside.bring_back(self._jobs.open[identity])
-            self._queue.bring_back(self._jobs.open[identity])
+            self._set_aside.bring_back(open_job)
+            self._queue.bring_back(open_job)
 
     def drop_expired(self) -> list[EndedJob]:
         """Ends the jobs whose deadline has passed, and those that are set aside and keep others from room too long."""
-        expired = self._jobs.deadlines.take_expired(self._clock())
+        expired = self._jobs.take_expired(self._clock())
         late = DeadlineExceeded("the deadline passed before the job was done")
         ended = [self._end_job(identity, late) for identity in expired]
         self._set_aside.pass_time(self._clock())
         while (open_job := self._set_aside.overdue) is not None:
-            ended.append(self._end_job(self._jobs.unanswered[open_job].job.id, Overloaded(NOT_READ)))
+            record = self._jobs.record_of(open_job)
+            assert record is not None  # what ended is not set aside
+            ended.append(self._end_job(record.job.id, Overloaded(NOT_READ)))
         return ended
 
     @property
     def seconds_to_deadline(self) -> float:
         """Seconds after which `drop_expired` should be called at the latest; `inf` where no job may be late."""
         now = self._clock()
-        return min(max(0.0, self._jobs.deadlines.earliest - now), self._set_aside.seconds_left(now))
+        return min(self._jobs.seconds_to_deadline(now), self._set_aside.seconds_left(now))
 
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""
-        return [self._end_job(identity, error) for identity in list(self._jobs.open)]
+        return [self._end_job(identity, error) for identity in self._jobs.ids]
 
     @property
     def queued(self) -> tuple[int, int]:
         """Tokens that wait, and jobs without an outcome. May be read from other threads, unlike `load`."""
-        return self._queue.waiting_tokens + self._queue.tokens_unserved, len(self._jobs.open)
+        return self._queue.waiting_tokens + self._queue.tokens_unserved, len(self._jobs)
 
     @property
     def room(self) -> Room[OpenJob]:
@@ -154,7 +156,7 @@ class Loop:
             busy=self._under_way.seconds_left(self._clock(), self._budget.speed),
             express_tokens=self._queue.express_tokens(self.budget, self._budget.express_pays),
             step_tokens=self.budget,
-            slowdowns=self._jobs.slowdowns.factors(self._clock()),
+            slowdowns=self._jobs.slowdown_factors(self._clock()),
         )
 
     @property
@@ -199,7 +201,7 @@ class Loop:
         if not units:
             return None
         for job in units:
-            self._jobs.unanswered[job].planned = True
+            self._jobs.plan(job)
         return PlannedStep(slices=[JobSlice(job=job, start=part.start, stop=part.stop) for job, part in units.items()])
 
     def launch_step(self, planned: PlannedStep) -> LaunchedStep:
@@ -231,7 +233,7 @@ class Loop:
         ended = []
         for job_slice in launched.planned.slices:
             open_job = job_slice.job
-            unanswered = self._jobs.unanswered.get(open_job)
+            unanswered = self._jobs.record_of(open_job)
             if unanswered is None:  # the job ended meanwhile: cancelled, late, or dropped
                 continue
             if job_slice.returned_room:
@@ -279,9 +281,9 @@ class Loop:
 
     def _forget(self, identity: int) -> UnansweredJob | None:
         """Drops all records of a job, and returns the one of it; None for an unknown job."""
-        if identity not in self._jobs.open:
+        if (open_job := self._jobs.of(identity)) is None:
             return None
         self._set_aside.pass_time(self._clock())
-        self._set_aside.forget(self._jobs.open[identity])
-        self._queue.remove_job(self._jobs.open[identity])
+        self._set_aside.forget(open_job)
+        self._queue.remove_job(open_job)
         return self._jobs.remove(identity)

@@ -17,9 +17,8 @@ before each other step, see `express.py`.
 
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
 or stand before it, have ended: at worst one after the other, each within the bound above for T as long as the longest
-text that fits.
-Then its own bound begins anew. A job that is set aside within a sequence keeps its room, and is served nothing; how
-long it may keep others from room is bounded in seconds, by `loop/set_aside_jobs.py`.
+text that fits. Then its own bound begins anew. A job that is set aside within a sequence keeps its room, and is served
+nothing; how long it may keep others from room is bounded in seconds, by `loop/set_aside_jobs.py`.
 
 `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py holds the first bound under any
 stream of jobs, and the test after it the second.
@@ -60,7 +59,7 @@ class FairQueue(Generic[J]):
         self._arrivals = count()
         self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
         self._largest_units = SizeCounts()  # the largest unit of each job
-        self._express = ExpressSteps(self._classes.by_priority.values(), int(min(quantum, chunk)))
+        self._express = ExpressSteps(self._classes, int(min(quantum, chunk)))
 
     def add_job(
         self,
@@ -90,7 +89,7 @@ class FairQueue(Generic[J]):
             arrival=next(self._arrivals),
             deadline=deadline,
         )
-        self._jobs[job] = (self._classes.by_priority[priority], waiting)
+        self._jobs[job] = (self._classes.of(priority), waiting)
         self._largest_units.add_job(waiting.longest)
         self._join(job)
 
@@ -150,7 +149,7 @@ class FairQueue(Generic[J]):
     def waiting_tokens(self) -> int:
         """Tokens that wait and may be served."""
         # A list is cheaper than a generator, and this is read at every submit.
-        return sum([priority_class.tokens for priority_class in self._classes.by_priority.values()])
+        return sum([priority_class.tokens for priority_class in self._classes])
 
     @property
     def tokens_unserved(self) -> int:
@@ -159,7 +158,7 @@ class FairQueue(Generic[J]):
 
     def tokens_of_key(self, priority: Priority, key: str) -> int:
         """Tokens of a key that wait in a class."""
-        return self._classes.by_priority[priority].tokens_of_key(key)
+        return self._classes.of(priority).tokens_of_key(key)
 
     @property
     def largest_turn(self) -> int:
@@ -168,11 +167,7 @@ class FairQueue(Generic[J]):
 
     def backlogs(self) -> dict[Priority, Backlog]:
         """What waits of each priority that has anything waiting: jobs in line as well, but none that is set aside."""
-        return {
-            priority: priority_class.backlog
-            for priority, priority_class in self._classes.by_priority.items()
-            if priority_class.tokens or priority_class.line.tokens
-        }
+        return self._classes.backlogs()
 
     def express_tokens(self, budget: int, pays: Pays) -> int:
         """Most tokens of a job that goes ahead of longer ones; see `ExpressSteps.tokens_left`."""

@@ -1,9 +1,11 @@
 """The priority classes and their shares of the worker: which of them is served next. No clock, no I/O."""
 
+from collections.abc import Iterator
+
 from gpu_worker.queue.priority_class import Key, PriorityClass
 from gpu_worker.queue.waiting_job import WaitingJob
 from shared.jobs import Priority
-from shared.load import TURNS_PER_STEP, WEIGHTS
+from shared.load import TURNS_PER_STEP, WEIGHTS, Backlog
 
 LEAD_STEPS = 2
 """Steps of interactive jobs that are served in a row before lower classes get what is theirs.
@@ -13,15 +15,31 @@ for longer."""
 
 
 class PriorityClasses:
-    """The classes, the highest first in `by_priority`."""
+    """The classes of all priorities. Iteration gives them, the highest first."""
 
     def __init__(self, quantum: int) -> None:
         """`quantum`: tokens of one turn of a key."""
-        self.by_priority = {
+        self._by_priority = {
             priority: PriorityClass(weight=WEIGHTS[priority], quantum=quantum) for priority in sorted(Priority)
         }
         self._lead = LEAD_STEPS * TURNS_PER_STEP * quantum / WEIGHTS[Priority.INTERACTIVE]  # in virtual time
         self._virtual_time = 0.0
+
+    def __iter__(self) -> Iterator[PriorityClass]:
+        """The classes, the highest first."""
+        return iter(self._by_priority.values())
+
+    def of(self, priority: Priority) -> PriorityClass:
+        """The class of a priority."""
+        return self._by_priority[priority]
+
+    def backlogs(self) -> dict[Priority, Backlog]:
+        """What waits of each priority that has anything waiting, also in line."""
+        return {
+            priority: priority_class.backlog
+            for priority, priority_class in self._by_priority.items()
+            if priority_class.tokens or priority_class.line.tokens
+        }
 
     def join(self, priority_class: PriorityClass, waiting: WaitingJob) -> None:
         """Adds a job to a class. A class in which nothing waited starts no earlier than the others."""
@@ -31,11 +49,7 @@ class PriorityClasses:
 
     def next_served(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
         """The highest class that is not ahead of its share, its next key, and that key's next job."""
-        ready = [
-            (priority_class, key)
-            for priority_class in self.by_priority.values()
-            if (key := priority_class.keys.head()) is not None
-        ]
+        ready = [(priority_class, key) for priority_class in self if (key := priority_class.keys.head()) is not None]
         least = min((priority_class.tag for priority_class, _ in ready), default=0.0)
         for priority_class, key in ready:
             waiting = key.jobs.head()
@@ -50,6 +64,6 @@ class PriorityClasses:
 
     def _least_tag(self) -> float:
         """The virtual time of the classes: the least tag will do, since they are few and never forgotten."""
-        tags = [priority_class.tag for priority_class in self.by_priority.values() if priority_class.tokens]
+        tags = [priority_class.tag for priority_class in self if priority_class.tokens]
         self._virtual_time = max(self._virtual_time, min(tags, default=0.0))
         return self._virtual_time

@@ -177,7 +177,7 @@ def test_no_hidden_states_are_kept_and_rows_go_as_they_are_taken() -> None:
     sent = Sent()
     loop = Loop(worker, step_tokens=CHUNK, queued_tokens=10_000, on_part=sent.add_part)
     loop.submit(jobs_of([length])[0])
-    [open_job] = loop._jobs.open.values()
+    [open_job] = map(loop._jobs.of, loop._jobs.ids)
     assert isinstance(open_job, EncodePartsJob)
     while not sent.parts[0]:
         loop.advance()

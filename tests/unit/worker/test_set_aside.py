@@ -42,8 +42,9 @@ class Stage:
 
     def begin_and_set_aside(self, identity: int, length: int) -> None:
         """A job whose first piece is computed, and then nobody reads."""
+        queued = self.loop.queued[0]
         self.loop.submit(job(identity, length))
-        while not self.loop._jobs.unanswered[self.loop._jobs.open[identity]].planned:
+        while self.loop.queued[0] == queued + length:  # none of it is in a step yet
             self._add(self.loop.advance())
         while self.loop.older_step is not None:
             self._add(self.loop.end_step(self.loop.collect_step()))
@@ -163,7 +164,7 @@ def test_the_wait_for_slow_readers_has_a_bound(seed: int, readers: int) -> None:
         stage.loop.submit(job(identity, chance.randint(CHUNK + 1, CAPACITY)))
     victim = readers + 1
     stage.loop.submit(job(victim, CAPACITY))
-    opened = dict(stage.loop._jobs.open)
+    opened = {identity: open_job for identity in slow if (open_job := stage.loop._jobs.of(identity))}
     while victim not in [identity for identity, _ in stage.ended]:
         aside = set[int]()
         for identity in slow:
