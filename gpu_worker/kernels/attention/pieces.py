@@ -4,6 +4,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.layer_states import Seen
 from shared.errors import ModelRefused
 
 
@@ -12,7 +13,7 @@ class PieceAttention:
 
     It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
     through the usual kernel in one call, and each later piece in a call of its own. Keys and values are copied for it
-    only in layers that do not see the whole text.
+    only in layers that do not see the whole text. A layer that reuses those of an earlier layer keeps nothing.
     """
 
     capturable = False  # the calls of a later piece have other shapes than those of the piece before
@@ -20,6 +21,7 @@ class PieceAttention:
     def __init__(self, attention: PackedAttention) -> None:
         self.name = attention.name
         self._attention, self._layer = attention, 0
+        self._seen_as: dict[str, list[Seen]] = {}  # by the name of keys: what each piece sees
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         """See `PackedAttention`. Raises ModelRefused where a layer needs the whole text at once."""
@@ -27,18 +29,27 @@ class PieceAttention:
             raise ModelRefused("a layer attends to tokens that come later")
         if terms.bias is not None:
             raise ModelRefused("a layer adds a bias by distance")
-        layer, self._layer = self._layer, self._layer + 1
         beginnings = batch.beginnings
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         if beginnings.total:
             q, k, v = (states[:, : beginnings.total] for states in (query, key, value))
             output[: beginnings.total] = self._attention(q, k, v, beginnings, terms)
-        for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
-            states = key[:, rows], value[:, rows]
-            keys, values, dropped = piece.cache.extend_layer(layer, piece.start, *states, terms.horizon)
+        seen = self._seen_as[terms.keys_as] if terms.reuses_keys else self._extend(key, value, batch, terms)
+        for piece, rows, (keys, values, dropped) in zip(batch.pieces, batch.piece_rows(), seen, strict=True):
             if piece.start:
                 output[rows] = self._attention.attend_piece(query[:, rows], keys, values, terms, dropped)
         return output
+
+    def _extend(self, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> list[Seen]:
+        """Adds a layer's keys and values to the caches. Returns what each piece sees."""
+        seen = [
+            piece.cache.extend_layer(self._layer, piece.start, key[:, rows], value[:, rows], terms.horizon)
+            for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True)
+        ]
+        self._layer += 1
+        if terms.keys_as:
+            self._seen_as[terms.keys_as] = seen
+        return seen
 
     def attend_piece(
         self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0

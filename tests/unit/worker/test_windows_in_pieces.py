@@ -48,7 +48,12 @@ TOLERANCE = 1e-5
 
 def built(kind: str, reach: int) -> Any:
     """A small model with seeded weights, whose windows or chunks have `reach` tokens."""
-    config = miniature.config_of(kind, **{"attention_chunk_size" if kind == "llama4_text" else "sliding_window": reach})
+    return make(kind, **{"attention_chunk_size" if kind == "llama4_text" else "sliding_window": reach})
+
+
+def make(kind: str, **changes: Any) -> Any:
+    """A small model with seeded weights, whose config has these changes."""
+    config = miniature.config_of(kind, **changes)
     torch.manual_seed(7)
     model = miniature.model_class(CONFIG_MAPPING[kind])(config).eval()
     miniature.widen(model, 0.2)
@@ -166,6 +171,25 @@ def test_the_bytes_that_are_kept_are_bounded_by_the_window(kind: str, reach: int
         assert pieces.cache.bytes == windowed[-1] + length * kept_of(kind, reach).token_bytes
     assert 0 < windowed[0] <= PLACES * (reach - 1) * RECENT[kind] * TOKEN_BYTES
     assert windowed[1] <= PLACES * (reach - 1) * RECENT[kind] * TOKEN_BYTES
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["gemma3n_text", "gemma4_text"])
+@pytest.mark.parametrize("reach", [16, 200])
+def test_layers_that_share_keys_keep_them_once(kind: str, reach: int) -> None:
+    """Of three layers the last has the keys and values of the first, and its own queries."""
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    changes = {"num_kv_shared_layers": 1, "layer_types": types, "sliding_window": reach}
+    register()
+    alone, packed = make(kind, **changes), make(kind, **changes)
+    make_packed(packed)
+    text = text_of(200)
+    expected = alone(input_ids=torch.tensor(text)[None]).last_hidden_state[0]
+    for kernel in KERNELS:
+        pieces = Pieces(PackedEncoder(packed, kernel), text, [40, 1, 70, 89], TextBytes(token_bytes=1 << 20))
+        found = pieces.run(random.Random(reach))
+        assert (F.normalize(found, dim=1) - F.normalize(expected, dim=1)).abs().max() <= TOLERANCE
+        assert len(pieces.cache._layers) == 2
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "mistral", "llama4_text"])
