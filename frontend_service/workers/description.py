@@ -33,11 +33,13 @@ MOST_BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """The model, and when the worker refuses a job: see `ServedModel`."""
+    """The model, and when the worker refuses a job: see `ServedModel`. `instance`: the worker process that says so;
+    empty for one of an earlier version."""
 
     card: ModelCard
     queued_tokens: int
     queue_seconds: float
+    instance: str
 
 
 async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
@@ -50,7 +52,10 @@ async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescr
         raise WrongReply("its card is not understood", shorten(str(error))) from None
     check_limits(message.queued_tokens, message.queue_seconds)
     return WorkerDescription(
-        card=check_card(card), queued_tokens=message.queued_tokens, queue_seconds=message.queue_seconds or inf
+        card=check_card(card),
+        queued_tokens=message.queued_tokens,
+        queue_seconds=message.queue_seconds or inf,
+        instance=message.instance,
     )
 
 

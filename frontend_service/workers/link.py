@@ -9,6 +9,7 @@ import random
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -176,6 +177,9 @@ class WorkerLink:
             else:
                 texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
+            if not instance or instance != description.instance:
+                # Another worker may have described itself, and one of an earlier version does not see token ranges.
+                card = replace(card, pools_spans=False)
             expected = partial(expected_reply, card=card)
             stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
             self.model = ServedModel(
