@@ -24,6 +24,7 @@ from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.tokenizing.windows import windows
 from selvage.v1 import embedding_pb2 as pb
+from shared.card import QueryRoute
 from shared.errors import (
     InputTooLong,
     InvalidInput,
@@ -34,7 +35,7 @@ from shared.errors import (
 )
 from shared.ragged import RANGE_TIMES
 from shared.terms import RequestTerms
-from shared.vectors import InputType
+from shared.vectors import InputType, TruncationSide
 
 LATER = RequestTerms.within(3600)
 ABLE: dict[str, Any] = {"pools_spans": True}
@@ -229,6 +230,14 @@ async def test_windows_count_as_tokens_before_they_are_made() -> None:
     assert answer.tokens.lengths == (102,) * 1001
 
 
+def test_spans_are_counted_before_they_are_read() -> None:
+    """Even before it is looked whether they lie within their texts."""
+    message = pb.EmbedRequest(texts=["a", "b"], spans=[spans(*[(0, 9)] * 3), spans((0, 9))])
+    with pytest.raises(LimitExceeded, match="4 entries, the limit is 3") as refused:
+        codec.embed_request_from_pb(message, Limits(spans=3))
+    assert refused.value.field == "spans"
+
+
 def test_windows_are_made_in_slices() -> None:
     """So a request of many can be cancelled, and others take turns with it."""
     tokenizer = FakeWorker(card(max_tokens=1002)).served.tokenizer
@@ -269,12 +278,26 @@ def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
     assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"], late_chunking=True), 10).texts == 1
 
 
+ROUTE = QueryRoute(
+    default_input_type=InputType.QUERY,
+    family="bert",
+    pooling="cls",
+    attention="",
+    max_tokens=9,
+    vocabulary_size=len(WORDS),
+    include_prompt=True,
+    truncation_side=TruncationSide.RIGHT,
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"pooling": "cls"}, "pooling is cls"),
         ({"pooling": "mean+lasttoken"}, "pooling is lasttoken"),
         ({}, "is an older one"),
+        ({"query_route": ROUTE}, "is an older one"),
+        ({"query_route": ROUTE, "pooling": "cls"}, "pooling of documents is cls"),
     ],
 )
 async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dict[str, Any], words: str) -> None:
@@ -282,9 +305,21 @@ async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dic
     worker = FakeWorker(card(**changes))
     for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
         with pytest.raises(UnsupportedTask, match=words) as refused:
-            await embed(worker, texts=["a b"], **fields)
+            await embed(worker, texts=["a b"], input_type=2, **fields)
         assert refused.value.field in fields
     assert not worker.jobs
+
+
+async def test_spans_are_of_documents_whatever_the_way_of_queries() -> None:
+    """Texts without a kind are not taken for queries in silence: a span is no query."""
+    worker = FakeWorker(card(**ABLE, query_route=ROUTE))
+    for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
+        with pytest.raises(InvalidInput, match="set it to DOCUMENT") as refused:
+            await embed(worker, texts=["a b"], **fields)
+        assert refused.value.field == "input_type"
+        assert not worker.jobs
+        assert len(told(await embed(worker, texts=["a b"], input_type=2, **fields))) == 1
+        worker.jobs.clear()
 
 
 def of(tokenizer: ModelTokenizer, document: Document, overlap: int | None = None) -> Any:
