@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from math import inf
 from typing import NamedTuple
 
 import structlog
@@ -17,10 +16,10 @@ from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.transport import WorkerTransport
+from frontend_service.workers.worker_choice import WorkerChoice
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
-from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, queue_refusal, retry_after
+from shared.errors import GivenBack, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import RequestTerms
 from shared.together import either
@@ -66,8 +65,8 @@ class Fleet:
         self._standby: set[str] = set()  # addresses of workers whose model takes over later
         self._changed = asyncio.Event()
         self._unresolved = ""
-        self.refused = Counter(deadline=0, queue_seconds=0)
-        """Requests and jobs so far that no worker could answer in time, by the limit that they would exceed."""
+        self._choice = WorkerChoice()
+        self.refused = self._choice.refused
 
     @property
     def workers(self) -> dict[str, int]:
@@ -159,31 +158,18 @@ class Fleet:
         candidates = self._candidates(model, job, refusing)
         if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
-        tokens = job.tokens.total
-        waits = {link: link.wait(tokens, job.priority, job.key) for link in candidates}
-        estimates = {
-            link: Estimate(wait=wait, takes=link.compute_seconds(tokens), slowdown=link.slowdown(tokens, job.priority))
-            for link, wait in waits.items()
-        }
-        best = min(candidates, key=lambda link: estimates[link].slowed)
-        self._check_deadline(estimates[best], job.remaining, MARGIN)
+        best, waits = self._choice.best(candidates, job)
         queries = split_job.shared_queries(job)
-        if queries is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
+        if queries is None or len(candidates) == 1 or job.tokens.total < 2 * split_job.LEAST_PART_TOKENS:
             return await _run_on(best, job, refusing, parts)
         return await _run_in_parts(job, queries, waits, refusing)
 
     def check_terms(self, terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""
         serving = [link for link in self._links.values() if link.serving is not None]
-        if any(link.serving.texts.query_table for link in serving if link.serving is not None):
-            return  # queries that are looked up here wait for no worker, and nobody knows yet what this request is
-        # A request of one token has the shortest wait; the margin leaves room for the wait of what it turns out to be:
-        # test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read (test_fleet.py).
-        waits = {link: link.wait(1, terms.priority, terms.key) for link in serving}
-        if waits:
-            best = min(waits, key=waits.__getitem__)
-            self._check_deadline(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
-            self._check_queue(best, waits[best], terms)
+        if not any(link.serving.texts.query_table for link in serving if link.serving is not None):
+            self._choice.check_terms(serving, terms)
+        # Queries that are looked up here wait for no worker, and nobody knows yet what this request is.
 
     async def supervise(self) -> None:
         """Keeps links to the workers at all addresses of all targets. Never returns."""
@@ -259,25 +245,6 @@ class Fleet:
         return WorkerLink(
             address, host, self._transport, self._message_threads, on_change=self._changed.set, pins=self._pins
         )
-
-    def _check_deadline(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
-        """Raises Overloaded as `Estimate.check` does, and counts it."""
-        try:
-            estimate.check(remaining, margin)
-        except Overloaded:
-            self.refused["deadline"] += 1
-            raise
-
-    def _check_queue(self, link: WorkerLink, wait: float, terms: RequestTerms) -> None:
-        """Raises Overloaded for a request that would stand in a worker's queue for too long, whatever its deadline.
-
-        This holds requests to the worker's limit itself; the worker refuses jobs only above LENIENCE times the limit.
-        `wait`: that of the request, which is never shorter than its time in the queue.
-        """
-        longest = link.model.queue_seconds if link.model is not None else inf
-        if wait > longest and (queue := link.queue_seconds(1, terms.priority, terms.key)) > longest:
-            self.refused["queue_seconds"] += 1
-            raise Overloaded(queue_refusal(queue, longest), retry_after=retry_after(queue - longest))
 
     def _why(self) -> str:
         reasons = dict.fromkeys(link.why for link in self._links.values()) or {self._unresolved: None}
