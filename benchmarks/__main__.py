@@ -27,6 +27,7 @@ ROUNDS = {
     "bulk": (3, 1),
     "overload": (1, 1),
     "long_work": (1, 1),
+    "late_chunking": (3, 1),
     "tenants": (3, 1),
     "rankings": (1, 1),
     "beside": (2, 1),

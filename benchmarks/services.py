@@ -69,12 +69,17 @@ def pair(checkout: Path, threads: int, model: str = MINILM) -> Iterator[Server]:
             process.communicate()  # it still writes while it drains
 
 
-def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
-    """Runs the load generator in a process of its own and gives its figures. Exits where it fails."""
+def load_command(server: Server, workload: str, **options: object) -> list[str]:
+    """Makes the command line of the load generator."""
     load = {"target": server.address, "workload": workload} | options
     flags = [part for name, value in load.items() for part in (f"--{name}", str(value))]
     watched = [part for name, pid in server.pids.items() for part in ("--watch", f"{name}={pid}")]
-    command = [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
+    return [sys.executable, "-m", "benchmarks", "load", "--json", *flags, *watched]
+
+
+def generated(server: Server, workload: str, **options: object) -> dict[str, float]:
+    """Runs the load generator in a process of its own and gives its figures. Exits where it fails."""
+    command = load_command(server, workload, **options)
     done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{command!r}: ended with {done.returncode}")

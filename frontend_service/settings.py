@@ -65,6 +65,8 @@ Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], *LIST
 Fingerprints = Annotated[tuple[Annotated[str, AfterValidator(_fingerprint)], ...], *LISTED]
 Count = Annotated[int, Field(ge=1)]
 _DEFAULTS, _BOUNDS = Limits(), Bounds()
+LARGE_BYTES_A_SECOND = 32 * 1024 * 1024
+"""Bytes a second that a caller's large requests are read at while others ask: a quarter of a core, or so."""
 
 
 class _FormerVariables(PydanticBaseSettingsSource):
@@ -194,6 +196,7 @@ class FrontendSettings(ServiceSettings):
         "bytes, one text at a time, and for half of its time nothing else runs in the frontend: about 40 MiB and 0.1 s "
         "for 2,048 rows, 160 MiB and 0.5 s for 4,096, 650 MiB and 3 s for 8,192.",
     )
+    max_spans: Count = Field(_DEFAULTS.spans, description="Most spans of all texts of one Embed.")
 
     @classmethod
     def settings_customise_sources(
@@ -230,6 +233,7 @@ class FrontendSettings(ServiceSettings):
             size=self.max_bytes_at_once,
             slow_reads=self.max_slow_reads,
             streams=self.max_streams,
+            pace=LARGE_BYTES_A_SECOND,
         )
 
     @property
@@ -245,6 +249,7 @@ class FrontendSettings(ServiceSettings):
             similarities=self.max_similarities,
             vector_elements=self.max_vector_elements,
             pooled_tokens=self.max_pooled_tokens,
+            spans=self.max_spans,
             auto_truncate=self.auto_truncate,
         )
 

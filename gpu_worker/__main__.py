@@ -21,7 +21,7 @@ from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import ObserveStep
+from gpu_worker.loop.callbacks import ObserveStep
 from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warm_up import check_model

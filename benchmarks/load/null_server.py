@@ -1,6 +1,7 @@
 """A grpc.aio server that answers Embed at once: what gRPC costs a server where nothing is computed.
 
-`python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends.
+`python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends. With
+`--refuse` it refuses every call unread, but the first of each connection: the least that a refusal takes.
 """
 
 import asyncio
@@ -19,15 +20,15 @@ from shared.server.rpc import server_options
 
 
 @contextmanager
-def null_server() -> Iterator[tuple[str, int]]:
+def null_server(*, refuse: bool = False) -> Iterator[tuple[str, int]]:
     """Runs the server; yields its address and process id."""
-    command = [sys.executable, "-m", "benchmarks.load.null_server"]
+    command = [sys.executable, "-m", "benchmarks.load.null_server", *(["--refuse"] if refuse else [])]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip(), process.pid
 
 
-async def serve() -> None:
+async def serve(*, refuse: bool) -> None:
     """Serves until standard input ends."""
     dense = vectors_pb2.DenseVectors(data=bytes(4 * 384), count=1, dimensions=384)
     reply = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
@@ -35,8 +36,17 @@ async def serve() -> None:
     async def answer(request: bytes, context: object) -> bytes:
         return reply
 
+    met: set[str] = set()
+
+    async def turn_away(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        if context.peer() in met:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much")
+        met.add(context.peer())  # a load generator makes a first call, which must be answered
+        return reply
+
     service, _, name = EMBED.strip("/").partition("/")
-    handlers: Any = {name: grpc.unary_unary_rpc_method_handler(answer)}
+    refusing: Any = grpc.stream_unary_rpc_method_handler(turn_away)  # as a stream: it is not read
+    handlers: Any = {name: refusing if refuse else grpc.unary_unary_rpc_method_handler(answer)}
     server = grpc.aio.server(options=server_options(connection_age=False))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -47,4 +57,4 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(serve(refuse="--refuse" in sys.argv))

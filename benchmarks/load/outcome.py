@@ -29,6 +29,16 @@ def counted(calls: Sequence[Call], start: float, stop: float, *, is_open: bool) 
     return inside, max((call.ended for call in inside), default=stop) - before
 
 
+def under_way(calls: Sequence[Call], start: float, stop: float) -> tuple[list[Call], float]:
+    """Selects the calls that were under way in the window, and gives the seconds from the first to the last of them.
+
+    For latencies: `counted` would leave out the slowest calls, which begin before a window or end behind it.
+    """
+    inside = [call for call in calls if call.due < stop and call.ended >= start]
+    first, last = min((call.due for call in inside), default=start), max((call.ended for call in inside), default=stop)
+    return inside, last - first
+
+
 def figures(calls: Sequence[Call], seconds: float, tokens: Sequence[int], deadline: float = 0.0) -> dict[str, float]:
     """Computes rates and latencies.
 

@@ -1,8 +1,9 @@
 """Targets of a load: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are made beforehand."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import grpc
@@ -100,15 +101,22 @@ class HttpTarget:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, url: str, bodies: Sequence[bytes], *, deadline: float, reconnecting: bool = False
+        cls,
+        url: str,
+        bodies: Sequence[bytes],
+        *,
+        deadline: float,
+        reconnecting: bool = False,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> AsyncIterator[Self]:
-        """Opens a session; calls end after `deadline` seconds. `reconnecting`: every call has its own connection."""
+        """Opens a session; calls end after `deadline` seconds. `reconnecting`: every call has its own connection.
+        `headers`: of every call, beside the usual ones."""
         import aiohttp  # may not be installed
 
         timeout = aiohttp.ClientTimeout(total=deadline)
         connector = aiohttp.TCPConnector(limit=0, force_close=reconnecting)
-        headers = {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+        every = {"Content-Type": "application/json", **headers}
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=every) as session:
             yield cls(session, url, bodies, aiohttp.ClientError)
 
     async def check(self) -> None:

@@ -27,6 +27,8 @@ WARM_UP = 0.1
 """Seconds of load before the window, as a share of the window's."""
 LONGEST = 600.0
 """Seconds after which an answer is given up."""
+PRIORITY = "selvage-priority"
+"""The header with a call's priority."""
 OFFSET = 1
 """Seed of the texts of the measured stream; the one beside has the next."""
 
@@ -41,17 +43,22 @@ class Window:
     stop: float
 
 
-async def drive(row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int]) -> dict[str, float]:
-    """Runs a case and gives its figures. `watch`: process ids of the server, by name. Raises LoadFailed."""
+async def drive(
+    row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int], priority: str = ""
+) -> dict[str, float]:
+    """Runs a case and gives its figures. `watch`: process ids of the server, by name. `priority`: that of the measured
+    stream's calls; empty for the default. Raises LoadFailed."""
     async with AsyncExitStack() as cleanup:
         targets = [
-            await cleanup.enter_async_context(_target(row, stream, url, OFFSET + number))
+            await cleanup.enter_async_context(_target(row, stream, url, OFFSET + number, "" if number else priority))
             for number, stream in enumerate(case.streams)
         ]
         for target in targets:
             await target.check()
         window = await _run(case, targets, seconds, {CLIENTS: os.getpid(), **watch})
-    return figures(case, window) | {f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in watch.items()}
+    return figures(case, window, latency=row.latency) | {
+        f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in watch.items()
+    }
 
 
 async def _run(case: Case, targets: Sequence[HttpTarget], seconds: float, pids: Mapping[str, int]) -> Window:
@@ -78,14 +85,18 @@ def _turns(stream: Stream) -> Any:
     return islice((number % size for number in count()), stream.requests or None)
 
 
-def figures(case: Case, window: Window) -> dict[str, float]:
+def figures(case: Case, window: Window, *, latency: bool = False) -> dict[str, float]:
     """Computes the figures of a window: of the measured stream, of the one beside it, CPU of each process.
 
-    Raises LoadFailed where nothing of the measured stream was answered in the window.
+    `latency`: of the measured stream all calls count that were under way in the window. Raises LoadFailed where nothing
+    of the measured stream counts.
     """
     parts: list[dict[str, float]] = []
     for stream, calls in zip(case.streams, window.calls, strict=True):
-        inside, seconds = outcome.counted(calls, window.start, window.stop, is_open=False)
+        if latency and not parts:
+            inside, seconds = outcome.under_way(calls, window.start, window.stop)
+        else:
+            inside, seconds = outcome.counted(calls, window.start, window.stop, is_open=False)
         if not parts and not any(call.status == outcome.OK for call in inside):
             statuses = sorted({call.status for call in calls})
             raise outcome.LoadFailed(f"{stream.workload.says}: no answer in the window ({', '.join(statuses)})")
@@ -98,11 +109,12 @@ def figures(case: Case, window: Window) -> dict[str, float]:
     return measured | {f"{name}: CPU ms/request": spent.whole / good * 1e3 for name, spent in window.spent.items()}
 
 
-def _target(row: Row, stream: Stream, url: str, seed: int) -> Any:
+def _target(row: Row, stream: Stream, url: str, seed: int, priority: str) -> Any:
     """Opens the target of a stream: the bodies of its requests, and a session with as many connections as clients."""
     kind = stream.workload.kind
     bodies = [body(kind, model_name(row.model), texts) for texts in texts_of(stream.workload, seed)]
-    return HttpTarget.opened(f"{url}{PATHS[kind]}", bodies, deadline=LONGEST, reconnecting=row.reconnecting)
+    url, headers = f"{url}{PATHS[kind]}", {PRIORITY: priority} if priority else {}
+    return HttpTarget.opened(url, bodies, deadline=LONGEST, reconnecting=row.reconnecting, headers=headers)
 
 
 def main(arguments: str) -> int:
@@ -111,7 +123,7 @@ def main(arguments: str) -> int:
     row = rows(wanted["scale"])[wanted["row"]]
     case = row.case(wanted["case"])
     try:
-        measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"]))
+        measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"], wanted["priority"]))
     except outcome.LoadFailed as error:
         print(f"{row.name}, {case.name}: {error}", file=sys.stderr)
         return 1

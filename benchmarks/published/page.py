@@ -6,10 +6,12 @@ from typing import Any
 
 from benchmarks.published.rows import LEAST_COSINE, VLLM, Row, rows
 from benchmarks.result import number, read, shown, table, tables
+from benchmarks.rounds import SHARE
 
 NO_RESULT = "No result yet."
 RATE, SLOWEST = "requests/s", "p99 ms"
-HEADS = ("", "Selvage", "vLLM, its best setting", "times", "p50 ms", "p99 ms", "cosine to the model, least")
+PAIRS = ("p50 ms", "p99 ms", SHARE)
+HEADS = ("", "Selvage", "vLLM, its best setting", "times", *PAIRS, "cosine to the model, least")
 
 
 def summary() -> str:
@@ -25,11 +27,16 @@ def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
         best = best_of(case, figure)
         if best is None:
             continue
-        pairs = {name: " / ".join(number(sides[side][name]["median"]) for side in (ours, best)) for name in HEADS[4:6]}
+        pairs = [_pair(sides[ours], sides[best], name) for name in PAIRS]
         rates = [f"{number(sides[side][figure]['median'])} {figure}" for side in (ours, best)]
         cosines = " / ".join(f"{_least(result, side):.5f}" for side in (ours, best))
         times = shown(case["ours_over"][best][figure])
-        yield [f"{row.name}, {case['case']}", rates[0], f"{rates[1]} ({best})", times, *pairs.values(), cosines]
+        yield [f"{row.name}, {case['case']}", rates[0], f"{rates[1]} ({best})", times, *pairs, cosines]
+
+
+def _pair(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
+    """The medians of a figure: ours, then theirs; nothing where one lacks it."""
+    return " / ".join(number(of[name]["median"]) for of in (ours, theirs)) if name in ours and name in theirs else ""
 
 
 def best_of(case: Mapping[str, Any], figure: str) -> str | None:

@@ -25,6 +25,8 @@ OUR_CHUNKS = {
     "whole texts": ("--chunk-tokens=0",),
     SHORT_STEPS: ("--step-tokens=512", "--chunk-tokens=128", "--step-milliseconds=0"),
 }
+INTERACTIVE = "interactive"
+"""The priority of short calls that must not wait for long texts, and the name of settings with it. Only we have one."""
 ANY_WAIT = "--queue-seconds=0"
 """Nothing is refused for its wait, as vLLM refuses nothing: 4 clients of 8,192 tokens are a minute's work here."""
 TINY_LAYERS = 2
@@ -64,7 +66,8 @@ class Row:
     """A row of a published table.
 
     `published`: its source and figures. `max_tokens`: the longest text that both servers take. `ours`, `vllm`: flags by
-    the name of a setting; every setting is a side of its own. `reconnecting`: a connection a request, as the published
+    the name of a setting; every setting is a side of its own. `priorities`: that of the measured stream's calls, by the
+    name of a setting of ours; the default for the others. `reconnecting`: a connection a request, as the published
     client makes. `seconds`: of each case. `layers`: layers of a random model; 0 for those of its shape.
     `projected`: numbers of a token row of a ColBERT model, which has a projection; 0 for other models.
     `latency`: the row is about the slowest answers, not about a rate.
@@ -79,6 +82,7 @@ class Row:
     cases: tuple[Case, ...]
     ours: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
     vllm: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
+    priorities: Mapping[str, str] = field(default_factory=dict)
     reconnecting: bool = False
     seconds: float = 20.0
     layers: int = 0
@@ -202,6 +206,8 @@ def _beside(scale: Scale) -> Row:
         )
         for clients, tokens in ((2, length), (4, 2 * length))
     }
+    interactive = {"": INTERACTIVE, SHORT_STEPS: f"{SHORT_STEPS}, {INTERACTIVE}"}
+    settings = OUR_CHUNKS | {name: OUR_CHUNKS[other] for other, name in interactive.items()}
     return Row(
         name="short-beside-long",
         says=f"a text of 16 tokens at a time, alone and {' and '.join(loads)}, whose texts are distinct",
@@ -213,8 +219,9 @@ def _beside(scale: Scale) -> Row:
             Case(name="alone", stream=short),
             *(Case(name=name, stream=short, beside=long) for name, long in loads.items()),
         ),
-        ours={name: (*flags, ANY_WAIT) for name, flags in OUR_CHUNKS.items()},
+        ours={name: (*flags, ANY_WAIT) for name, flags in settings.items()},
         vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
+        priorities=dict.fromkeys(settings.keys() - OUR_CHUNKS.keys(), INTERACTIVE),
         seconds=60.0,
         latency=True,
     )

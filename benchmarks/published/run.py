@@ -3,8 +3,9 @@
 A row names a model, its requests and its clients (`--row`; all by default). Both servers read the same files. They
 start in turns, alone on the cores, with the clients in a process of their own on the same cores; vLLM with each setting
 that may be its best: one core left to itself or none, in chunks or not. The answers of all sides are compared with the
-model's own code before anything is timed. Results are kept a file a row, in benchmarks/results/published.
-`--scale tiny` cuts models to two layers: it shows that a row works.
+model's own code before anything is timed. Before each round products alone are timed, which bound both servers: tokens
+a second if nothing but the model's linear layers took time. Results are kept a file a row, in
+benchmarks/results/published. `--scale tiny` cuts models to two layers: it shows that a row works.
 
   token-embeddings   16 prompts of token rows a request, 4 clients, a connection a request (PR 39533)
   dense              Qwen3-0.6B, 20 texts of 2,048 tokens +- 50 % at once (PR 35127)
@@ -12,7 +13,7 @@ model's own code before anything is timed. Results are kept a file a row, in ben
   short-texts        texts of 32 tokens (PR 39113)
   clients            MiniLM, 250 tokens, 1 to 64 clients (PR 39763)
   late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
-  short-beside-long  one short text at a time, alone and beside long ones
+  short-beside-long  one short text at a time, alone and beside long ones; ours also as interactive calls
 """
 
 import argparse
@@ -22,11 +23,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import result
+import torch
+
+from benchmarks import products, result, roofline
 from benchmarks.machine import ROOT, describe, versions
 from benchmarks.peers.process import modules_of
 from benchmarks.published import servers
@@ -34,7 +37,7 @@ from benchmarks.published.comparison import answers, compared, reference
 from benchmarks.published.models import folder_of
 from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
-from benchmarks.rounds import Measurements, case
+from benchmarks.rounds import ALONE, Figures, Measurements, case, shares
 
 NORMAL = "small"
 """The scale whose results are rendered; those of others have its name in theirs."""
@@ -42,6 +45,8 @@ QUICK = ("token-embeddings", "dense", "clients")
 """Rows of `--quick`."""
 QUICK_SECONDS, PAUSE = 5.0, 1.0
 """Seconds of a case in `--quick`; seconds in which a server that is ready comes to rest."""
+RATE, LAUNCHES = "tokens/s", 3
+"""The figure that products alone bound, and how many of their product are timed together."""
 COMPARED = ("requests/s", "mean ms", "p50 ms", "p95 ms", "p99 ms")
 PACKAGES = ("vllm", "torch", "transformers")
 
@@ -66,7 +71,9 @@ def measured(row: Row, options: RunOptions) -> dict[str, Any]:
     cold, agreements = _compared(row, sides)
     seconds = options.seconds or row.seconds
     figures: Measurements = {of.name: {side: [] for side in sides} for of in row.cases}
+    limits: list[Figures] = []
     for number in range(options.rounds):
+        limits.append({RATE: limit(row, len(options.cores))})
         print(f"{row.name}: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
         for side in list(sides)[:: -1 if number % 2 else 1]:
             for name, case_figures in turn(row, side, sides[side], seconds, options.scale).items():
@@ -80,8 +87,22 @@ def measured(row: Row, options: RunOptions) -> dict[str, Any]:
         "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
         "agreement": agreements,
         "cold start, s": cold,
-        "cases": [case(name, of_sides, ours, COMPARED) for name, of_sides in figures.items()],
+        "cases": [case(name, bounded(of_sides, limits), ours, COMPARED) for name, of_sides in figures.items()],
     }
+
+
+def bounded(sides: Mapping[str, Sequence[Figures]], limits: Sequence[Figures]) -> Mapping[str, Sequence[Figures]]:
+    """Adds products alone as a side, and each side's share of them; not where no tokens are counted."""
+    return shares({**sides, ALONE: limits}, RATE) if all(RATE in rounds[0] for rounds in sides.values()) else sides
+
+
+def limit(row: Row, threads: int) -> float:
+    """Measures how many tokens a second there would be if nothing but the products of linear layers took time."""
+    torch.set_num_threads(threads)
+    shape, run = roofline.shape(row.model), products.product(getattr(torch, row.dtype))
+    flops = run() / products.seconds(run, torch.device("cpu"), LAUNCHES)
+    layers, projected = row.layers or shape.layers, row.projected or shape.projected
+    return flops / (2 * replace(shape, layers=layers, projected=projected).weights)
 
 
 def _settings(row: Row, options: RunOptions, seconds: float) -> dict[str, Any]:
@@ -119,17 +140,20 @@ def turn(row: Row, side: str, launch: Launch, seconds: float, scale: str) -> dic
     with started(f"{row.name}, {side}", launch) as server:
         time.sleep(PAUSE)
         for of in row.cases:
-            figures = clients(row, of, server, seconds, scale)
+            figures = clients(row, of, server, seconds, scale, launch.priority)
             by_case[of.name] = figures | {"start to ready, s": server.seconds} | _memory(server, figures)
             line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:6])
             print(f"  {of.name}, {side}: {line}", file=sys.stderr, flush=True)
     return by_case
 
 
-def clients(row: Row, of: Case, server: ReadyServer, seconds: float, scale: str) -> dict[str, float]:
+def clients(
+    row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str = ""
+) -> dict[str, float]:
     """Runs the clients of a case in a process of their own and gives their figures. Exits where it fails."""
     wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
-    command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted | {"watch": server.pids})]
+    wanted |= {"priority": priority, "watch": server.pids}
+    command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{row.name}, {of.name}: the clients ended with {done.returncode}")

@@ -39,11 +39,13 @@ words of lines that say nothing."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a server starts: its programs by name, the environment on top of ours, and its URL."""
+    """How a server starts: its programs by name, the environment on top of ours, and its URL. `priority`: that of the
+    measured calls; empty for the default."""
 
     programs: Mapping[str, Sequence[str | Path]]
     environment: Mapping[str, str] = field(default_factory=dict)
     url: str
+    priority: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +68,18 @@ def launches(row: Row, cores: Sequence[int]) -> dict[str, Launch]:
         "": {},
         "all cores": {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": bound},
     }
-    sides = {_side(OURS, setting): ours(row, flags, len(cores)) for setting, flags in row.ours.items()}
+    sides = {
+        _side(OURS, setting): ours(row, flags, len(cores), row.priorities.get(setting, ""))
+        for setting, flags in row.ours.items()
+    }
     for place, environment in places.items():
         for setting, flags in row.vllm.items():
             sides[_side(VLLM, place, setting)] = vllm(row, flags, environment)
     return sides
 
 
-def ours(row: Row, flags: Sequence[str], threads: int) -> Launch:
-    """Launches a worker and a frontend that serves HTTP."""
+def ours(row: Row, flags: Sequence[str], threads: int, priority: str = "") -> Launch:
+    """Launches a worker and a frontend that serves HTTP. `priority`: see `Launch`."""
     worker, front, web = (f"127.0.0.1:{free_port()}" for _ in range(3))
     model = ("--model", str(folder_of(row)), "--served-name", model_name(row.model))
     numbers = ("--dtype", row.dtype, "--max-tokens", str(row.max_tokens), "--threads", str(threads))
@@ -89,6 +94,7 @@ def ours(row: Row, flags: Sequence[str], threads: int) -> Launch:
         },
         environment=modules_of(ROOT),
         url=f"http://{web}",
+        priority=priority,
     )
 
 

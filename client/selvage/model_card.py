@@ -87,3 +87,4 @@ class ModelCard:
     whole_texts: str
     limited_by: str
     query_route: QueryRoute | None
+    pools_spans: bool

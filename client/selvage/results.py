@@ -13,10 +13,10 @@ Array = npt.NDArray[Any]
 class Embeddings:
     """Several outputs of the same texts, with the numbers of tokens. Outputs that were not requested are None.
 
-    - `token_counts`: [texts] int32, the tokens that were computed for each text.
+    - `token_counts`: [texts] int32, the tokens that were computed for each text, or that belong to each chunk.
     - `truncated`: [texts] bool, whether the text was cut.
-    - `dense`: [texts, dimensions].
-    - `dense_scales`: [texts] float32, for int8 only: a value is its number x the scale of its row.
+    - `dense`: [texts, dimensions]; with `spans` [spans of all texts, dimensions].
+    - `dense_scales`: [texts] or [spans] float32, for int8 only: a value is its number x the scale of its row.
     - `sparse`: a dict for each text, or one matrix, as requested.
     - `multi_vector`: an array [rows, dimensions] for each text.
     - `multi_vector_scales`: an array [rows] float32 for each text, for int8 only.

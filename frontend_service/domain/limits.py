@@ -25,7 +25,7 @@ class Limits:
     `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of a request and of a reply. `request_tokens`:
     of all texts. `request_rows` and `vector_elements` (rows x dimensions): of either side of a MaxSim; the latter also
     of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two rows in a MaxSim.
-    `pooled_tokens`: of a text whose rows are pooled.
+    `pooled_tokens`: of a text whose rows are pooled. `spans`: of all texts of an Embed.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
 
@@ -42,6 +42,7 @@ class Limits:
     similarities: int = 2_000_000_000
     vector_elements: int = 67_108_864
     pooled_tokens: int = 2048
+    spans: int = 65_536
     auto_truncate: bool = False
 
     def with_default(self, cut: Truncation) -> Truncation:
@@ -63,8 +64,8 @@ class Limits:
                 f"{prompt_field} has {common} bytes, a text has at most {self.text_bytes}", field=prompt_field
             )
         for index, text in enumerate(texts):
-            if len(text) * 4 + common > self.text_bytes and len(text.encode()) + common > self.text_bytes:
-                field, size = entry.format(index), len(text.encode()) + common
+            if len(text) * 4 + common > self.text_bytes and (size := utf8_bytes(text) + common) > self.text_bytes:
+                field = entry.format(index)
                 raise LimitExceeded(f"{field} has {size} bytes, the limit is {self.text_bytes}", field=field)
         letters = sum(map(len, texts)) + len(prompt) * len(texts)
         if letters > self.message_bytes:
@@ -142,3 +143,8 @@ class Limits:
             raise ResultTooLarge(
                 f"the reply would have {payload} bytes, a message has at most {self.message_bytes}; {remedy}"
             )
+
+
+def utf8_bytes(text: str) -> int:
+    """Bytes of a text in UTF-8. Only a text with other letters than ASCII is encoded for it."""
+    return len(text) if text.isascii() else len(text.encode())

@@ -1,5 +1,6 @@
 """Requests: frozen, and valid as far as no model needs to be known. Knows no API."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shared.errors import InvalidInput
@@ -82,6 +83,44 @@ class TokenPooling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpanPooling:
+    """A choice to pool spans of texts, each into a vector of its own.
+
+    `spans`: of each text, its spans from one character to the one before another; None: the texts are the chunks of one
+    document (late chunking). `window_overlap`: how many tokens the windows of a document over the limit share; None: it
+    is refused.
+    """
+
+    spans: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    window_overlap: int | None = None
+
+    @property
+    def field(self) -> str:
+        """The field of a request that asks for this."""
+        return "late_chunking" if self.spans is None else "spans"
+
+    def __post_init__(self) -> None:
+        if self.window_overlap is not None and self.window_overlap < 0:
+            raise InvalidInput(f"window_overlap is {self.window_overlap}, must be at least 0", field="window_overlap")
+
+    def check(self, texts: Sequence[str]) -> None:
+        """Raises InvalidInput where spans are not those of the texts."""
+        if self.spans is None:
+            return
+        if len(self.spans) != len(texts):
+            counts = f"{len(self.spans)} and {len(texts)}"
+            raise InvalidInput(f"spans must be empty or as many as texts: {counts}", field="spans")
+        for index, (text, spans) in enumerate(zip(texts, self.spans, strict=True)):
+            field, length = f"spans[{index}]", len(text)
+            if not spans:
+                raise InvalidInput(f"{field} has no spans; leave the text out", field=field)
+            for number, (start, end) in enumerate(spans):
+                if not 0 <= start < end <= length:
+                    why = "has no characters" if start >= end else f"is not within the {length} characters of its text"
+                    raise InvalidInput(f"{field}: span {number}, from {start} to {end}, {why}", field=field)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
     """Texts or token ids to embed; exactly one of the two is set."""
 
@@ -97,6 +136,13 @@ class EmbedRequest:
     return_token_ids: bool = False
     sparse_top_k: int | None = None
     pooling: TokenPooling | None = None
+    span_pooling: SpanPooling | None = None
+
+    @property
+    def dense_rows(self) -> int:
+        """How many dense vectors the reply has: one a text, or one a span."""
+        spans = self.span_pooling.spans if self.span_pooling else None
+        return sum(map(len, spans)) if spans else len(self.texts) or len(self.tokenized)
 
     def __post_init__(self) -> None:
         if self.texts and self.tokenized:
@@ -113,6 +159,23 @@ class EmbedRequest:
             raise InvalidInput("return_token_ids and pool_factor are both given: a mean has no id", field="pool_factor")
         if self.pooling and self.prompt.input_type is InputType.QUERY:
             raise InvalidInput("pool_factor is for documents, input_type is QUERY", field="pool_factor")
+        if self.span_pooling:
+            self._check_spans(self.span_pooling)
+
+    def _check_spans(self, pooling: SpanPooling) -> None:
+        """Raises InvalidInput for spans that are not those of the texts, and for what has no meaning beside them."""
+        field = pooling.field
+        if self.tokenized:
+            raise InvalidInput(f"{field} needs texts: token ids have no characters", field=field)
+        if self.cut.truncate:
+            raise InvalidInput(
+                f"{field} and truncate are both given: a part that is cut off would have no vector; window_overlap "
+                "reads a long document in windows",
+                field=field,
+            )
+        if self.prompt.input_type is InputType.QUERY:
+            raise InvalidInput(f"{field} is for documents, input_type is QUERY", field=field)
+        pooling.check(self.texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

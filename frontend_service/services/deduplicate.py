@@ -14,6 +14,7 @@ import numpy.typing as npt
 from frontend_service.domain.results import SPARSE_PAIR_BYTES
 from frontend_service.tokenizing.batch import TokenizedBatch
 from shared.jobs import JobResult, MaxSim, PackedBytes, Rows, Score, SparseRows, Work
+from shared.ragged import TokenRanges
 from shared.vectors import Layout, MultiVectors
 
 Places = npt.NDArray[np.int64]
@@ -59,9 +60,23 @@ def without_repeats(work: Work, tokenized: TokenizedBatch) -> tuple[Work, Tokeni
     if isinstance(work, MaxSim):
         return _max_sim(work, tokenized)
     distinct = Distinct.among(_sequence_keys(tokenized))
+    if tokenized.ranges is not None:
+        return work, *_spans(tokenized, tokenized.ranges, distinct)
     if distinct.has_no_repeats:
         return work, tokenized, None
     return work, tokenized.select(distinct.first), partial(_repeat_sequences, distinct)
+
+
+def _spans(tokenized: TokenizedBatch, ranges: TokenRanges, distinct: Distinct) -> tuple[TokenizedBatch, Repeat | None]:
+    """The distinct sequences, and the function that gives each span of the request the row of its range."""
+    if distinct.has_no_repeats and not tokenized.range_of_span:
+        return tokenized, None
+    counts = np.array(ranges.counts, dtype=np.int64)[distinct.first]
+    rows = _ragged_rows(counts, distinct.inverse)
+    if tokenized.range_of_span:
+        rows = rows[np.array(tokenized.range_of_span)]
+    batch = tokenized if distinct.has_no_repeats else tokenized.select(distinct.first)
+    return batch, partial(_repeat_spans, int(counts.sum()), rows)
 
 
 def _score(work: Score, tokenized: TokenizedBatch) -> tuple[Work, TokenizedBatch, Repeat | None]:
@@ -124,7 +139,8 @@ def _sequence_keys(tokenized: TokenizedBatch) -> list[Hashable]:
     tokens, zeros = tokenized.tokens, (0,) * len(tokenized.tokens)
     texts = (tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(tokens.offsets))
     options = (tokenized.prompt_lengths, tokenized.second_segments or zeros, tokenized.unattended_tails or zeros)
-    return list(zip(texts, *options, strict=True))
+    ranges = zeros if tokenized.ranges is None else tokenized.ranges.of_each()
+    return list(zip(texts, *options, ranges, strict=True))
 
 
 def _vector_keys(vectors: MultiVectors) -> list[Hashable]:
@@ -153,6 +169,11 @@ def _repeat_sequences(distinct: Distinct, result: JobResult, check: Check) -> Jo
         token_ids=_take(result.token_ids, total, rows),
         scores=_take(result.scores, total, rows),
     )
+
+
+def _repeat_spans(total: int, rows: Places, result: JobResult, _: Check) -> JobResult:
+    """Puts the dense rows of `total` ranges into the order of the request's spans."""
+    return replace(result, dense=None if result.dense is None else _take_rows(result.dense, total, rows))
 
 
 def _repeat_scores(table: _ScoreTable, widths: Sequence[int], result: JobResult, _: Check) -> JobResult:

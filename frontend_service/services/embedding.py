@@ -1,20 +1,23 @@
 """Embed: vectors of texts, with token rows pooled where the request asks for that. Knows no API."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS
-from frontend_service.domain.requests import EmbedRequest, TokenPooling
+from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
 from frontend_service.postprocess import packing, token_pooling
 from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import prepare_texts
+from frontend_service.tokenizing.documents import Document
 from frontend_service.tokenizing.query_table import QueryTable
+from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.row_parts import RowPart, RowParts
 from shared.card import ModelCard
 from shared.jobs import Encode, JobResult, Rows
@@ -79,6 +82,8 @@ class EmbeddingService:
     def _prepare(self, request: EmbedRequest) -> PreparedRequest:
         limits, model = self._limits, self._pipeline.workers.model(request.model)
         encode = job_options.resolve_encode(request, model.card)
+        if request.span_pooling:
+            return self._prepare_spans(request, request.span_pooling, model, encode)
         input_type = request.prompt.input_type
         # `request.texts` is empty where the request brings token ids.
         texts = prepare_texts(
@@ -98,6 +103,31 @@ class EmbeddingService:
             letters=letters,
             check_tokens=partial(self._check_tokens, request, encode, model.card),
             look_up=partial(_look_up, table, encode.sparse_top_k) if (table := model.table_of(input_type)) else None,
+        )
+
+    def _prepare_spans(
+        self, request: EmbedRequest, pooling: SpanPooling, model: ServedModel, encode: Encode
+    ) -> PreparedRequest:
+        """Prepares documents whose spans are pooled: the texts, or one document that the texts are the chunks of."""
+        limits = self._limits
+        limits.check_count(len(request.texts), "texts", limits.texts)
+        limits.check_count(request.dense_rows, "spans", limits.spans)
+        documents = documents_of(request.texts, pooling)
+        texts = prepare_texts(
+            model,
+            limits,
+            [document.text for document in documents],
+            "texts" if pooling.spans is None else TEXT,
+            choice=request.prompt,
+            cut=request.cut,
+            input_type=request.prompt.input_type,
+        )
+        return PreparedRequest(
+            model=model,
+            work=encode,
+            slices=texts.tokenize_documents(documents, pooling.window_overlap),
+            letters=texts.letters,
+            check_tokens=partial(self._check_tokens, request, encode, model.card),
         )
 
     def _check_tokens(self, request: EmbedRequest, encode: Encode, card: ModelCard, tokens: RaggedTokens) -> None:
@@ -122,6 +152,17 @@ class EmbeddingService:
             async with self._clustering:
                 pooled.append(await self._pipeline.in_thread(partial(token_pooling.pool, rows, *options)))
         return await self._pipeline.in_thread(partial(_with_pooled_rows, result, pooled, request.data_type))
+
+
+def documents_of(texts: Sequence[str], pooling: SpanPooling) -> list[Document]:
+    """The documents of a request: the texts with their spans, or all texts as one document of which each is a chunk."""
+    if pooling.spans is None:
+        spans = list(pairwise((0, *accumulate(map(len, texts)))))
+        return [Document(text="".join(texts), spans=spans, entry="texts", span_entry=TEXT, chunks=True)]
+    return [
+        Document(text=text, spans=spans, entry=TEXT.format(index), span_entry=f"spans[{index}]")
+        for index, (text, spans) in enumerate(zip(texts, pooling.spans, strict=True))
+    ]
 
 
 def _with_pooled_rows(result: JobResult, documents: list[token_pooling.Floats], data_type: DataType) -> JobResult:

@@ -1,6 +1,6 @@
 """Options of requests, checked against the model's card: the work for a worker, or the error. Knows no API."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,6 +37,8 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
         if is_set and not set(needed) & set(outputs):
             names = " or ".join(output.name for output in needed)
             raise InvalidInput(f"{field} needs the output {names}", field=field)
+    if request.span_pooling:
+        _check_span_pooling(request.span_pooling.field, outputs, card)
     for kind in outputs:
         _check_dimensions(request.dimensions, kind, card)
     encode = Encode(
@@ -52,6 +54,19 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
     if request.pooling:  # rows are clustered at unit length, whatever becomes of the means, and packed afterwards
         return replace(encode, normalize_tokens=True, data_type=DataType.FLOAT32)
     return encode
+
+
+def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard) -> None:
+    """Raises UnsupportedTask where the model, or its worker, pools no spans; InvalidInput for other outputs."""
+    if set(outputs) != {OutputKind.DENSE}:
+        names = ", ".join(output.name for output in outputs)
+        raise InvalidInput(f"{field} needs the output DENSE alone, not {names}", field=field)
+    certain = [mode for mode in card.pooling.split("+") if mode in ("cls", "lasttoken")]
+    if certain:
+        why = f"the model's pooling is {' and '.join(certain)}, which takes one certain token of a whole text"
+        raise UnsupportedTask(f"{field} needs a pooling of any tokens; {why}", field=field)
+    if not card.pools_spans:
+        raise UnsupportedTask(f"{field} needs a worker that pools spans; the model's is an older one", field=field)
 
 
 def _check_dimensions(dimensions: int | None, kind: OutputKind, card: ModelCard) -> None:
@@ -169,7 +184,7 @@ def embed_reply_bytes(request: EmbedRequest, encode: Encode, card: ModelCard, to
     """
     kind, sequences, payload = request.data_type, len(tokens), TEXT_BYTES * len(tokens)
     if OutputKind.DENSE in encode.outputs:
-        payload += sequences * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
+        payload += request.dense_rows * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
     if OutputKind.MULTI_VECTOR in encode.outputs:
         rows, pooling = tokens.total, request.pooling
         if pooling:

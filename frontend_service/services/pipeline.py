@@ -114,7 +114,7 @@ class Pipeline:
         job, repeat = await self._job(prepared.work, tokenized, terms)
         if self._reserve is not None:
             card, tokens = prepared.model.card, tokenized.tokens
-            size = result_bytes(prepared.work, tokens, card)  # repeats included
+            size = result_bytes(prepared.work, tokens, card, tokenized.ranges)  # repeats included
             self._reserve(size if prepared.parts is None else bytes_at_once(size, tokens.total, card.chunk_tokens))
         sent = self.clock()
         if prepared.look_up is not None:
@@ -137,6 +137,7 @@ class Pipeline:
             result=result,
             tokens=tokenized.tokens,
             truncated=tokenized.truncated,
+            token_counts=tokenized.token_counts or tokenized.tokens.lengths,
             tokenize=tokenize,
             transfer=transfer,
             answered=answered,
@@ -153,6 +154,7 @@ class Pipeline:
             prompt_lengths=batch.prompt_lengths if any(batch.prompt_lengths) else (),
             second_segments=batch.second_segments if any(batch.second_segments) else (),
             unattended_tails=batch.unattended_tails if any(batch.unattended_tails) else (),
+            ranges=batch.ranges,
             remaining=terms.deadline.remaining(),
             priority=terms.priority,
             key=terms.key,

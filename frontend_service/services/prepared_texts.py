@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
+from frontend_service.tokenizing.documents import Document
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
 from frontend_service.workers.interface import ServedModel
@@ -31,6 +32,11 @@ class PreparedTexts:
     def tokenize(self) -> TimeSlices[TokenizedBatch]:
         """Tokenises the texts for a job."""
         return self.tokenizer.texts(self.texts, self.prompt, self.cut, self.entry, self.input_type)
+
+    def tokenize_documents(self, documents: Sequence[Document], overlap: int | None) -> TimeSlices[TokenizedBatch]:
+        """Tokenises the texts, which are those of `documents`, with the token ranges of their spans; see
+        `DocumentTokenizer`."""
+        return self.tokenizer.documents.tokenize(documents, self.prompt, self.cut, self.input_type, overlap)
 
     def tokenize_with_offsets(self) -> Iterator[list[TokenizedText]]:
         """Tokenises the texts for a reader: some texts a slice, with the place of each token in its text."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from frontend_service.domain.answer import Answer, FinishedAnswer
+from frontend_service.domain.limits import utf8_bytes
 from frontend_service.domain.ranking_requests import MaxSimRequest, RerankRequest, ScoreRequest
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.domain.results import SCORE_BYTES
@@ -258,5 +259,5 @@ def _tokenize_sides(queries: PreparedTexts, documents: PreparedTexts) -> TimeSli
 
 def _largest_bytes(texts: Sequence[str], count: int) -> int:
     """UTF-8 bytes of the `count` largest texts, with what a message adds to each."""
-    sizes = sorted((len(text.encode()) for text in texts), reverse=True)
+    sizes = sorted(map(utf8_bytes, texts), reverse=True)
     return sum(sizes[:count]) + TEXT_FIELD_BYTES * count

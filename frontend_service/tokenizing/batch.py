@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from shared.jobs import NO_TOKENS
-from shared.ragged import RaggedTokens
+from shared.ragged import RaggedTokens, TokenRanges
 
 T = TypeVar("T")
 
@@ -16,6 +16,8 @@ class TokenizedBatch:
 
     `second_segments`: where the second text of a pair begins in each sequence, 0 where the model has no token types.
     `unattended_tails`: the length of each sequence's tail: expansion tokens at its end that no token attends to.
+    `ranges`: the token ranges of spans; `range_of_span`: the range of each span, in the order of the request; empty: as
+    they come. `token_counts`: see `Answer`; empty: those of the sequences.
     """
 
     tokens: RaggedTokens
@@ -23,24 +25,29 @@ class TokenizedBatch:
     prompt_lengths: tuple[int, ...]
     second_segments: tuple[int, ...] = ()
     unattended_tails: tuple[int, ...] = ()
+    ranges: TokenRanges | None = None
+    range_of_span: tuple[int, ...] = ()
+    token_counts: tuple[int, ...] = ()
 
     def select(self, places: Sequence[int]) -> "TokenizedBatch":
-        """The sequences at these places, in their order."""
+        """The sequences at these places, in their order; of documents without what is told of each text."""
         offsets, ids = self.tokens.offsets, self.tokens.ids
         sequences = [ids[4 * offsets[place] : 4 * offsets[place + 1]] for place in places]
         lengths = _selected(self.tokens.lengths, places)
         return TokenizedBatch(
             tokens=RaggedTokens(ids=b"".join(sequences), lengths=lengths),
-            truncated=_selected(self.truncated, places),
+            truncated=_selected(self.truncated, places) if self.ranges is None else (),
             prompt_lengths=_selected(self.prompt_lengths, places),
             second_segments=_selected(self.second_segments, places),
             unattended_tails=_selected(self.unattended_tails, places),
+            ranges=None if self.ranges is None else self.ranges.select(places),
         )
 
     def __add__(self, other: "TokenizedBatch") -> "TokenizedBatch":
-        """These texts, then the others; not for pairs."""
+        """These texts, then the others; not for pairs and spans."""
         assert not self.second_segments
         assert not other.second_segments
+        assert self.ranges is other.ranges is None
         ids, lengths = self.tokens.ids + other.tokens.ids, self.tokens.lengths + other.tokens.lengths
         return TokenizedBatch(
             tokens=RaggedTokens(ids=ids, lengths=lengths),

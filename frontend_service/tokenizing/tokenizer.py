@@ -12,6 +12,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
+from frontend_service.tokenizing.documents import DocumentTokenizer, SpecialTokens
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
@@ -105,6 +106,10 @@ class ModelTokenizer:
         self._limits = TokenLimits(card, self._added)
         self._untrained = UntrainedTokens(self.tokenizer, card.vocabulary_size)
         self._pairs = PairTokenizer(self._reader, self._framing, card, self._untrained)
+        special = SpecialTokens(leading=self._leading, added=self._added)
+        self.documents = DocumentTokenizer(
+            self._reader, self._framing, special, self._limits, self._untrained, self._left_out
+        )
 
     def prompt(self, choice: PromptChoice) -> str:
         """The text that goes before each text. Raises UnsupportedTask for a name that the model lacks."""
@@ -163,12 +168,11 @@ class ModelTokenizer:
         documents; late-interaction models have a limit for each, and some expand queries. `offsets`: also finds where
         tokens lie in their text, which takes a fifth more time.
         """
-        pooled = not prompt or self._card.include_prompt
         bounds = _TextBounds(
             limit=self._limits.resolve(cut, input_type),
             cut=cut,
             side=cut.side or self._card.truncation_side,
-            prompt=0 if pooled else self._prompt_length(prompt),
+            prompt=self._left_out(prompt),
         )
         # A long text is read only as far as its limit needs, so fewer tokens here would change results. One token more
         # than may stay shows that the text is over the limit. Cut at the left, as many more as the prompt has show how
@@ -287,6 +291,10 @@ class ModelTokenizer:
     def _encode(self, text: str) -> Encoding:
         """A text with its special tokens."""
         return self._framing.post_process(self._reader.read(text).encoding)
+
+    def _left_out(self, prompt: str) -> int:
+        """Tokens at the start of a text with this prompt that pooling leaves out."""
+        return 0 if not prompt or self._card.include_prompt else self._prompt_length(prompt)
 
     def _measure_prompt(self, prompt: str) -> int:
         """Tokens of a prompt by itself without the closing special token, as sentence-transformers counts them."""

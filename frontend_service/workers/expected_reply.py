@@ -137,9 +137,10 @@ def _of_encode(job: Job, work: Encode, card: ModelCard) -> ExpectedReply:
     dense = tokens = NO_ROWS
     row_counts: tuple[Counts, ...] = ()
     if OutputKind.DENSE in work.outputs:
+        rows = sequences if job.ranges is None else len(job.ranges)
         dense = ExpectedRows(dimensions=work.dimensions or card.dimensions, unit=work.normalize)
-        kinds[ChunkKind.DENSE] = KindBytes(sequences * data_type.row_bytes(dense.dimensions))
-        kinds[ChunkKind.DENSE_SCALES] = KindBytes(sequences * data_type.scale_bytes)
+        kinds[ChunkKind.DENSE] = KindBytes(rows * data_type.row_bytes(dense.dimensions))
+        kinds[ChunkKind.DENSE_SCALES] = KindBytes(rows * data_type.scale_bytes)
     if OutputKind.MULTI_VECTOR in work.outputs:
         tokens = ExpectedRows(dimensions=work.dimensions or card.multi_vector_dimensions, unit=work.normalize_tokens)
         row_counts = _row_counts(job, work, card)

@@ -143,19 +143,20 @@ class Fleet:
             try:
                 return await self._run_once(model, job, parts, refusing)
             except GivenBack as error:
-                if not self._candidates(model, refusing):
+                if not self._candidates(model, job, refusing):
                     raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None
             job = job if deadline is None else replace(job, remaining=deadline.remaining())
 
-    def _candidates(self, model: ServedModel, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
-        """The links whose workers serve a model, without those that gave this job back."""
-        return [link for link in self._links.values() if _serves(link, model) and link not in refusing]
+    def _candidates(self, model: ServedModel, job: Job, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
+        """The links whose workers serve a model and know all that the job asks for, without those that gave it back."""
+        links = [link for link in self._links.values() if _serves(link, model) and link not in refusing]
+        return links if job.ranges is None else [link for link in links if link.model and link.model.card.pools_spans]
 
     async def _run_once(
         self, model: ServedModel, job: Job, parts: RowParts | None, refusing: set[WorkerLink]
     ) -> JobResult:
         """Runs a job on one worker, or in parts on several. A worker that gives it back is added to `refusing`."""
-        candidates = self._candidates(model, refusing)
+        candidates = self._candidates(model, job, refusing)
         if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         tokens = job.tokens.total
@@ -214,11 +215,11 @@ class Fleet:
         served: dict[str, ServedModel] = {}
         for address, model in serving.items():
             name, current = model.card.id, self._served.get(model.card.id)
-            stays = current is not None and any(_is_same(other, current) for other in serving.values())
-            if current is None or not stays:
-                served.setdefault(name, model)
+            same = [other for other in serving.values() if current is not None and _is_same(other, current)]
+            if same:  # of several versions of a worker, the card of one that can do more
+                served[name] = max(same, key=lambda other: (other.card.pools_spans, other is current))
             else:
-                served[name] = current
+                served.setdefault(name, model)
             if _is_same(model, served[name]):
                 self._standby.discard(address)
             elif address not in self._standby:

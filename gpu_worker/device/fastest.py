@@ -20,16 +20,19 @@ def wall_clock() -> float:
     return time.perf_counter()
 
 
-def clearly_fastest(runs: Mapping[N, Callable[[], object]], usual: N, rounds: int, clear: float = CLEAR) -> N:
+def clearly_fastest(
+    runs: Mapping[N, Callable[[], object]], usual: N, rounds: int, clear: float = CLEAR, clock: Clock = wall_clock
+) -> N:
     """Name of the fastest run where it is clearly faster than the `usual` one after every trial, else `usual`.
 
     Runs alternate, `rounds` times in a trial, so that other work of the machine slows down all of them alike; the first
     round does not count. Near ties are noise, and all workers of a kind should choose alike: one disturbed moment must
     not change the choice. `clear`: the largest share of the usual run's time at which another is clearly faster.
+    `clock`: on a processor the thread's, since what other processes take from it tells nothing of a run.
     """
-    times = shortest_seconds(runs, 0)
+    times = shortest_seconds(runs, 0, clock)
     for _ in range(TRIALS):
-        _shorten(times, runs, rounds)
+        _shorten(times, runs, rounds, clock)
         fastest = min(times, key=times.__getitem__)
         if times[fastest] >= clear * times[usual]:
             return usual

@@ -90,9 +90,11 @@ class Attachment:
         """Whether every job is answered and every outcome has left."""
         return not (self._unanswered or self._writing) and self._outbox.empty
 
-    async def receive(self, request: pb.AttachRequest) -> None:
-        """Cancels, pauses, resumes and submits the jobs of a message. Waits while too much is unsent. Raises
-        InvalidInput."""
+    async def receive(self, request: pb.AttachRequest, size: int) -> None:
+        """Cancels, pauses, resumes and submits the jobs of a message of `size` bytes. Waits while too much is unsent.
+
+        Raises InvalidInput.
+        """
         if request.HasField("hello"):
             raise InvalidInput("only the first message has a hello", field="hello")
         if max(map(len, (request.cancels, request.pauses, request.resumes))) > MESSAGE_ENTRIES:
@@ -103,7 +105,7 @@ class Attachment:
         if not request.jobs:
             return
         await self._may_receive.wait()
-        jobs = await offload(self._threads, request.ByteSize(), self._checked_jobs, request)
+        jobs = await offload(self._threads, size, self._checked_jobs, request)
         if request.fingerprint != self._fingerprint:
             error = another_model(request.fingerprint, self._fingerprint)
             for identity, _ in jobs:

@@ -4,6 +4,7 @@
 opens it. What a model cannot do is for the engine to say: it needs the model for that, and allocates nothing before.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from shared.codec.jobs import MESSAGE_JOBS, MESSAGE_SEQUENCES
 from shared.codec.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 from shared.errors import InvalidInput, LimitExceeded
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
+from shared.ragged import RANGE_TIMES, TokenRanges
 from shared.request_id import LONGEST
 from shared.vectors import Layout, MultiVectors, OutputKind
 
@@ -91,6 +93,8 @@ class JobCheck:
         for field, text, most in (("key", job.key, KEY_LETTERS), ("request_id", job.request_id, LONGEST)):
             if len(text) > most:
                 raise InvalidInput(f"{field} has {len(text)} letters, the limit is {most}", field=field)
+        if job.ranges is not None:
+            _check_ranges(job.ranges, job.tokens.lengths)
         match job.work:
             case Encode() as work:
                 self._check_vectors(job, work)
@@ -109,7 +113,8 @@ class JobCheck:
         kind, card, sequences = work.data_type, self._card, len(job.tokens)
         if OutputKind.DENSE in work.outputs:
             width = max(0, work.dimensions) or card.dimensions
-            _check_bytes("vectors", sequences * (kind.row_bytes(width) + kind.scale_bytes))
+            rows = sequences if job.ranges is None else len(job.ranges)
+            _check_bytes("vectors", rows * (kind.row_bytes(width) + kind.scale_bytes))
         if OutputKind.MULTI_VECTOR in work.outputs and not (work.in_parts and sequences == 1):
             width = max(0, work.dimensions) or card.multi_vector_dimensions
             # Rows that a frontend pools are more than a message holds.
@@ -140,6 +145,18 @@ class JobCheck:
         if elements > most:
             why = f"{field} holds {elements} numbers, the limit is {most} (--max-vector-elements)"
             raise LimitExceeded(why, field=field)
+
+
+def _check_ranges(ranges: TokenRanges, lengths: Sequence[int]) -> None:
+    """Raises LimitExceeded where the ranges of a sequence have its tokens too often: all of them are summed at once."""
+    sizes = np.subtract(ranges.stops, ranges.starts)
+    ends = np.cumsum(sizes)[np.cumsum(ranges.counts) - 1]  # a sequence has one range at least
+    for total, length in zip(np.diff(ends, prepend=0).tolist(), lengths, strict=True):
+        if total > RANGE_TIMES * length:
+            why = (
+                f"the token ranges of a sequence have {total} tokens together, the limit is {RANGE_TIMES} times its own"
+            )
+            raise LimitExceeded(f"{why} {length}", field="jobs")
 
 
 def _logit_rows(job: Job, work: Classify) -> int:

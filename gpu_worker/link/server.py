@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import structlog
@@ -38,6 +38,16 @@ HELLO_SECONDS = 10.0
 """Seconds that a frontend has for its first message."""
 Context = grpc.aio.ServicerContext[Any, Any]
 log = structlog.get_logger("link")
+
+
+class AttachRequests(Protocol):
+    """The messages of a frontend, as the interceptor gives them. `size`: bytes of the last one."""
+
+    size: int
+
+    def __aiter__(self) -> "AttachRequests": ...
+
+    async def __anext__(self) -> pb.AttachRequest: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +107,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             for start in range(0, len(content), TOKENIZER_PIECE_BYTES):
                 yield pb.GetTokenizerResponse(name=name, data=content[start : start + TOKENIZER_PIECE_BYTES])
 
-    async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Context) -> None:
+    async def Attach(self, requests: AttachRequests, context: Context) -> None:
         """Serves a frontend until it goes. Writes bytes, since `Interceptor` serves streams raw."""
         ready = self._ready()
         name = f"the frontend at {context.peer().rpartition(':')[0]}"  # the port is another one each time
@@ -113,9 +123,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise
         self._log.detached(name)
 
-    async def _serve(
-        self, name: str, ready: Ready, requests: AsyncIterator[pb.AttachRequest], context: Context
-    ) -> None:
+    async def _serve(self, name: str, ready: Ready, requests: AttachRequests, context: Context) -> None:
         """Serves a frontend that has said who it is. Raises InvalidInput for a message that makes no sense."""
         fingerprint = ready.card.fingerprint
         attachment = Attachment(
@@ -155,12 +163,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             await asyncio.sleep(0.02)
 
 
-async def _read(attachment: Attachment, requests: AsyncIterator[pb.AttachRequest]) -> None:
+async def _read(attachment: Attachment, requests: AttachRequests) -> None:
     async for request in requests:
-        await attachment.receive(request)
+        await attachment.receive(request, requests.size)
 
 
-async def _hello(requests: AsyncIterator[pb.AttachRequest], fingerprint: str) -> str:
+async def _hello(requests: AttachRequests, fingerprint: str) -> str:
     """Waits for a frontend's hello, and returns its name. Raises InvalidInput, WorkerUnavailable for another model."""
     try:
         async with asyncio.timeout(HELLO_SECONDS):

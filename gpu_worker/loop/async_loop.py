@@ -12,8 +12,9 @@ from typing import TypeVar
 import structlog
 
 from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
+from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.interface import StepEngine
-from gpu_worker.loop.loop import Loop, ObserveStep, unobserved
+from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob, JobOutcome
 from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
@@ -45,7 +46,7 @@ class AsyncLoop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = inf,
-        cache_tokens: float = inf,
+        cache_bytes: float = inf,
         chunk_tokens: float = inf,
         device_check: Job | None = None,
         observe: ObserveStep = unobserved,
@@ -61,7 +62,7 @@ class AsyncLoop:
             queued_tokens=queued_tokens,
             queue_seconds=queue_seconds,
             step_seconds=step_seconds,
-            cache_tokens=cache_tokens,
+            cache_bytes=cache_bytes,
             chunk_tokens=chunk_tokens,
             report=self._report,
             observe=observe,
@@ -112,19 +113,19 @@ class AsyncLoop:
             self._part_callbacks.pop(identity, None)
             if self._callbacks.pop(identity, None) is not None:
                 self._loop.cancel(identity)
-        self._wake()  # their room may be what another job waits for
+        self._event.set()  # their room may be what another job waits for, or their place in the line
 
     def set_aside(self, ids: Iterable[int]) -> None:
         """Plans no more of these jobs until they are brought back."""
         for identity in ids:
             self._loop.set_aside(identity)
-        self._wake()  # a job behind them in the line for room may need less of it
+        self._event.set()  # a job behind them in the line may need less room, and they may keep theirs for a while only
 
     def bring_back(self, ids: Iterable[int]) -> None:
         """Goes on with jobs that were set aside."""
         for identity in ids:
             self._loop.bring_back(identity)
-        self._wake()
+        self._event.set()
 
     @property
     def load(self) -> Load:
@@ -143,8 +144,8 @@ class AsyncLoop:
             cancelled_waiting=self._loop.cancelled_waiting,
             stalled=bool(self.stalled),
             budget=self._loop.budget,
-            kept_tokens=room.taken,
-            cache_tokens=0 if room.capacity == inf else int(room.capacity),
+            kept_bytes=room.taken,
+            cache_bytes=0 if room.capacity == inf else int(room.capacity),
             waiting_for_cache=room.waiting,
         )
 

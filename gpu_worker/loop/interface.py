@@ -15,8 +15,9 @@ class OutOfMemory(Exception):
 class OpenJob(Protocol):
     """A job while it is computed: the cost of each of its units, and what was computed so far. Hashed by identity.
 
-    `costs` are in tokens, in the order in which the units are to be computed. `room` says by unit how many tokens it
+    `costs` are in tokens, in the order in which the units are to be computed. `room` says by unit how many bytes it
     keeps on the device from its start on, or gives back at its end where the number is negative; empty where none does.
+    The pieces of a text are the units from one that takes room to the next one that gives it back.
     """
 
     costs: Sequence[int]
@@ -58,11 +59,27 @@ class JobSlice:
     @property
     def extent(self) -> int:
         """Cost of the slice and of the whole text that it goes on with, since its tokens attend to earlier pieces."""
-        return self.tokens + sum(self.job.room[: self.start])
+        goes_on = sum(self.job.room[: self.start]) > 0
+        return self.tokens + (self._text_cost(self.start) if goes_on else 0)
+
+    @property
+    def output_tokens(self) -> int:
+        """Cost of the slice and of the texts in pieces that end with it, since outputs are made of whole texts."""
+        ends = [unit for unit in range(self.start, self.stop) if self.job.room and self.job.room[unit] < 0]
+        return self.tokens + sum(map(self._text_cost, ends))
+
+    def _text_cost(self, unit: int) -> int:
+        """Cost of all pieces of the text that a unit is a piece of."""
+        room, first, last = self.job.room, unit, unit
+        while room[first] <= 0:
+            first -= 1
+        while room[last] >= 0:
+            last += 1
+        return sum(self.job.costs[first : last + 1])
 
     @property
     def returned_room(self) -> int:
-        """Tokens that the device keeps no longer once the slice was computed."""
+        """Bytes that the device keeps no longer once the slice was computed."""
         return -sum(min(0, room) for room in self.job.room[self.start : self.stop])
 
     @property

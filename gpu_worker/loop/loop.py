@@ -10,40 +10,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import TypeVar
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
-from gpu_worker.loop.deadlines import Deadlines
-from gpu_worker.loop.interface import JobSlice, OpenJob, PartedJob, StepEngine, StepHandle
-from gpu_worker.loop.retries import Report, StepRetries, silent
-from gpu_worker.loop.slowdowns import Slowdowns
+from gpu_worker.loop.callbacks import ObserveStep, OnPart, undelivered, unobserved
+from gpu_worker.loop.collector import StepCollector
+from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
+from gpu_worker.loop.retries import Report, silent
+from gpu_worker.loop.set_aside_jobs import NOT_READ, SetAsideJobs
 from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
+from gpu_worker.loop.unanswered_jobs import UnansweredJobs
 from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.room import Room
-from shared.errors import DeadlineExceeded, Internal, InvalidInput, SelvageError
+from shared.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError
 from shared.jobs import Job, JobResult
-from shared.load import SHORT, TURNS_PER_STEP, Load
+from shared.load import TURNS_PER_STEP, Load
 
-R = TypeVar("R")
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
-ObserveStep = Callable[[float, int, int], None]
-"""A callback for every step that ended: its seconds, tokens and units."""
-
-
-OnPart = Callable[[int, JobResult], None]
-"""A callback for what leaves of a job, by its id, before the job ends."""
-
-
-def undelivered(identity: int, part: JobResult) -> None:
-    """Drops parts: for drivers without jobs in parts."""
-
-
-def unobserved(seconds: float, tokens: int, units: int) -> None:
-    """Ignores the steps that ended."""
 
 
 class Loop:
@@ -57,7 +43,7 @@ class Loop:
         queued_tokens: int,
         queue_seconds: float = inf,
         step_seconds: float = inf,
-        cache_tokens: float = inf,
+        cache_bytes: float = inf,
         chunk_tokens: float = inf,
         report: Report = silent,
         observe: ObserveStep = unobserved,
@@ -67,25 +53,23 @@ class Loop:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
 
         `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
-        `cache_tokens`: most tokens whose keys and values the device keeps. `chunk_tokens`: most tokens of a text that
+        `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
         is not cut. `on_part`: called by `end_step`. Numbers are `inf` where there is no limit.
         """
-        self._engine, self._report, self._observe, self._clock = engine, report, observe, clock
+        self._engine, self._observe, self._clock = engine, observe, clock
         self._on_part, self._budget = on_part, StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         quantum = max(1, step_tokens // TURNS_PER_STEP)
-        self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_tokens, chunk=chunk_tokens)
+        self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_bytes, chunk=chunk_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
-        self._retries, self._slowdowns = StepRetries(engine, report), Slowdowns()
-        self._open_jobs: dict[int, OpenJob] = {}
-        self._unanswered: dict[OpenJob, UnansweredJob] = {}
-        self._deadlines = Deadlines()
+        self._jobs, self._set_aside = UnansweredJobs(), SetAsideJobs(self._queue.room)
         self._under_way = StepsUnderWay()
+        self._collector = StepCollector(engine, self._under_way, self._jobs.unanswered, report, clock)
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before any slice of them was planned."""
 
     def submit(self, job: Job) -> None:
         """Accepts a job. Raises the errors that are known at once."""
-        if job.id in self._open_jobs:
+        if job.id in self._jobs.open:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
         open_job = self._engine.open(job)
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
@@ -95,48 +79,57 @@ class Loop:
         self._queue.add_job(
             open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline
         )
-        self._open_jobs[job.id] = open_job
-        self._unanswered[open_job] = UnansweredJob(job=job, submitted=now, cost=cost, expected=expected)
-        if deadline < inf:
-            self._deadlines.add(job.id, deadline)
+        self._jobs.add(open_job, UnansweredJob(job=job, submitted=now, cost=cost, expected=expected), deadline)
 
     def cancel(self, identity: int) -> bool:
         """Drops a job without an outcome; False for an unknown one. Slices of it that are under way are computed."""
         cancelled = self._forget(identity)
         if cancelled is not None:
-            self._learn_slowdown(cancelled, ended=False)  # frontends cancel what is late, before its deadline here
+            # Frontends cancel what is late, before its deadline here.
+            self._jobs.learn_slowdown(cancelled, now=self._clock(), ended=False)
         self.cancelled_waiting += cancelled is not None and not cancelled.planned
         return cancelled is not None
 
     def set_aside(self, identity: int) -> None:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
-        if identity in self._open_jobs:
-            self._queue.set_aside(self._open_jobs[identity])
-            self._unanswered[self._open_jobs[identity]].expected = 0.0  # how long it takes is its reader's doing
+        if identity in self._jobs.open:
+            self._set_aside.pass_time(self._clock())
+            self._queue.set_aside(self._jobs.open[identity])
+            self._set_aside.add(self._jobs.open[identity])
+            self._jobs.unanswered[self._jobs.open[identity]].expected = 0.0  # how long it takes is its reader's doing
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
-        if identity in self._open_jobs:
-            self._queue.bring_back(self._open_jobs[identity])
+        if identity in self._jobs.open:
+            self._set_aside.pass_time(self._clock())
+            self._set_aside.bring_back(self._jobs.open[identity])
+            self._queue.bring_back(self._jobs.open[identity])
 
     def drop_expired(self) -> list[EndedJob]:
-        """Ends the jobs whose deadline has passed."""
-        expired = self._deadlines.take_expired(self._clock())
-        return [self._end_job(job, DeadlineExceeded("the deadline passed before the job was done")) for job in expired]
+        """Ends the jobs whose deadline has passed, and those that are set aside and keep others from room too long."""
+        expired = self._jobs.deadlines.take_expired(self._clock())
+        late = DeadlineExceeded("the deadline passed before the job was done")
+        ended = [self._end_job(identity, late) for identity in expired]
+        self._set_aside.pass_time(self._clock())
+        while (open_job := self._set_aside.overdue) is not None:
+            ended.append(self._end_job(self._jobs.unanswered[open_job].job.id, Overloaded(NOT_READ, retry_after=1.0)))
+        return ended
 
     @property
     def seconds_to_deadline(self) -> float:
-        """Seconds after which `drop_expired` should be called at the latest; `inf` where no job has a deadline."""
-        return max(0.0, self._deadlines.earliest - self._clock())
+        """Seconds after which `drop_expired` should be called at the latest; `inf` where no job may be late."""
+        now = self._clock()
+        self._set_aside.pass_time(now)
+        return min(max(0.0, self._jobs.deadlines.earliest - now), self._set_aside.seconds_left)
 
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""
-        return [self._end_job(identity, error) for identity in list(self._open_jobs)]
+        return [self._end_job(identity, error) for identity in list(self._jobs.open)]
 
     @property
     def queued(self) -> tuple[int, int]:
         """Tokens that wait, and jobs without an outcome. May be read from other threads, unlike `load`."""
-        return self._queue.waiting_tokens + self._queue.tokens_unserved, len(self._open_jobs)
+        return self._queue.waiting_tokens + self._queue.tokens_unserved, len(self._jobs.open)
 
     @property
     def room(self) -> Room[OpenJob]:
@@ -162,7 +155,7 @@ class Loop:
             busy=self._under_way.seconds_left(self._clock(), self._budget.speed),
             express_tokens=self._queue.express_tokens(self.budget, self._budget.express_pays),
             step_tokens=self.budget,
-            slowdowns=self._slowdowns.factors(self._clock()),
+            slowdowns=self._jobs.slowdowns.factors(self._clock()),
         )
 
     @property
@@ -202,11 +195,12 @@ class Loop:
 
     def plan_step(self) -> PlannedStep | None:
         """Takes the slices of the next step from the queue; None where all that waits must wait for room."""
+        self._set_aside.pass_time(self._clock())
         units = self._queue.next_step(self.budget, express_pays=self._budget.express_pays)
         if not units:
             return None
         for job in units:
-            self._unanswered[job].planned = True
+            self._jobs.unanswered[job].planned = True
         return PlannedStep(slices=[JobSlice(job=job, start=part.start, stop=part.stop) for job, part in units.items()])
 
     def launch_step(self, planned: PlannedStep) -> LaunchedStep:
@@ -225,22 +219,12 @@ class Loop:
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
-        launched = self._under_way.older
-        assert launched is not None
-        outcomes: dict[OpenJob, JobOutcome | JobPart] = dict(self._collect(launched))
-        for job_slice in launched.planned.slices:
-            job = job_slice.job
-            if job in outcomes or job not in self._unanswered:
-                continue
-            if job_slice.last:
-                outcomes[job] = self._made(job.result)
-            elif isinstance(job, PartedJob) and (part := self._made(job.take_part)) is not None:
-                outcomes[job] = part if isinstance(part, SelvageError) else JobPart(part)
-        return outcomes
+        return self._collector.collect_older()
 
     def end_step(self, outcomes: dict[OpenJob, JobOutcome | JobPart]) -> list[EndedJob]:
         """Forgets the step that was collected, ends the jobs with an outcome, and delivers parts."""
         end = self._clock()
+        self._set_aside.pass_time(end)
         launched, begin = self._under_way.end_older(end)
         if not launched.failed:
             self._budget.learn(launched.tokens, end - begin)
@@ -248,7 +232,7 @@ class Loop:
         ended = []
         for job_slice in launched.planned.slices:
             open_job = job_slice.job
-            unanswered = self._unanswered.get(open_job)
+            unanswered = self._jobs.unanswered.get(open_job)
             if unanswered is None:  # the job ended meanwhile: cancelled, late, or dropped
                 continue
             if job_slice.returned_room:
@@ -288,68 +272,17 @@ class Loop:
                 self._under_way.older.wait(seconds)
         return []
 
-    def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
-        """Collects a step, and runs it again where it failed. Returns the errors of jobs."""
-        slices = launched.planned.slices
-        if launched.suspect:  # what it computed counts for nothing
-            self._retries.discard_step(launched.handle)
-            launched.failed = True
-            return self._run_slices_alone(launched)
-        failure = self._retries.collect_step(launched.handle, len(slices))
-        if failure is None:
-            return {}
-        launched.failed = True
-        self._under_way.mark_later_suspect([job_slice.job for job_slice in slices])
-        if len(slices) > 1:
-            return self._run_slices_alone(launched)
-        error = self._retries.run_halves(slices[0], failure)
-        return {slices[0].job: error} if error is not None else {}
-
-    def _run_slices_alone(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
-        """Runs the slices of a step again, each alone. Returns the errors of jobs. The watchdog times each slice."""
-        errors = {}
-        for job_slice in launched.planned.slices:
-            if job_slice.job in self._unanswered:
-                launched.retried = self._clock()
-                error = self._retries.run_alone(job_slice)
-                if error is not None:
-                    errors[job_slice.job] = error
-        return errors
-
-    def _made(self, make: Callable[[], R]) -> R | SelvageError:
-        """Makes a result, or the error of its job."""
-        try:
-            return make()
-        except SelvageError as error:
-            return error
-        except Exception as error:
-            self._report("result failed", error, 1)
-            return Internal("the result could not be made; the log of the worker has it")
-
     def _end_job(self, identity: int, outcome: JobOutcome) -> EndedJob:
         unanswered = self._forget(identity)
         if unanswered is not None:
-            self._learn_slowdown(unanswered, ended=isinstance(outcome, JobResult))
+            self._jobs.learn_slowdown(unanswered, now=self._clock(), ended=isinstance(outcome, JobResult))
         return EndedJob(id=identity, outcome=outcome)
-
-    def _learn_slowdown(self, unanswered: UnansweredJob, *, ended: bool) -> None:
-        """Learns how much longer than expected a job took: one with a result, or one that had no result by then."""
-        expected, now = unanswered.expected, self._clock()
-        taken = now - unanswered.submitted
-        if expected and (ended or taken > expected):
-            kind = unanswered.job.priority, unanswered.cost >= SHORT
-            self._slowdowns.learn(kind, expected=expected, taken=taken, now=now)
 
     def _forget(self, identity: int) -> UnansweredJob | None:
         """Drops all records of a job, and returns the one of it; None for an unknown job."""
-        # This is safe while another thread collects a step with a slice of the job. That thread reaches the open job
-        # through the step, not through these records, and only looks up whether the job is unanswered: at worst it
-        # makes a result for nobody. `end_step`, in this thread, then finds no record and answers nobody. Records and
-        # outcomes belong to the open job, not to its id, so a new job of the same id gets nothing of the old one.
-        # `test_a_job_may_be_cancelled_while_its_step_is_collected` holds it.
-        open_job = self._open_jobs.pop(identity, None)
-        if open_job is None:
+        if identity not in self._jobs.open:
             return None
-        self._queue.remove_job(open_job)
-        self._deadlines.remove(identity)
-        return self._unanswered.pop(open_job)
+        self._set_aside.pass_time(self._clock())
+        self._set_aside.forget(self._jobs.open[identity])
+        self._queue.remove_job(self._jobs.open[identity])
+        return self._jobs.remove(identity)

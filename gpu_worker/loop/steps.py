@@ -78,8 +78,7 @@ class PlannedStep:
     def brief(self) -> bool:
         """Whether packing and collecting the step take about a millisecond."""
         completed = max((len(job_slice.job.costs) for job_slice in self.slices if job_slice.last), default=0)
-        # A text that ends has outputs of all its tokens, not of its last piece alone.
-        output_tokens = self.tokens + sum(job_slice.returned_room for job_slice in self.slices)
+        output_tokens = sum(job_slice.output_tokens for job_slice in self.slices)
         return output_tokens <= BRIEF_TOKENS and max(self.units, completed) <= BRIEF_UNITS
 
 

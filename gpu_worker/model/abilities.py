@@ -1,9 +1,10 @@
 """What a loaded model can do, by its heads, and the errors for what it cannot. Knows no protobuf and no gRPC."""
 
+from gpu_worker.model.heads.pooling import OF_ANY_TOKENS
 from gpu_worker.model.heads.sparse import SpladeHead
 from gpu_worker.model.loading import Model
 from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Classify, Encode, Score
+from shared.jobs import Classify, Encode, Score, Work
 from shared.vectors import Layout, OutputKind, ScoringMethod, Task
 
 SPLADE_ROW_IDS = 4096
@@ -14,7 +15,8 @@ class Abilities:
     """Outputs, scoring methods and tasks of one model.
 
     `widths` are the dimensions of its vectors by output, 0 where it has none. `own_multi_vectors` says whether it was
-    made for late interaction, which it then prefers to scoring by dense vectors. `labels` are those of its classifier.
+    made for late interaction, which it then prefers to scoring by dense vectors. `pools_spans`: whether a part of a
+    text can have a dense vector. `labels` are those of its classifier.
     """
 
     def __init__(self, model: Model) -> None:
@@ -36,6 +38,8 @@ class Abilities:
         recipe = model.recipe
         self.own_multi_vectors = bool(recipe.multi_vector and (recipe.multi_vector.layers or recipe.dense is None))
         self.labels = recipe.classifier.labels if recipe.classifier else ()
+        ways = [heads, *([model.query.heads] if model.query else [])]  # a Router's ways may differ
+        self.pools_spans = all(way.dense and OF_ANY_TOKENS.issuperset(way.dense.poolings) for way in ways)
         self.methods = self._methods()
         self.default_method = self._default_method()
         self.tasks = self._tasks()
@@ -89,6 +93,13 @@ class Abilities:
                 raise UnsupportedDimensions(
                     f"dimensions must be 1 to {self.widths[kind]} for {kind.name}", field="dimensions"
                 )
+
+    def check_ranges(self, work: Work) -> None:
+        """Raises UnsupportedTask or InvalidInput where token ranges have no meaning in this work or for this model."""
+        if not isinstance(work, Encode) or work.outputs != {OutputKind.DENSE}:
+            raise InvalidInput("token ranges need an Encode of DENSE alone", field="range_counts")
+        if not self.pools_spans:
+            raise UnsupportedTask("this model pools no token ranges", field="range_counts")
 
     def check_max_sim(self) -> int:
         """Returns the dimensions of token vectors. Raises UnsupportedTask where the model has none."""

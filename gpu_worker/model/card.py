@@ -88,6 +88,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         truncation_side=model.tokenizer.truncation_side,
         whole_texts=model.cutting.refusal,
         query_route=_query_route(model),
+        pools_spans=abilities.pools_spans,
     )
 
 

@@ -151,7 +151,7 @@ def _loaded(
         fingerprint=_fingerprint(source, limit, reading, linear, same_bits),
         notice="; ".join(notice for notice in notices if notice),
         formats=prepared.formats,
-        findings=mode.findings,
+        findings=(*source.findings, *mode.findings),
         unpacked_reason=mode.unpacked_reason,
         flops_per_token=max(flops, 2.0 * mode.encoder.width**2),
         weight_bytes=_bytes([mode.encoder.model, *heads.modules()]),

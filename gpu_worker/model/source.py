@@ -12,9 +12,22 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.model.adapters.merge import merge
+from gpu_worker.model.adapters.parts import parts_of
 from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.random_models import synthetic
-from gpu_worker.repository import contents, hub, reading, static_format, tokenizer, vocabulary, weights, yes_no
+from gpu_worker.repository import (
+    adapters,
+    contents,
+    hub,
+    reading,
+    static_format,
+    tokenizer,
+    vocabulary,
+    weights,
+    yes_no,
+)
+from gpu_worker.repository.adapters import Adapter
 from gpu_worker.repository.files import read_object, read_tensors, tensor_files
 from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
@@ -27,6 +40,11 @@ MINI_LM = "sentence-transformers/all-MiniLM-L6-v2"
 """Hub id of the weights in `MINI_LM_PACKAGE`."""
 CODE_NOT_RUN = "the code of its repository (auto_map) is not run: the class of transformers with its model_type serves"
 """Notice for repositories that bring code, where `--trust-remote-code` is not set."""
+BARE_ADAPTER = (
+    "an adapter alone, without a modules.json: as in sentence-transformers its pooling does not follow that of {base}; "
+    "--model {base} --adapter NAME=FOLDER takes over the base's"
+)
+"""Notice for adapters in a folder without modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +54,7 @@ class Source:
     `names` are those that clients may call it by. `placement` says where the class was loaded. `layers` reads the
     tensors of a head's layer. `digest` is of the files, for the fingerprint. `model` is a transformers class, or the
     table [V, W] of a static embedding. `query`: what queries go through where a Router sends them another way.
+    `findings` are lines for the log.
     """
 
     names: tuple[str, ...]
@@ -47,6 +66,7 @@ class Source:
     layers: ReadLayer
     digest: "hashlib._Hash"
     query: "Source | None" = None
+    findings: tuple[str, ...] = ()
 
 
 def open_source(
@@ -80,9 +100,52 @@ def _random_source(name: str, placement: Placement, late: LateOverrides) -> Sour
 def _source_on_disk(
     name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str
 ) -> Source:
-    """A model whose files are in a directory, in a package, or on the hub."""
+    """A model whose files are in a directory, in a package, or on the hub; its adapter, if it has one, is merged."""
     path = _locate(name, trust_remote_code, revision)
-    recipe, names = late.applied(reading.read(path, name)), _names(name, path)
+    adapter_folder = adapters.folder_of(path)
+    if adapter_folder is None:
+        return _source_in(path, name, path, placement, trust_remote_code, late)
+    adapter = adapters.read(adapter_folder)
+    base = None if (adapter_folder / "config.json").is_file() else _base_of(adapter, trust_remote_code)
+    with adapters.model_folder(path, adapter_folder, base) as folder:
+        source = _source_in(folder, name, path, placement, trust_remote_code, late)
+        if source.recipe.static or source.query is not None:
+            raise ModelRefused(f"{adapter.config.file}: static embeddings and Routers take no adapter")
+        parts = parts_of(adapter, source.model)
+        merge(source.model, parts)
+    digest = source.digest.copy()
+    digest.update(adapter.digest().digest())
+    bare = base is not None and not (path / adapters.MODULES).is_file()
+    layers_folder = base if bare and base is not None else path
+    notice = BARE_ADAPTER.format(base=adapter.config.base) if bare else ""
+    return replace(
+        source,
+        recipe=_with_notice(source.recipe, notice),
+        digest=digest,
+        layers=lambda layer: _layer_tensors(layers_folder, layer),
+        findings=(f"{parts.description}, merged into {adapter.config.base if base else 'the weights beside it'}",),
+    )
+
+
+def _base_of(adapter: Adapter, trust_remote_code: bool) -> Path:
+    """Folder of the base that an adapter alone names. Raises ModelRefused, which names the adapter's file."""
+    config = adapter.config
+    if not config.base:
+        raise ModelRefused(f"{config.file}: it names no base (base_model_name_or_path), and there is no config.json")
+    try:
+        base = _locate(config.base, trust_remote_code, "" if Path(config.base).is_dir() else config.revision)
+    except ModelRefused as refused:
+        raise ModelRefused(f"{config.file}: base_model_name_or_path {config.base}: {refused}") from refused
+    if adapters.folder_of(base) is not None:
+        raise ModelRefused(f"{config.file}: its base, {config.base}, has an adapter itself: merge that one first")
+    return base
+
+
+def _source_in(
+    path: Path, name: str, repository: Path, placement: Placement, trust_remote_code: bool, late: LateOverrides
+) -> Source:
+    """A model whose files are in the folder `path`; clients may call it by the name of its `repository`."""
+    recipe, names = late.applied(reading.read(path, name)), _names(name, repository)
     source = _source_of(recipe, path, names, placement, trust_remote_code)
     if recipe.query is None:
         return source

@@ -38,10 +38,13 @@ class ExpressSteps:
         """The jobs of the next step, with their classes, if it is an express step: all small ones, if these are few,
         if others wait, and if the step before was none. `budget`: tokens of a full step.
 
-        A class below one where others wait is left out, whatever its small jobs are.
+        A class below one where others wait is left out, whatever its small jobs are. Every call plans a step.
         """
+        if self._was_express:
+            self._was_express = False
+            return ()
         chosen, others = list[tuple[PriorityClass, WaitingJob]](), False
-        for priority_class in self._classes if not self._was_express else ():
+        for priority_class in self._classes:
             jobs = self._small_jobs(priority_class, budget)
             chosen += [(priority_class, job) for job in jobs]
             if others := priority_class.tokens > sum(job.tokens for job in jobs):
@@ -51,8 +54,10 @@ class ExpressSteps:
         return chosen if self._was_express else ()
 
     def tokens_left(self, budget: int, pays: Pays) -> int:
-        """Most tokens that another small job may have to be in the next express step; 0 where there is none. `budget`:
-        tokens of a full step."""
+        """Most tokens that another small job may have to be in the next express step; 0 where there is none, also where
+        one more job would be too many. `budget`: tokens of a full step."""
+        if any(len(priority_class.small) >= MOST_JOBS for priority_class in self._classes):
+            return 0
         small = [self._small_jobs(priority_class, budget) for priority_class in self._classes]
         waiting = sum(job.tokens for jobs in small for job in jobs)
         size = self._most(budget)

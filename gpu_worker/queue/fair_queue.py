@@ -16,9 +16,10 @@ grow with the longest text. e is the most that an express step has, the smaller 
 before each other step, see `express.py`.
 
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
-or stand before it, have ended: at worst one after the other, each within the bound above for T as large as all room.
-Then its own bound begins anew. A job that is set aside within a sequence keeps its room; meanwhile nothing is promised
-to the line.
+or stand before it, have ended: at worst one after the other, each within the bound above for T as long as the longest
+text that fits.
+Then its own bound begins anew. A job that is set aside within a sequence keeps its room, and is served nothing; how
+long it may keep others from room is bounded in seconds, by `loop/set_aside_jobs.py`.
 
 `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py holds the first bound under any
 stream of jobs, and the test after it the second.
@@ -31,17 +32,13 @@ from typing import Generic, TypeVar, cast
 
 from gpu_worker.queue.express import ExpressSteps, Pays, never
 from gpu_worker.queue.priority_class import Key, PriorityClass
+from gpu_worker.queue.priority_classes import PriorityClasses
 from gpu_worker.queue.room import Room
 from gpu_worker.queue.size_counts import SizeCounts
 from gpu_worker.queue.waiting_job import WaitingJob
 from shared.jobs import Priority
-from shared.load import SHORT, TURNS_PER_STEP, WEIGHTS, Backlog
+from shared.load import SHORT, Backlog
 
-LEAD_STEPS = 2
-"""Steps of interactive jobs that are served in a row before lower classes get what is theirs.
-
-With fewer, jobs of lower classes would be computed among those of a burst; with more, lower classes would stand still
-for longer."""
 MOST_MISSES = 32
 """Most jobs of a step that are passed over because their next unit does not fit."""
 J = TypeVar("J")
@@ -53,21 +50,17 @@ class FairQueue(Generic[J]):
     def __init__(self, *, quantum: int, short: int = SHORT, room: float = inf, chunk: float = inf) -> None:
         """`quantum`: tokens that a key, or a long job, is served in a row while others wait; a unit may be larger.
 
-        `short`: jobs of fewer tokens than this are short. `room`: tokens that the device can keep. `chunk`: most tokens
+        `short`: jobs of fewer tokens than this are short. `room`: bytes that the device can keep. `chunk`: most tokens
         of a sequence that needs no room.
         """
         self.room: Room[J] = Room(room)
         self._quantum, self._short = quantum, short
-        self._classes = {
-            priority: PriorityClass(weight=WEIGHTS[priority], quantum=quantum) for priority in sorted(Priority)
-        }
-        self._lead = LEAD_STEPS * TURNS_PER_STEP * quantum / WEIGHTS[Priority.INTERACTIVE]  # in virtual time
+        self._classes = PriorityClasses(quantum)
         self._jobs: dict[J, tuple[PriorityClass, WaitingJob]] = {}
         self._arrivals = count()
-        self._virtual_time = 0.0
         self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
         self._largest_units = SizeCounts()  # the largest unit of each job
-        self._express = ExpressSteps(self._classes.values(), int(min(quantum, chunk)))
+        self._express = ExpressSteps(self._classes.by_priority.values(), int(min(quantum, chunk)))
 
     def add_job(
         self,
@@ -97,7 +90,7 @@ class FairQueue(Generic[J]):
             arrival=next(self._arrivals),
             deadline=deadline,
         )
-        self._jobs[job] = (self._classes[priority], waiting)
+        self._jobs[job] = (self._classes.by_priority[priority], waiting)
         self._largest_units.add_job(waiting.longest)
         self._join(job)
 
@@ -115,9 +108,9 @@ class FairQueue(Generic[J]):
         self.room.forget(job)
         self._admit_line()
 
-    def give_back_room(self, job: J, tokens: int) -> None:
+    def give_back_room(self, job: J, room: int) -> None:
         """Gives back room that a job took for a sequence which was computed."""
-        self.room.give_back(job, tokens)
+        self.room.give_back(job, room)
         self._admit_line()
 
     def set_aside(self, job: J) -> None:
@@ -157,7 +150,7 @@ class FairQueue(Generic[J]):
     def waiting_tokens(self) -> int:
         """Tokens that wait and may be served."""
         # A list is cheaper than a generator, and this is read at every submit.
-        return sum([priority_class.tokens for priority_class in self._classes.values()])
+        return sum([priority_class.tokens for priority_class in self._classes.by_priority.values()])
 
     @property
     def tokens_unserved(self) -> int:
@@ -166,7 +159,7 @@ class FairQueue(Generic[J]):
 
     def tokens_of_key(self, priority: Priority, key: str) -> int:
         """Tokens of a key that wait in a class."""
-        return self._classes[priority].tokens_of_key(key)
+        return self._classes.by_priority[priority].tokens_of_key(key)
 
     @property
     def largest_turn(self) -> int:
@@ -177,7 +170,7 @@ class FairQueue(Generic[J]):
         """What waits of each priority that has anything waiting: jobs in line as well, but none that is set aside."""
         return {
             priority: priority_class.backlog
-            for priority, priority_class in self._classes.items()
+            for priority, priority_class in self._classes.by_priority.items()
             if priority_class.tokens or priority_class.line.tokens
         }
 
@@ -196,7 +189,7 @@ class FairQueue(Generic[J]):
         taken: dict[J, range] = {}
         missed: list[tuple[PriorityClass, Key, WaitingJob]] = []
         free = budget
-        while free > 0 and len(missed) < MOST_MISSES and (served := self._next_served()) is not None:
+        while free > 0 and len(missed) < MOST_MISSES and (served := self._classes.next_served()) is not None:
             priority_class, key, waiting = served
             job, start = cast(J, waiting.job), waiting.position
             stop, cost = waiting.next_turn(min(self._quantum, free), free if taken else max(free, waiting.next_cost))
@@ -211,7 +204,7 @@ class FairQueue(Generic[J]):
                 continue
             taken[job] = range(taken[job].start if job in taken else start, stop)
             free -= cost
-            self._charge(priority_class, cost, filling=bool(missed))
+            self._classes.charge(priority_class, cost, filling=bool(missed))
             priority_class.serve(key, waiting, stop, cost, filling=bool(missed))
             if stop == len(waiting.costs):
                 self._forget(job, waiting)
@@ -223,7 +216,7 @@ class FairQueue(Generic[J]):
     def _serve_small(self, priority_class: PriorityClass, waiting: WaitingJob) -> range:
         """Serves all that waits of a job of an express step. Returns its units."""
         units, job = range(waiting.position, len(waiting.costs)), cast(J, waiting.job)
-        self._charge(priority_class, waiting.tokens, filling=False)
+        self._classes.charge(priority_class, waiting.tokens, filling=False)
         priority_class.serve_small(waiting)
         self._forget(job, waiting)
         return units
@@ -273,31 +266,4 @@ class FairQueue(Generic[J]):
 
     def _join(self, job: J) -> None:
         priority_class, waiting = self._jobs[job]
-        if not priority_class.tokens:
-            priority_class.tag = max(priority_class.tag, self._least_tag())
-        priority_class.join(waiting)
-
-    def _least_tag(self) -> float:
-        """The virtual time of the classes: the least tag will do, since they are few and never forgotten."""
-        tags = [priority_class.tag for priority_class in self._classes.values() if priority_class.tokens]
-        self._virtual_time = max(self._virtual_time, min(tags, default=0.0))
-        return self._virtual_time
-
-    def _next_served(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
-        """The highest class that is not ahead of its share, its next key, and that key's next job."""
-        ready = [
-            (priority_class, key)
-            for priority_class in self._classes.values()
-            if (key := priority_class.keys.head()) is not None
-        ]
-        least = min((priority_class.tag for priority_class, _ in ready), default=0.0)
-        for priority_class, key in ready:
-            waiting = key.jobs.head()
-            if priority_class.tag <= least + self._lead and waiting is not None:
-                return priority_class, key, waiting
-        return None
-
-    def _charge(self, priority_class: PriorityClass, cost: int, *, filling: bool) -> None:
-        """Charges a class for a turn; see `Flows.serve`."""
-        least, charged = self._least_tag(), priority_class.tag + cost / priority_class.weight
-        priority_class.tag = max(priority_class.tag, min(charged, least + self._lead)) if filling else charged
+        self._classes.join(priority_class, waiting)

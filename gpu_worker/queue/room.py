@@ -7,36 +7,35 @@ J = TypeVar("J")
 
 
 class Room(Generic[J]):
-    """Tokens whose keys and values the device keeps, by job, and a line of jobs: who came first gets room first.
+    """Bytes that the device keeps of texts in pieces, by job, and a line of jobs: who came first gets room first.
 
-    `capacity`: all the room that there is, in tokens. `taken`: what jobs have of it. A job gets all the room that a
+    `capacity`: all the room that there is, in bytes. `taken`: what jobs have of it. A job gets all the room that a
     sequence needs before its first piece, so whoever has room can go on. Nobody passes the line: else a stream of
     shorter sequences could keep a long one waiting for ever. Only a job that is set aside is passed over, and it keeps
     its place.
     """
 
-    def __init__(self, tokens: float = inf) -> None:
-        """`tokens`: the capacity."""
-        self.capacity, self.taken = tokens, 0
+    def __init__(self, capacity: float = inf) -> None:
+        self.capacity, self.taken = capacity, 0
         self._of_job: dict[J, int] = {}
         self._line: dict[J, int] = {}  # in the order of the line, with what each job needs
         self._passed_over: set[J] = set()  # jobs of the line
 
-    def take(self, job: J, tokens: int) -> bool:
+    def take(self, job: J, room: int) -> bool:
         """Takes room for a job, unless others wait in line or too little is left."""
-        if self.waiting or self.taken + tokens > self.capacity:
+        if self.waiting or self.taken + room > self.capacity:
             return False
-        self._take(job, tokens)
+        self._take(job, room)
         return True
 
-    def stand_in_line(self, job: J, tokens: int) -> None:
+    def stand_in_line(self, job: J, room: int) -> None:
         """Lets a job, which stands in no line, wait for room."""
-        self._line[job] = tokens
+        self._line[job] = room
 
-    def return_to_line(self, job: J, tokens: int) -> None:
+    def return_to_line(self, job: J, room: int) -> None:
         """Takes back the room of a sequence that did not begin; its job is first in line again."""
-        self.give_back(job, tokens)
-        self._line = {job: tokens, **self._line}
+        self.give_back(job, room)
+        self._line = {job: room, **self._line}
 
     def pass_over(self, job: J) -> None:
         """Lets others of the line pass a job of it."""
@@ -46,9 +45,9 @@ class Room(Generic[J]):
         """Passes over a job of the line no longer."""
         self._passed_over.discard(job)
 
-    def give_back(self, job: J, tokens: int) -> None:
+    def give_back(self, job: J, room: int) -> None:
         """Gives back some of a job's room; a job that has less gives back what it has."""
-        returned = min(tokens, self._of_job.get(job, 0))
+        returned = min(room, self._of_job.get(job, 0))
         self.taken -= returned
         if job in self._of_job:
             self._of_job[job] -= returned
@@ -64,17 +63,30 @@ class Room(Generic[J]):
     def next_in_line(self) -> J | None:
         """Takes room for the first job of the line that is not passed over, and takes it out of the line; None where it
         has to wait."""
-        job = next((job for job in self._line if job not in self._passed_over), None)
+        job = self._first_in_line()
         if job is None or self.taken + self._line[job] > self.capacity:
             return None
         self._take(job, self._line.pop(job))
         return job
+
+    def room_of(self, job: J) -> int:
+        """Bytes that a job has."""
+        return self._of_job.get(job, 0)
+
+    @property
+    def first_need(self) -> int:
+        """Bytes that the first job of the line needs that is not passed over; 0 where there is none."""
+        first = self._first_in_line()
+        return 0 if first is None else self._line[first]
 
     @property
     def waiting(self) -> int:
         """Number of jobs in line that are not passed over."""
         return len(self._line) - len(self._passed_over)
 
-    def _take(self, job: J, tokens: int) -> None:
-        self.taken += tokens
-        self._of_job[job] = self._of_job.get(job, 0) + tokens
+    def _first_in_line(self) -> J | None:
+        return next((job for job in self._line if job not in self._passed_over), None)
+
+    def _take(self, job: J, room: int) -> None:
+        self.taken += room
+        self._of_job[job] = self._of_job.get(job, 0) + room

@@ -1,32 +1,50 @@
 """The KV cache of one sequence that is computed in pieces, and its hidden states. Tensors without I/O."""
 
+from collections import Counter
+from dataclasses import dataclass
+from math import inf
+
 from torch import Tensor
+
+from gpu_worker.ragged.horizon import Horizon
+from gpu_worker.ragged.layer_states import PLACES, AllStates, RecentStates, Seen
+from gpu_worker.ragged.text_bytes import TextBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What a layer keeps: the states of at most `most` tokens, of `token_bytes` each."""
+
+    states: AllStates | RecentStates
+    most: float
+    token_bytes: int
 
 
 class SequenceCache:
     """What the pieces of a sequence of `length` tokens leave behind for the later ones.
 
-    Every piece writes at its own places, so a piece that is computed again overwrites its own states alone. Memory is
-    taken when the first piece is computed. Only the thread that computes may call it.
+    A piece may be computed again, as long as the step that it was in was not collected. Only the thread that computes
+    may call the methods; `collected` is set by the one that collects.
     """
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self._keys: list[Tensor] = []  # by layer, [length, Hkv, D]
-        self._values: list[Tensor] = []
+        self.collected = 0
+        """The first tokens, whose pieces are never computed again."""
+        self._layers: list[_Layer] = []
         self._hidden: Tensor | None = None
 
-    def add_layer_states(self, layer: int, start: int, key: Tensor, value: Tensor) -> None:
-        """Keeps key and value [Hkv, n, D] of the piece that begins at token `start`. Layers come in their order."""
-        for buffers, states in ((self._keys, key), (self._values, value)):
-            if layer == len(buffers):
-                buffers.append(states.new_empty(self.length, states.shape[0], states.shape[2]))
-            buffers[layer][start : start + states.shape[1]] = states.transpose(0, 1)
+    def extend_layer(self, layer: int, start: int, key: Tensor, value: Tensor, horizon: Horizon) -> Seen:
+        """Adds key and value [Hkv, n, D] of the piece that begins at token `start`. Returns what the piece sees.
 
-    def layer_states(self, layer: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [Hkv, stop, D] of a layer, of the first `stop` tokens: views."""
-        keys, values = (buffers[layer][:stop].transpose(0, 1) for buffers in (self._keys, self._values))
-        return keys, values
+        Layers come in their order. What no later piece sees is given back.
+        """
+        if layer == len(self._layers):
+            most = PLACES * horizon.most_seen
+            token_bytes = sum(states.shape[0] * states.shape[2] * states.element_size() for states in (key, value))
+            layer_states = RecentStates(self.length, horizon) if most < self.length else AllStates(self.length)
+            self._layers.append(_Layer(states=layer_states, most=most, token_bytes=token_bytes))
+        return self._layers[layer].states.extend(start, key, value, self.collected)
 
     def add_hidden(self, start: int, rows: Tensor) -> None:
         """Keeps the last hidden states [n, H] of the piece that begins at token `start`."""
@@ -42,6 +60,16 @@ class SequenceCache:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are kept of the sequence, once its first piece was computed."""
-        hidden = [] if self._hidden is None else [self._hidden]
-        return sum(states.numel() * states.element_size() for states in (*self._keys, *self._values, *hidden))
+        """Bytes that are kept of the sequence now."""
+        hidden = 0 if self._hidden is None else self._hidden.nbytes
+        return hidden + sum(layer.states.bytes for layer in self._layers)
+
+    @property
+    def text_bytes(self) -> TextBytes:
+        """Bytes that are kept at most of a sequence of any length, once a piece of this one was computed."""
+        of_all = sum(layer.token_bytes for layer in self._layers if layer.most == inf)
+        recent = Counter[int]()
+        for layer in self._layers:
+            if layer.most < inf:
+                recent[int(layer.most)] += layer.token_bytes
+        return TextBytes(token_bytes=of_all + self.hidden[0].nbytes, recent=tuple(sorted(recent.items())))

@@ -121,6 +121,13 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e4}
         | BIDIRECTIONAL,
     ),
+    "modernbert-small": (  # as granite-embedding-small-english-r2
+        "modernbert",
+        "mean",
+        {"vocab_size": 50368, "hidden_size": 384, "num_hidden_layers": 12, "intermediate_size": 1536}
+        | {"num_attention_heads": 12, "max_position_embeddings": 8192, "pad_token_id": 50283}
+        | {"local_attention": 128, "global_attn_every_n_layers": 3},
+    ),
     "modernbert-base": (
         "modernbert",
         "mean",

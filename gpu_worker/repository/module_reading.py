@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import adapters, late_interaction, static_format, text_settings
+from gpu_worker.repository import late_interaction, static_format, text_settings
 from gpu_worker.repository.files import read_object
 from gpu_worker.repository.late_interaction import LateInteractionFormat, MaskToken
 from gpu_worker.repository.numbers import whole
@@ -82,7 +82,6 @@ def transformer(reading: ModuleReading, folder: str) -> None:
     path = reading.path / folder
     if reading.encoder is not None:
         raise ModelRefused(f"{reading.modules}: there is a second Transformer, {folder or 'at the root'}")
-    adapters.check_none(path)
     texts = text_settings.read(path)
     if texts.task not in TASKS:
         raise ModelRefused(f"{texts.named}: transformer_task {texts.task} is not one of {', '.join(TASKS)}")

@@ -1,8 +1,8 @@
 """Installed packages that a model's rows depend on: transformers, which computes them, and those that it calls in place
 of its own code wherever they can be imported.
 
-torch is not among them: its versions differ only in the last bits. Nor is peft: a model with an adapter is refused. A
-repository's own code may import anything; only the code itself counts, wherever its auto_map points.
+torch is not among them: its versions differ only in the last bits. Nor is peft, which is not used. A repository's own
+code may import anything; only the code itself counts, wherever its auto_map points.
 """
 
 import inspect

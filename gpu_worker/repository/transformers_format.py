@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu_worker.repository import adapters, late_interaction, text_settings
+from gpu_worker.repository import late_interaction, text_settings
 from gpu_worker.repository.files import read_object
 from gpu_worker.repository.numbers import whole
 from gpu_worker.repository.recipe import (
@@ -43,7 +43,6 @@ ACTIVATIONS = {
 
 def read(path: Path, name: str) -> Recipe:
     """The recipe of a repository without modules.json, requested as `name`. Raises ModelRefused."""
-    adapters.check_none(path)
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
     texts, unread = text_settings.of_tokenizer(path), text_settings.unread(path)

@@ -27,7 +27,7 @@ def cache_bytes(model: Model, megabytes: int) -> int:
 
     Raises ModelRefused where the user's number is more memory than there is.
     """
-    if not model.cutting.token_bytes:
+    if not model.cutting.allowed:
         return 0
     memory = model.placement.memory
     available = max(0, (memory["limit"] if memory else machine_memory()) - model.weight_bytes)
@@ -36,9 +36,11 @@ def cache_bytes(model: Model, megabytes: int) -> int:
     if megabytes:
         return megabytes * MEBIBYTE
     least = int(DEVICE_SHARE * available) if memory else LEAST_CACHE
-    wanted = max(least, model.longest * model.cutting.token_bytes)
-    most, block = int(LARGEST_SHARE * available), ROUNDED_TOKENS * model.cutting.token_bytes
-    return wanted if wanted <= most else most // block * block or most
+    text_bytes = model.cutting.text_bytes
+    wanted, most = max(least, text_bytes.of(model.longest)), int(LARGEST_SHARE * available)
+    if wanted <= most:
+        return wanted
+    return text_bytes.of(int(text_bytes.longest(most)) // ROUNDED_TOKENS * ROUNDED_TOKENS) or most
 
 
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
@@ -47,7 +49,7 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     longest = max(1, step_tokens // PIECES_PER_STEP) if chunk_tokens is None else chunk_tokens
     if not kept_bytes or not longest:
         return WHOLE
-    return PieceLimits(longest=longest, cache_tokens=kept_bytes // model.cutting.token_bytes)
+    return PieceLimits(longest=longest, cache_bytes=kept_bytes, text_bytes=model.cutting.text_bytes)
 
 
 def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
@@ -61,8 +63,8 @@ def summary(model: Model, card: ModelCard) -> str:
     """Tells people in one line how long texts are computed."""
     if not card.chunk_tokens:
         return f"each in one step: {card.whole_texts}"
-    megabytes = card.cache_tokens * model.cutting.token_bytes / MEBIBYTE
+    megabytes = model.cutting.text_bytes.of(card.cache_tokens) / MEBIBYTE
     return (
-        f"in pieces of {card.chunk_tokens} tokens; keys and values of {card.cache_tokens} tokens fit into "
+        f"in pieces of {card.chunk_tokens} tokens; keys and values of a text of {card.cache_tokens} tokens fit into "
         f"{megabytes:.0f} MiB"
     )

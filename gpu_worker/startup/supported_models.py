@@ -77,7 +77,6 @@ that reads what none before it makes is refused. Without one, `sentence_bert_con
 `config_sentence_transformers.json` and the folders of modules say nothing (the card's `notice` names them): an encoder
 gives the mean of its tokens, a causal language model its last one. Refused, each in one line that names the file:
 
-- `adapter_config.json` (LoRA and its kin), beside weights or alone: merge the adapter into its base first;
 - a chat template without a `modules.json`, unless it asks about a query and a document: sentence-transformers puts
   every text into it, which is not done here. Take it away to embed texts as they are;
 - `quantization_config` in config.json; a number that is a text or a fraction; keys that sentence-transformers does not
@@ -128,6 +127,32 @@ with Client("127.0.0.1:50051") as client:  # opensearch-project/opensearch-neura
 Refused, in one line that names the file: tables without their tensor, of another shape, of whole numbers, with
 numbers that are not finite or weights below zero; a SparseStaticEmbedding whose `path` names a file elsewhere; more
 or fewer weights than tokens; WeightedLayerPooling, which needs the states of all layers.
+
+## Adapters
+
+A LoRA adapter as PEFT saves it (`adapter_config.json`, `adapter_model.safetensors`) is merged into its base at load and
+then costs nothing: where it lies beside weights, into these; where it lies alone, into the model that its
+`base_model_name_or_path` names, a folder or a hub id. peft need not be installed. The fingerprint counts both.
+
+```
+python -m gpu_worker --model my-adapter --check
+# measured at load    LoRA of rank 16 on 72 modules, merged into BAAI/bge-base-en-v1.5
+```
+
+Served, equal to peft within 1e-5: LoRA, rsLoRA, DoRA; `target_modules` as a list, a pattern or `all-linear`, with
+`exclude_modules`, `layers_to_transform` and `layers_pattern`; `rank_pattern`, `alpha_pattern`; `bias`, `lora_bias`,
+`modules_to_save`; linear layers, GPT-2's transposed ones, embeddings, `trainable_token_indices`. Refused by name:
+
+- other types (IA3, prefix tuning, ...), every option that is not listed here, and `init_lora_weights` that replaces
+  the base's weights (PiSSA, OLoRA, LoftQ, ...);
+- a tensor that is missing, has no place in the base or another shape or rank than its description says, or holds
+  numbers that are not finite: peft would take random values or none for these in silence;
+- `adapter_model.bin`, a pickle; adapters of embeddings that are tied to a head which serves; DoRA of embeddings; an
+  adapter on an adapter.
+
+An adapter alone without a `modules.json` pools as sentence-transformers does, whatever its base's modules say; the
+card's `notice` tells it. transformers 5.23 drops the magnitudes of DoRA, and so does sentence-transformers with it;
+peft itself and the worker apply them.
 """
 
 
@@ -175,7 +200,7 @@ def try_model_type(kind: str) -> SupportedModel:
 
 def _long_texts(cutting: Cutting) -> str:
     """How long texts are computed, for the table."""
-    if cutting.token_bytes:
+    if cutting.allowed:
         return IN_PIECES
     return "" if cutting.refusal in (UNPACKED, TWO_SIDED) else cutting.refusal
 

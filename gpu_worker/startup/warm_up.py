@@ -94,7 +94,7 @@ def check_model(
         limits = piece_limits(model, tokens, chunk_tokens, kept_bytes)
         engine.cut_texts(limits)
         card = card_with_limits(model, limits)
-        loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_tokens=limits.cache_tokens)
+        loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_bytes=limits.cache_bytes)
         for job in warm_up_jobs(model, card.max_tokens):
             loop.submit(job)
             for answer in loop.until_idle():

@@ -8,19 +8,22 @@ from shared import traceparent
 from shared.codec.fields import duration_from_pb, duration_to_pb, number, vectors_from_pb, vectors_to_pb
 from shared.errors import InvalidInput, LimitExceeded, SelvageError
 from shared.jobs import Classify, Encode, HybridWeights, Job, MaxSim, Priority, Score, Work
-from shared.ragged import RaggedTokens
+from shared.ragged import RaggedTokens, TokenRanges
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
 
 MESSAGE_JOBS = 4096
 """Most jobs in one message."""
 MESSAGE_SEQUENCES = 1024 * 1024
 """Most sequences of all jobs in one message, and most texts of either side of a MaxSim."""
+RANGE_BYTES = 6
+"""Bytes of a token range in a message: its start and its stop, as varints."""
 
 
 def job_bytes(job: Job) -> int:
     """Approximate size of a job's message in bytes."""
     vectors = (job.work.queries, job.work.documents) if isinstance(job.work, MaxSim) else ()
-    return len(job.tokens.ids) + sum(len(side.data) for side in vectors if side is not None)
+    ranges = 0 if job.ranges is None else RANGE_BYTES * len(job.ranges)
+    return len(job.tokens.ids) + ranges + sum(len(side.data) for side in vectors if side is not None)
 
 
 def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
@@ -40,6 +43,7 @@ def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
             prompt_lengths=job.prompt_lengths,
             second_segment_starts=job.second_segments,
             unattended_tails=job.unattended_tails,
+            **_ranges_to_pb(job.ranges),
             **_work_to_pb(job.work),
         )
         if job.remaining is not None:
@@ -99,12 +103,34 @@ def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
         prompt_lengths=tuple(message.prompt_lengths),
         second_segments=tuple(message.second_segment_starts),
         unattended_tails=tuple(message.unattended_tails),
+        ranges=_ranges_from_pb(message, tokens),
         remaining=duration_from_pb(message.remaining) if message.HasField("remaining") else None,
         priority=Priority(message.priority or Priority.DEFAULT),
         key=message.key,
         request_id=message.request_id,
         traceparent=traceparent.valid(message.traceparent) if message.traceparent else "",
     )
+
+
+def _ranges_to_pb(ranges: TokenRanges | None) -> dict[str, tuple[int, ...]]:
+    if ranges is None:
+        return {}
+    return {"range_counts": ranges.counts, "range_starts": ranges.starts, "range_stops": ranges.stops}
+
+
+def _ranges_from_pb(message: pb.Job, tokens: RaggedTokens) -> TokenRanges | None:
+    """Reads the token ranges of a job. Raises ValueError where they do not lie in its sequences."""
+    if not (message.range_counts or message.range_starts or message.range_stops):
+        return None
+    if len(message.range_counts) != len(tokens):
+        raise ValueError("range_counts has another length than the job has sequences")
+    ranges = TokenRanges(
+        counts=tuple(message.range_counts), starts=tuple(message.range_starts), stops=tuple(message.range_stops)
+    )
+    lengths = (length for length, count in zip(tokens.lengths, ranges.counts, strict=True) for _ in range(count))
+    if any(stop > length for stop, length in zip(ranges.stops, lengths, strict=True)):
+        raise ValueError("range_stops has an entry outside its sequence")
+    return ranges
 
 
 def _work_to_pb(work: Work) -> dict[str, object]:

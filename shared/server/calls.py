@@ -132,7 +132,7 @@ class Calls:
                 self._check_refuses()
                 with (
                     self._within(caller.stream_quota, "open streams"),
-                    self.admission.stream(self._owner(caller)) as stream,
+                    self.admission.stream(self.owner(caller)) as stream,
                     self._while_accepted(caller, stream),
                 ):
                     yield stream
@@ -154,12 +154,11 @@ class Calls:
         trace.CURRENT.set(traceparent)
         request_id.bind(caller.request_id, trace.trace_id(traceparent))
         try:
-            with self._counted():
-                self._check_refuses()
-                if self.check is not None:
-                    self.check(caller)
-                with self._within(caller.quota, "requests in progress"), self.admission.request():
-                    yield
+            self._check_refuses()
+            if self.check is not None:
+                self.check(caller)
+            with self._counted(), self._within(caller.quota, "requests in progress"), self.admission.request():
+                yield
             outcome = {"code": "OK"}
         except SelvageError as error:
             outcome = _log_fields(error)
@@ -202,8 +201,8 @@ class Calls:
         finally:
             quota.running -= 1
 
-    def _owner(self, caller: Caller) -> str:
-        """The name under which a caller's share is counted.
+    def owner(self, caller: Caller) -> str:
+        """The name under which a caller's share of streams and its large requests are counted.
 
         Without API keys a caller may call itself anything in its fairness key; so only a proxy is believed.
         """

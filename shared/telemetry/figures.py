@@ -68,9 +68,8 @@ class WorkerFigures:
     `refused`: jobs so far, by reason; `cancelled_waiting`: jobs so far; `unsent`: bytes of answers that frontends have
     not read; `memory`: bytes of the device by state, empty on a processor; `padding`: tokens so far by which steps were
     filled up to the size of a captured graph; `budget`: most tokens that the next step may have; `pieces`: of long
-    texts, so far; `kept_tokens`: tokens whose keys and values are kept, `cache_tokens` at most, 0 where none are;
-    `token_bytes`: what is kept of a token; `waiting_for_cache`: jobs whose next text waits until its keys and values
-    have room.
+    texts, so far; `kept_bytes`: room that texts in pieces have for their keys and values, of `cache_bytes` in all, 0
+    where no text is cut; `waiting_for_cache`: jobs whose next text waits until its keys and values have room.
     """
 
     queued_tokens: int
@@ -84,7 +83,6 @@ class WorkerFigures:
     padding: int = 0
     budget: int = 0
     pieces: int = 0
-    kept_tokens: int = 0
-    cache_tokens: int = 0
-    token_bytes: int = 0
+    kept_bytes: int = 0
+    cache_bytes: int = 0
     waiting_for_cache: int = 0

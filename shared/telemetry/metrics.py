@@ -216,8 +216,7 @@ class WorkerMetrics:
             of = "Tokens by which steps were filled up to the size of a captured graph."
             yield CounterMetricFamily("selvage_padding_tokens", of, now.padding)
             yield CounterMetricFamily("selvage_pieces", "Pieces of long texts that were computed.", now.pieces)
-            tokens = {"kept": now.kept_tokens, "limit": now.cache_tokens}
-            cache = {state: count * now.token_bytes for state, count in tokens.items()}
+            cache = {"kept": now.kept_bytes, "limit": now.cache_bytes}
             of = "Memory for keys and values of texts in pieces."
             yield _gauges("selvage_cache_bytes", of, "state", cache)
             of = "Jobs whose next text waits until its keys and values have room."

@@ -43,7 +43,7 @@ async def test_the_card_tells_the_limits(pair: Stack) -> None:
     assert (card.max_tokens, card.chunk_tokens, card.cache_tokens) == (FITTING, 64, FITTING)
     assert (card.whole_texts, card.limited_by) == ("", "--cache-megabytes")
     [line] = [line for line in pair.workers[0].events if line["event"] == "long texts"]
-    assert line["told"] == f"in pieces of 64 tokens; keys and values of {FITTING} tokens fit into 1 MiB"
+    assert line["told"] == f"in pieces of 64 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB"
 
 
 async def test_a_text_that_cannot_fit_is_refused_on_arrival(pair: Stack) -> None:

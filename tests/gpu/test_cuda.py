@@ -60,6 +60,31 @@ def test_varlen_equals_one_by_one(
     assert error < (2e-2 if dtype is torch.bfloat16 else 3e-3)
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("window", [None, 16, 100])
+def test_varlen_takes_pieces_of_a_text(cuda: torch.device, window: int | None, groups: int) -> None:
+    """With keys from the first one on that the window leaves to a piece."""
+    terms = AttentionTerms(scale=0.125, causal=True, window=window)
+    torch.manual_seed(0)
+    query, key, value = (
+        torch.randn(300, heads, 64, device=cuda, dtype=torch.bfloat16).transpose(0, 1)
+        for heads in (8, 8 // groups, 8 // groups)
+    )
+    batch = RaggedBatch.pack([np.zeros(300, dtype=np.int32)], cuda)
+    expected = OneByOne()(query.float(), key.float(), value.float(), batch, terms)
+    for start, stop in ((64, 65), (65, 192), (192, 300)):
+        first = terms.horizon.first_seen(start)
+        piece, keys = slice(start, stop), slice(first, stop)
+        rows = Varlen().attend_piece(query[:, piece], key[:, keys], value[:, keys], terms, first)
+        assert (rows.float() - expected[piece]).abs().max() < 2e-2
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma3"])
+def test_causal_families_run_in_pieces(name: str) -> None:
+    """The load compares texts in pieces with the model's own run of the whole ones; two of these have windows."""
+    assert not load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")).cutting.refusal
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", TINY)
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:

@@ -19,7 +19,7 @@ from gpu_worker.startup.supported_models import IN_PIECES, REFUSED
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support.in_pieces import run_in_steps
-from support.tiny import CPU, DENSE, dense_rows, raw, run
+from support.tiny import CPU, DENSE, MULTI, dense_rows, raw, run, token_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 TOLD = dict(re.findall(r"^\| (\S+) \| \w+ \| ([a-z ]+) \|", PAGE.read_text(), flags=re.MULTILINE))
@@ -110,18 +110,32 @@ def compare(kind: str, folder: Path, lengths: Sequence[int]) -> Model:
     return model
 
 
-def compare_in_pieces(kind: str, folder: Path, lengths: Sequence[int], chunk: int) -> Model:
-    """The same, with texts in pieces of at most `chunk` tokens, in steps of random sizes and in three jobs."""
+def compare_in_pieces(kind: str, folder: Path, lengths: Sequence[int], chunks: Sequence[int]) -> Model:
+    """The same, and the rows of all tokens, with texts in pieces of at most so many tokens, in steps of random sizes
+    and in three jobs."""
     texts = sentences(lengths)
     expected, ids = theirs(folder, texts)
-    model = load(str(folder), CPU)
-    engine = ModelEngine(model, limits=PieceLimits(longest=chunk))
-    jobs = [Job(id=start, work=raw(DENSE), tokens=RaggedTokens.of(ids[start::3])) for start in range(3)]
-    found = np.empty_like(expected)
-    for start, result in enumerate(run_in_steps(engine, jobs)):
-        found[start::3] = dense_rows(result)
-    assert_near(kind, found, expected)
-    return model
+    expected_rows = token_rows_of(folder, texts)
+    engine = ModelEngine(load(str(folder), CPU))
+    jobs = [Job(id=start, work=raw(DENSE, MULTI), tokens=RaggedTokens.of(ids[start::3])) for start in range(3)]
+    for chunk in chunks:
+        engine.cut_texts(PieceLimits(longest=chunk))
+        found, found_rows = np.empty_like(expected), [np.empty(0)] * len(texts)
+        for start, result in enumerate(run_in_steps(engine, jobs)):
+            found[start::3] = dense_rows(result)
+            found_rows[start::3] = token_rows(result)
+        assert_near(kind, found, expected)
+        assert [len(rows) for rows in found_rows] == [len(rows) for rows in expected_rows]
+        assert_near(kind, np.concatenate(found_rows), np.concatenate(expected_rows))
+    return engine.model
+
+
+def token_rows_of(folder: Path, texts: Sequence[str]) -> list[np.ndarray]:
+    """The rows [L, H] of each text's tokens, one text after the other, by sentence-transformers."""
+    with quiet():
+        reference = SentenceTransformer(str(folder), device="cpu")
+        rows = reference.encode(list(texts), batch_size=1, show_progress_bar=False, output_value="token_embeddings")
+        return [text_rows.numpy() for text_rows in rows]
 
 
 def assert_near(kind: str, found: np.ndarray, expected: np.ndarray) -> None:

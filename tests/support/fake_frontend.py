@@ -40,12 +40,18 @@ def score(query: str, document: str) -> float:
 
 
 def embed(request: Any) -> embedding_pb2.EmbedResponse:
-    """Rows by the texts alone; as many token rows as a text has letters, up to 5."""
+    """Rows by the texts, or their spans, alone; as many token rows as a text has letters, up to 5."""
     texts = [*request.texts, *(each.ids for each in request.tokenized)]
     response = embedding_pb2.EmbedResponse(model="fake")
     response.usage.token_counts.extend(len(each) for each in texts)
     response.usage.truncated.extend(len(each) > 9 for each in texts)
     rows = [dense_row(each) for each in texts]
+    if request.spans:
+        pairs = zip(request.texts, request.spans, strict=True)
+        rows = [
+            dense_row(text[one:end]) for text, each in pairs for one, end in zip(each.starts, each.ends, strict=True)
+        ]
+    response.pools_spans = request.late_chunking or bool(request.spans)
     for kind in request.outputs:
         if kind == 1:
             response.dense.count, response.dense.dimensions = len(rows), 3

@@ -15,7 +15,7 @@ from shared.codec.load import load_from_pb, load_to_pb
 from shared.errors import Internal, InvalidInput, LimitExceeded, Overloaded, SelvageError
 from shared.jobs import Classify, Encode, HybridWeights, Job, JobResult, MaxSim, Priority, Rows, Score, SparseRows
 from shared.load import Backlog, Load
-from shared.ragged import RaggedTokens
+from shared.ragged import RaggedTokens, TokenRanges
 from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
 
 ENCODE = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=False)
@@ -86,6 +86,43 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
         for index, group in enumerate(groups)
     ]
     assert there_and_back(jobs) == [(job.id, job) for job in jobs]
+
+
+def test_token_ranges_survive() -> None:
+    """Beside jobs without any."""
+    ranges = TokenRanges(counts=(2, 1), starts=(0, 1, 0), stops=(3, 2, 1))
+    jobs = [
+        Job(id=number, work=ENCODE, tokens=RaggedTokens.of([[1, 2, 3], [4]]), ranges=having)
+        for number, having in enumerate((None, ranges, None))
+    ]
+    assert there_and_back(jobs) == [(job.id, job) for job in jobs]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"range_counts": [1]},
+        {"range_counts": [3, 0]},
+        {"range_counts": [-1, 4]},
+        {"range_starts": [0, 1]},
+        {"range_starts": [0, 2, 0]},
+        {"range_starts": [-1, 1, 0]},
+        {"range_stops": [3, 2, 2]},
+        {"range_stops": []},
+        {"range_counts": [], "range_starts": []},
+    ],
+)
+def test_token_ranges_outside_of_their_sequences_are_refused(change: dict[str, list[int]]) -> None:
+    """A count that is missing or below one, an empty range, one that goes on behind its sequence: that job alone."""
+    ranges = TokenRanges(counts=(2, 1), starts=(0, 1, 0), stops=(3, 2, 1))
+    job = Job(id=1, work=ENCODE, tokens=RaggedTokens.of([[1, 2, 3], [4]]), ranges=ranges)
+    message = job_codec.jobs_to_pb([job, Job(id=2, work=ENCODE, tokens=job.tokens)], "f")
+    for field, entries in change.items():
+        message.jobs[0].ClearField(field)
+        getattr(message.jobs[0], field).extend(entries)
+    (_, refused), (_, neighbour) = job_codec.jobs_from_pb(message)
+    assert isinstance(refused, InvalidInput)
+    assert isinstance(neighbour, Job)
 
 
 def test_given_vectors_survive() -> None:

@@ -88,9 +88,8 @@ def test_a_worker_is_read_when_prometheus_asks() -> None:
             memory={"used": 10, "limit": 20},
             budget=4096,
             pieces=6,
-            kept_tokens=30,
-            cache_tokens=500,
-            token_bytes=1024,
+            kept_bytes=30,
+            cache_bytes=500,
             waiting_for_cache=3,
         )
 
@@ -101,8 +100,8 @@ def test_a_worker_is_read_when_prometheus_asks() -> None:
     assert value(page, "selvage_queued_jobs") == 2
     assert value(page, "selvage_step_budget_tokens") == 4096
     assert value(page, "selvage_pieces_total") == 6
-    assert value(page, "selvage_cache_bytes", state="kept") == 30 * 1024
-    assert value(page, "selvage_cache_bytes", state="limit") == 500 * 1024
+    assert value(page, "selvage_cache_bytes", state="kept") == 30
+    assert value(page, "selvage_cache_bytes", state="limit") == 500
     assert value(page, "selvage_jobs_waiting_for_cache") == 3
     assert value(page, "selvage_refused_total", reason="deadline") == 3
     assert value(page, "selvage_refused_total", reason="queued_tokens") == 0

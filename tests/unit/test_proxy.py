@@ -79,6 +79,20 @@ def test_the_proxy_serves_and_finds_frontends_where_compose_has_them() -> None:
     assert f"  bind :{http_port}\n" in CONFIG
 
 
+@pytest.mark.parametrize("section", ["grpc", "http"])
+def test_a_caller_cannot_choose_its_key(section: str) -> None:
+    """Frontends believe the proxy's header: with a key of its own for each call, a caller would have all shares."""
+    [rules] = re.findall(rf"^frontend {section}\n((?:  .*\n)+)", CONFIG, re.M)
+    keys = [rule.strip() for rule in rules.splitlines() if "selvage-key" in rule and not rule.strip().startswith("#")]
+    assert keys == ["http-request set-header selvage-key %[src]"]
+
+
+def test_kubernetes_trusts_no_proxy() -> None:
+    """It has none, so nobody's header is believed there unless a gateway is named."""
+    text = (ROOT / "deploy/kubernetes/frontend.yaml").read_text()
+    assert re.findall(r'SELVAGE_FRONTEND_TRUSTED_PROXY, value: (".*?")', text) == ['""']
+
+
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
 def test_haproxy_takes_it() -> None:
     """Without a warning."""

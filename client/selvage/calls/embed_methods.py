@@ -9,7 +9,7 @@ from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import Settings
 from selvage.errors import InvalidInput
 from selvage.messages.embedding import Embed, SingleOutput, Template
-from selvage.messages.inputs import Inputs, Texts
+from selvage.messages.inputs import Inputs, Texts, checked_spans
 from selvage.results import Array, Embeddings
 
 
@@ -37,10 +37,24 @@ class EmbedOptions(TypedDict, total=False):
     return_token_ids: bool
     pool_factor: float | None
     protected_tokens: int | None
+    late_chunking: bool
+    window_overlap: int | None
     progress: bool
     timeout: float | None
 
 
+@overload
+def embed(
+    self: HasSettings, texts: str, *, spans: Sequence[tuple[int, int]], **options: Unpack[EmbedOptions]
+) -> Operation[Array]: ...
+@overload
+def embed(
+    self: HasSettings,
+    texts: Iterable[str],
+    *,
+    spans: Sequence[Sequence[tuple[int, int]]],
+    **options: Unpack[EmbedOptions],
+) -> Operation[list[Array]]: ...
 @overload
 def embed(
     self: HasSettings, texts: Texts, *, output: Literal["dense"] = "dense", **options: Unpack[EmbedOptions]
@@ -73,6 +87,9 @@ def embed(
     return_token_ids: bool = False,
     pool_factor: float | None = None,
     protected_tokens: int | None = None,
+    late_chunking: bool = False,
+    spans: Sequence[Any] | None = None,
+    window_overlap: int | None = None,
     progress: bool = False,
     timeout: float | None = None,
 ) -> Operation[Any]:
@@ -110,6 +127,15 @@ def embed(
       its start stay as they are.
     - `return_token_ids`: return the token ids of multi-vectors, in `Embeddings`.
 
+    Parts of longer texts, with dense vectors alone, of a model whose card has `pools_spans`:
+
+    - `late_chunking`: the texts are consecutive chunks of one document, in one request: the model reads it as a whole,
+      all chunks joined with nothing in between, and each chunk's vector is pooled from its own tokens.
+    - `spans`: for each text, pairs of where a part of it starts and ends, in characters. The result is a list with an
+      array [spans, dimensions] for each text; for a single string it is this array. In `Embeddings` all rows of `dense`
+      lie end to end.
+    - `window_overlap`: a document over the model's limit is read in windows that share so many tokens, else refused.
+
     `progress`: show how far the call is, with tqdm where that is installed. `timeout`: seconds for the whole call, by
     default the client's.
 
@@ -139,9 +165,12 @@ def embed(
         return_token_ids=return_token_ids,
         pool_factor=pool_factor,
         protected_tokens=protected_tokens,
+        late_chunking=late_chunking,
+        window_overlap=window_overlap,
     )
     csr = sparse_format == "csr" and "sparse" in outputs
-    embedding = Embed(template, inputs, csr=csr, seconds=timeout, progress=progress)
+    bounds = checked_spans(spans, inputs)
+    embedding = Embed(template, inputs, csr=csr, seconds=timeout, progress=progress, spans=bounds)
     return SingleOutput(embedding, outputs[0], single=inputs.single) if alone else embedding
 
 

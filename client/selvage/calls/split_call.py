@@ -17,7 +17,18 @@ from selvage.messages.parts import InputPart
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
-HALVED = {"", "texts", "tokenized", "documents", "queries", "queries.data", "documents.data", "query_texts", "explain"}
+HALVED = {
+    "",
+    "texts",
+    "tokenized",
+    "documents",
+    "queries",
+    "queries.data",
+    "documents.data",
+    "query_texts",
+    "explain",
+    "spans",
+}
 """Fields at fault in a LIMIT_EXCEEDED that a request with fewer entries may avoid."""
 
 

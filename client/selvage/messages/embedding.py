@@ -1,10 +1,12 @@
 """Embed: a caller's options -> requests, and replies -> arrays. No I/O; both clients have `embed` as a method."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from selvage.errors import UnsupportedTask
 from selvage.messages import enums, vectors
 from selvage.messages.inputs import Inputs, fields_set
 from selvage.messages.parts import InputPart
@@ -38,6 +40,8 @@ class Template:
         return_token_ids: bool,
         pool_factor: float | None,
         protected_tokens: int | None,
+        late_chunking: bool = False,
+        window_overlap: int | None = None,
     ) -> None:
         """Raises InvalidInput where an option is not one of its choices."""
         self.message = embedding_pb2.EmbedRequest(
@@ -53,6 +57,8 @@ class Template:
             return_token_ids=return_token_ids,
             pool_factor=pool_factor,
             protected_tokens=protected_tokens,
+            late_chunking=late_chunking,
+            window_overlap=window_overlap,
         )
 
     def request(self, inputs: Inputs, rows: slice) -> embedding_pb2.EmbedRequest:
@@ -66,14 +72,26 @@ class Template:
 class Embed:
     """The requests and replies of one `embed`. Dense rows are copied to their place as they come."""
 
-    def __init__(self, template: Template, inputs: Inputs, *, csr: bool, seconds: float | None, progress: bool) -> None:
-        """`csr`: make one matrix of the sparse rows. Raises ImportError where scipy is missing for it."""
+    def __init__(
+        self,
+        template: Template,
+        inputs: Inputs,
+        *,
+        csr: bool,
+        seconds: float | None,
+        progress: bool,
+        spans: Sequence[embedding_pb2.Spans] = (),
+    ) -> None:
+        """`csr`: make one matrix of the sparse rows. `spans`: those of each text, or none. Raises ImportError where
+        scipy is missing for a matrix."""
         if csr:
             from scipy.sparse import csr_array
 
             self._matrix = csr_array
         self.seconds, self.progress = seconds, progress
-        self._template, self._inputs, self._csr = template, inputs, csr
+        self._template, self._inputs, self._csr, self._spans = template, inputs, csr, spans
+        counts = [len(bounds.starts) for bounds in spans] or [1] * len(inputs)
+        self._row_starts = [0, *accumulate(counts)]  # of the dense rows of each text
         self._replies: dict[int, Any] = {}
         self._dense: Array | None = None
         self._model, self._vocabulary = "", 0
@@ -85,28 +103,40 @@ class Embed:
     def parts(self) -> Iterator[InputPart]:
         if self._csr:
             yield CARD_PART
+        if self._template.message.late_chunking:  # the texts are one document
+            yield InputPart(start=0, stop=self.size, indivisible=True)
+            return
         prompt = len(self._template.message.prompt)
         yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt)
 
     def message(self, part: InputPart) -> Any:
         if part is CARD_PART:
             return model_pb2.GetModelRequest(model=self._template.message.model)
-        return self._template.request(self._inputs, part.rows)
+        message = self._template.request(self._inputs, part.rows)
+        message.spans.extend(self._spans[part.rows])
+        return message
 
     def offsets(self, part: InputPart) -> Mapping[str, int]:
-        return {"texts": part.start, "tokenized": part.start}
+        return dict.fromkeys(("texts", "tokenized", "spans"), part.start)
 
     def add_reply(self, part: InputPart, reply: Any) -> None:
         if part is CARD_PART:
             self._vocabulary = reply.card.vocabulary_size
             return
+        field = "spans" if self._spans else "late_chunking" if self._template.message.late_chunking else ""
+        if field and not reply.pools_spans:  # its rows are those of whole texts
+            raise UnsupportedTask(f"the frontend is of an earlier version, which does not know {field}", field=field)
         if reply.HasField("dense"):
             rows = vectors.rows(reply.dense)
             if self._dense is None:  # all rows have one width: they share one memory, and each is copied once
-                self._dense = np.empty((self.size, rows.shape[1]), dtype=rows.dtype)
-            self._dense[part.rows] = rows
+                self._dense = np.empty((self._row_starts[-1], rows.shape[1]), dtype=rows.dtype)
+            self._dense[self._row_starts[part.start] : self._row_starts[part.stop]] = rows
             reply.dense.ClearField("data")
         self._replies[part.start] = reply
+
+    def by_text(self, rows: Array) -> Any:
+        """Dense rows as `embed` returns them: of spans a list with an array for each text."""
+        return np.split(rows, self._row_starts[1:-1]) if self._spans else rows
 
     def result(self) -> Embeddings:
         replies = [self._replies[start] for start in sorted(self._replies)]
@@ -153,6 +183,8 @@ class SingleOutput:
 
     def result(self) -> Any:
         rows = getattr(self._embed.result(), self._output)
+        if self._output == "dense":
+            rows = self._embed.by_text(rows)
         return rows[0] if self._single and not _is_matrix(rows) else rows
 
 

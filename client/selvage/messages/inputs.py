@@ -1,5 +1,6 @@
 """The texts that callers pass: one or many, as strings or as token ids, checked. Knows no calls."""
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -7,7 +8,7 @@ from typing import Any
 
 from selvage.errors import InvalidInput
 from selvage.messages.parts import InputPart, runs
-from selvage.v1.embedding_pb2 import TokenIds
+from selvage.v1.embedding_pb2 import Spans, TokenIds
 
 Texts = str | Sequence[int] | Iterable[str] | Iterable[Sequence[int]]
 """One text or many, each a string or token ids."""
@@ -94,6 +95,29 @@ def checked_text(value: str, field: str) -> str:
         except UnicodeEncodeError as error:
             raise InvalidInput(f"{field} has half of a character at {error.start}", field=field) from None
     return value
+
+
+def checked_spans(spans: Sequence[Any] | None, inputs: Inputs) -> list[Spans]:
+    """The spans of each text, as messages; none for None. For a single text `spans` are its own.
+
+    Raises InvalidInput where they are not one list of pairs for each text.
+    """
+    if spans is None:
+        return []
+    lists = [spans] if inputs.single else spans
+    if len(lists) != len(inputs):
+        raise InvalidInput(f"spans has {len(lists)} entries, texts has {len(inputs)}", field="spans")
+    return [_spans(pairs, f"spans[{place}]") for place, pairs in enumerate(lists)]
+
+
+def _spans(pairs: Any, field: str) -> Spans:
+    try:
+        bounds = [(operator.index(start), operator.index(end)) for start, end in pairs]
+        return Spans(starts=[start for start, _ in bounds], ends=[end for _, end in bounds])
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"{field} are to be pairs of characters: where a span starts and ends", field=field
+        ) from None
 
 
 def fields_set(**fields: Any) -> dict[str, Any]:

@@ -6,12 +6,16 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPart:
-    """Rows `start` to `stop` of the whole input; for a matrix of scores, also columns `left` to `right`."""
+    """Rows `start` to `stop` of the whole input; for a matrix of scores, also columns `left` to `right`.
+
+    `indivisible`: the rows have a meaning only together.
+    """
 
     start: int
     stop: int
     left: int = 0
     right: int = 1
+    indivisible: bool = False
 
     @property
     def rows(self) -> slice:
@@ -27,9 +31,10 @@ class InputPart:
         return (self.stop - self.start) * (self.right - self.left)
 
     def halves(self) -> "list[InputPart]":
-        """Two parts that make up this one, cut through its longer side; none where it has a single result."""
+        """Two parts that make up this one, cut through its longer side; none where it has a single result or is
+        indivisible."""
         rows, columns = self.stop - self.start, self.right - self.left
-        if max(rows, columns) < 2:
+        if max(rows, columns) < 2 or self.indivisible:
             return []
         if rows >= columns:
             middle = self.start + rows // 2

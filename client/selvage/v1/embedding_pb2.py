@@ -27,7 +27,7 @@ from selvage.v1 import usage_pb2 as selvage_dot_v1_dot_usage__pb2
 from selvage.v1 import vectors_pb2 as selvage_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aselvage/v1/embedding.proto\x12\nselvage.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16selvage/v1/usage.proto\x1a\x18selvage/v1/vectors.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xfd\x04\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\'\n\ttokenized\x18\x03 \x03(\x0b\x32\x14.selvage.v1.TokenIds\x12)\n\ninput_type\x18\x04 \x01(\x0e\x32\x15.selvage.v1.InputType\x12\'\n\x07outputs\x18\x05 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12\x15\n\x0bprompt_name\x18\x06 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x07 \x01(\tH\x00\x12\x17\n\ndimensions\x18\x08 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tnormalize\x18\t \x01(\x08H\x02\x88\x01\x01\x12\'\n\tdata_type\x18\n \x01(\x0e\x32\x14.selvage.v1.DataType\x12\x15\n\x08truncate\x18\x0b \x01(\x08H\x03\x88\x01\x01\x12\x33\n\x0ftruncation_side\x18\x0c \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x17\n\nmax_tokens\x18\r \x01(\x05H\x04\x88\x01\x01\x12\x19\n\x0csparse_top_k\x18\x0e \x01(\x05H\x05\x88\x01\x01\x12\x18\n\x10return_token_ids\x18\x0f \x01(\x08\x12\x18\n\x0bpool_factor\x18\x10 \x01(\x01H\x06\x88\x01\x01\x12\x1d\n\x10protected_tokens\x18\x11 \x01(\x05H\x07\x88\x01\x01\x42\r\n\x0binstructionB\r\n\x0b_dimensionsB\x0c\n\n_normalizeB\x0b\n\t_truncateB\r\n\x0b_max_tokensB\x0f\n\r_sparse_top_kB\x0e\n\x0c_pool_factorB\x13\n\x11_protected_tokens\"\xe8\x01\n\rEmbedResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x18.selvage.v1.DenseVectors\x12)\n\x06sparse\x18\x03 \x01(\x0b\x32\x19.selvage.v1.SparseVectors\x12.\n\x0cmulti_vector\x18\x04 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12 \n\x05usage\x18\x05 \x01(\x0b\x32\x11.selvage.v1.Usage\x12\"\n\x06timing\x18\x06 \x01(\x0b\x32\x12.selvage.v1.Timing\"b\n\x12\x45mbedStreamRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12)\n\x07request\x18\x02 \x01(\x0b\x32\x18.selvage.v1.EmbedRequest\x12\x15\n\rrows_in_parts\x18\x03 \x01(\x08\"\xb5\x01\n\x13\x45mbedStreamResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x19.selvage.v1.EmbedResponseH\x00\x12(\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.selvage.v1.StreamErrorH\x00\x12\r\n\x05start\x18\x04 \x01(\r\x12\x0c\n\x04more\x18\x05 \x01(\x08\x12\x11\n\tfirst_row\x18\x06 \x01(\rB\t\n\x07outcome\"{\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\x12.\n\x0bretry_after\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration2\xa4\x01\n\x10\x45mbeddingService\x12<\n\x05\x45mbed\x12\x18.selvage.v1.EmbedRequest\x1a\x19.selvage.v1.EmbedResponse\x12R\n\x0b\x45mbedStream\x12\x1e.selvage.v1.EmbedStreamRequest\x1a\x1f.selvage.v1.EmbedStreamResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aselvage/v1/embedding.proto\x12\nselvage.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16selvage/v1/usage.proto\x1a\x18selvage/v1/vectors.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"%\n\x05Spans\x12\x0e\n\x06starts\x18\x01 \x03(\x05\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x05\"\xe6\x05\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\'\n\ttokenized\x18\x03 \x03(\x0b\x32\x14.selvage.v1.TokenIds\x12)\n\ninput_type\x18\x04 \x01(\x0e\x32\x15.selvage.v1.InputType\x12\'\n\x07outputs\x18\x05 \x03(\x0e\x32\x16.selvage.v1.OutputKind\x12\x15\n\x0bprompt_name\x18\x06 \x01(\tH\x00\x12\x10\n\x06prompt\x18\x07 \x01(\tH\x00\x12\x17\n\ndimensions\x18\x08 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tnormalize\x18\t \x01(\x08H\x02\x88\x01\x01\x12\'\n\tdata_type\x18\n \x01(\x0e\x32\x14.selvage.v1.DataType\x12\x15\n\x08truncate\x18\x0b \x01(\x08H\x03\x88\x01\x01\x12\x33\n\x0ftruncation_side\x18\x0c \x01(\x0e\x32\x1a.selvage.v1.TruncationSide\x12\x17\n\nmax_tokens\x18\r \x01(\x05H\x04\x88\x01\x01\x12\x19\n\x0csparse_top_k\x18\x0e \x01(\x05H\x05\x88\x01\x01\x12\x18\n\x10return_token_ids\x18\x0f \x01(\x08\x12\x18\n\x0bpool_factor\x18\x10 \x01(\x01H\x06\x88\x01\x01\x12\x1d\n\x10protected_tokens\x18\x11 \x01(\x05H\x07\x88\x01\x01\x12\x15\n\rlate_chunking\x18\x12 \x01(\x08\x12 \n\x05spans\x18\x13 \x03(\x0b\x32\x11.selvage.v1.Spans\x12\x1b\n\x0ewindow_overlap\x18\x14 \x01(\x05H\x08\x88\x01\x01\x42\r\n\x0binstructionB\r\n\x0b_dimensionsB\x0c\n\n_normalizeB\x0b\n\t_truncateB\r\n\x0b_max_tokensB\x0f\n\r_sparse_top_kB\x0e\n\x0c_pool_factorB\x13\n\x11_protected_tokensB\x11\n\x0f_window_overlap\"\xfd\x01\n\rEmbedResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x18.selvage.v1.DenseVectors\x12)\n\x06sparse\x18\x03 \x01(\x0b\x32\x19.selvage.v1.SparseVectors\x12.\n\x0cmulti_vector\x18\x04 \x01(\x0b\x32\x18.selvage.v1.MultiVectors\x12 \n\x05usage\x18\x05 \x01(\x0b\x32\x11.selvage.v1.Usage\x12\"\n\x06timing\x18\x06 \x01(\x0b\x32\x12.selvage.v1.Timing\x12\x13\n\x0bpools_spans\x18\x07 \x01(\x08\"b\n\x12\x45mbedStreamRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12)\n\x07request\x18\x02 \x01(\x0b\x32\x18.selvage.v1.EmbedRequest\x12\x15\n\rrows_in_parts\x18\x03 \x01(\x08\"\xb5\x01\n\x13\x45mbedStreamResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x19.selvage.v1.EmbedResponseH\x00\x12(\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.selvage.v1.StreamErrorH\x00\x12\r\n\x05start\x18\x04 \x01(\r\x12\x0c\n\x04more\x18\x05 \x01(\x08\x12\x11\n\tfirst_row\x18\x06 \x01(\rB\t\n\x07outcome\"{\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\x12.\n\x0bretry_after\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration2\xa4\x01\n\x10\x45mbeddingService\x12<\n\x05\x45mbed\x12\x18.selvage.v1.EmbedRequest\x1a\x19.selvage.v1.EmbedResponse\x12R\n\x0b\x45mbedStream\x12\x1e.selvage.v1.EmbedStreamRequest\x1a\x1f.selvage.v1.EmbedStreamResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,16 +36,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOKENIDS']._serialized_start=124
   _globals['_TOKENIDS']._serialized_end=147
-  _globals['_EMBEDREQUEST']._serialized_start=150
-  _globals['_EMBEDREQUEST']._serialized_end=787
-  _globals['_EMBEDRESPONSE']._serialized_start=790
-  _globals['_EMBEDRESPONSE']._serialized_end=1022
-  _globals['_EMBEDSTREAMREQUEST']._serialized_start=1024
-  _globals['_EMBEDSTREAMREQUEST']._serialized_end=1122
-  _globals['_EMBEDSTREAMRESPONSE']._serialized_start=1125
-  _globals['_EMBEDSTREAMRESPONSE']._serialized_end=1306
-  _globals['_STREAMERROR']._serialized_start=1308
-  _globals['_STREAMERROR']._serialized_end=1431
-  _globals['_EMBEDDINGSERVICE']._serialized_start=1434
-  _globals['_EMBEDDINGSERVICE']._serialized_end=1598
+  _globals['_SPANS']._serialized_start=149
+  _globals['_SPANS']._serialized_end=186
+  _globals['_EMBEDREQUEST']._serialized_start=189
+  _globals['_EMBEDREQUEST']._serialized_end=931
+  _globals['_EMBEDRESPONSE']._serialized_start=934
+  _globals['_EMBEDRESPONSE']._serialized_end=1187
+  _globals['_EMBEDSTREAMREQUEST']._serialized_start=1189
+  _globals['_EMBEDSTREAMREQUEST']._serialized_end=1287
+  _globals['_EMBEDSTREAMRESPONSE']._serialized_start=1290
+  _globals['_EMBEDSTREAMRESPONSE']._serialized_end=1471
+  _globals['_STREAMERROR']._serialized_start=1473
+  _globals['_STREAMERROR']._serialized_end=1596
+  _globals['_EMBEDDINGSERVICE']._serialized_start=1599
+  _globals['_EMBEDDINGSERVICE']._serialized_end=1763
 # @@protoc_insertion_point(module_scope)

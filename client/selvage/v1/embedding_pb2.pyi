@@ -15,8 +15,16 @@ class TokenIds(_message.Message):
     ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Spans(_message.Message):
+    __slots__ = ("starts", "ends")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "texts", "tokenized", "input_type", "outputs", "prompt_name", "prompt", "dimensions", "normalize", "data_type", "truncate", "truncation_side", "max_tokens", "sparse_top_k", "return_token_ids", "pool_factor", "protected_tokens")
+    __slots__ = ("model", "texts", "tokenized", "input_type", "outputs", "prompt_name", "prompt", "dimensions", "normalize", "data_type", "truncate", "truncation_side", "max_tokens", "sparse_top_k", "return_token_ids", "pool_factor", "protected_tokens", "late_chunking", "spans", "window_overlap")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     TOKENIZED_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +42,9 @@ class EmbedRequest(_message.Message):
     RETURN_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     POOL_FACTOR_FIELD_NUMBER: _ClassVar[int]
     PROTECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LATE_CHUNKING_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_OVERLAP_FIELD_NUMBER: _ClassVar[int]
     model: str
     texts: _containers.RepeatedScalarFieldContainer[str]
     tokenized: _containers.RepeatedCompositeFieldContainer[TokenIds]
@@ -51,23 +62,28 @@ class EmbedRequest(_message.Message):
     return_token_ids: bool
     pool_factor: float
     protected_tokens: int
-    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., tokenized: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., truncate: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., max_tokens: _Optional[int] = ..., sparse_top_k: _Optional[int] = ..., return_token_ids: bool = ..., pool_factor: _Optional[float] = ..., protected_tokens: _Optional[int] = ...) -> None: ...
+    late_chunking: bool
+    spans: _containers.RepeatedCompositeFieldContainer[Spans]
+    window_overlap: int
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., tokenized: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., truncate: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., max_tokens: _Optional[int] = ..., sparse_top_k: _Optional[int] = ..., return_token_ids: bool = ..., pool_factor: _Optional[float] = ..., protected_tokens: _Optional[int] = ..., late_chunking: bool = ..., spans: _Optional[_Iterable[_Union[Spans, _Mapping]]] = ..., window_overlap: _Optional[int] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("model", "dense", "sparse", "multi_vector", "usage", "timing")
+    __slots__ = ("model", "dense", "sparse", "multi_vector", "usage", "timing", "pools_spans")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
     MULTI_VECTOR_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    POOLS_SPANS_FIELD_NUMBER: _ClassVar[int]
     model: str
     dense: _vectors_pb2.DenseVectors
     sparse: _vectors_pb2.SparseVectors
     multi_vector: _vectors_pb2.MultiVectors
     usage: _usage_pb2.Usage
     timing: _usage_pb2.Timing
-    def __init__(self, model: _Optional[str] = ..., dense: _Optional[_Union[_vectors_pb2.DenseVectors, _Mapping]] = ..., sparse: _Optional[_Union[_vectors_pb2.SparseVectors, _Mapping]] = ..., multi_vector: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
+    pools_spans: bool
+    def __init__(self, model: _Optional[str] = ..., dense: _Optional[_Union[_vectors_pb2.DenseVectors, _Mapping]] = ..., sparse: _Optional[_Union[_vectors_pb2.SparseVectors, _Mapping]] = ..., multi_vector: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ..., pools_spans: bool = ...) -> None: ...
 
 class EmbedStreamRequest(_message.Message):
     __slots__ = ("id", "request", "rows_in_parts")

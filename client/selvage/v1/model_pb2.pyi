@@ -45,7 +45,7 @@ QUERY_EXPANSION_FIXED: QueryExpansion
 QUERY_EXPANSION_MIN: QueryExpansion
 
 class ModelCard(_message.Message):
-    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes", "late_interaction", "normalizes_multi_vectors", "max_sim", "truncation_side", "aliases", "formats", "chunk_tokens", "cache_tokens", "whole_texts", "limited_by", "query_route")
+    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes", "late_interaction", "normalizes_multi_vectors", "max_sim", "truncation_side", "aliases", "formats", "chunk_tokens", "cache_tokens", "whole_texts", "limited_by", "query_route", "pools_spans")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class ModelCard(_message.Message):
     WHOLE_TEXTS_FIELD_NUMBER: _ClassVar[int]
     LIMITED_BY_FIELD_NUMBER: _ClassVar[int]
     QUERY_ROUTE_FIELD_NUMBER: _ClassVar[int]
+    POOLS_SPANS_FIELD_NUMBER: _ClassVar[int]
     id: str
     family: str
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
@@ -144,7 +145,8 @@ class ModelCard(_message.Message):
     whole_texts: str
     limited_by: str
     query_route: QueryRoute
-    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ..., normalizes_multi_vectors: bool = ..., max_sim: _Optional[str] = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., formats: _Optional[str] = ..., chunk_tokens: _Optional[int] = ..., cache_tokens: _Optional[int] = ..., whole_texts: _Optional[str] = ..., limited_by: _Optional[str] = ..., query_route: _Optional[_Union[QueryRoute, _Mapping]] = ...) -> None: ...
+    pools_spans: bool
+    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ..., normalizes_multi_vectors: bool = ..., max_sim: _Optional[str] = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., formats: _Optional[str] = ..., chunk_tokens: _Optional[int] = ..., cache_tokens: _Optional[int] = ..., whole_texts: _Optional[str] = ..., limited_by: _Optional[str] = ..., query_route: _Optional[_Union[QueryRoute, _Mapping]] = ..., pools_spans: bool = ...) -> None: ...
 
 class QueryRoute(_message.Message):
     __slots__ = ("default_input_type", "family", "pooling", "attention", "max_tokens", "vocabulary_size", "include_prompt", "truncation_side", "sparse_head", "table_digest")
@@ -193,7 +195,7 @@ class LateInteraction(_message.Message):
     def __init__(self, query_length: _Optional[int] = ..., document_length: _Optional[int] = ..., query_expansion: _Optional[_Union[QueryExpansion, str]] = ..., expansion_length: _Optional[int] = ..., expansion_id: _Optional[int] = ..., attend_to_expansion: bool = ..., skiplist: _Optional[_Iterable[int]] = ..., skip_in_queries: bool = ..., skip_in_documents: bool = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores", "similarities", "vector_elements", "queued_tokens", "pooled_tokens")
+    __slots__ = ("texts", "documents", "text_bytes", "message_bytes", "request_tokens", "request_rows", "scores", "similarities", "vector_elements", "queued_tokens", "pooled_tokens", "spans")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +207,7 @@ class Limits(_message.Message):
     VECTOR_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     POOLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
     texts: int
     documents: int
     text_bytes: int
@@ -216,7 +219,8 @@ class Limits(_message.Message):
     vector_elements: int
     queued_tokens: int
     pooled_tokens: int
-    def __init__(self, texts: _Optional[int] = ..., documents: _Optional[int] = ..., text_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., request_tokens: _Optional[int] = ..., request_rows: _Optional[int] = ..., scores: _Optional[int] = ..., similarities: _Optional[int] = ..., vector_elements: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., pooled_tokens: _Optional[int] = ...) -> None: ...
+    spans: int
+    def __init__(self, texts: _Optional[int] = ..., documents: _Optional[int] = ..., text_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., request_tokens: _Optional[int] = ..., request_rows: _Optional[int] = ..., scores: _Optional[int] = ..., similarities: _Optional[int] = ..., vector_elements: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., pooled_tokens: _Optional[int] = ..., spans: _Optional[int] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)

@@ -161,7 +161,8 @@ class _BatchPart:
 
     @property
     def texts(self) -> int:
-        return max(len(self.request.texts), len(self.request.tokenized))
+        """How many texts it has; the chunks of a document are one, since they are not computed apart."""
+        return 1 if self.request.late_chunking else max(len(self.request.texts), len(self.request.tokenized))
 
     def halves(self) -> "list[_BatchPart]":
         """Both halves, the last one first."""

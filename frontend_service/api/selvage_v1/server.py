@@ -58,7 +58,7 @@ class _ExchangeServicer:
         self._frontend = frontend
 
     async def _answer_call(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
-        return await self._answer_message(exchange, message, message.ByteSize(), CALLER.get())
+        return await self._answer_message(exchange, message, self._frontend.calls.admission.message_size, CALLER.get())
 
     async def _answer_message(self, exchange: Exchange[Any, Q, A, R], message: Any, size: int, caller: Caller) -> R:
         """Answers a message of about `size` bytes."""
@@ -167,7 +167,9 @@ class ModelServicer(ModelServiceServicer):
         return model_pb2.ListModelsResponse(cards=map(card_to_pb, self._models.cards()))
 
     async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
-        texts = await self._frontend.offload(request.ByteSize(), model.tokenize_request_from_pb, request)
+        texts = await self._frontend.offload(
+            self._frontend.calls.admission.message_size, model.tokenize_request_from_pb, request
+        )
         shown = await self._models.tokenize(texts)
         return await self._frontend.offload(shown.size, model.tokenize_response_to_pb, shown)
 

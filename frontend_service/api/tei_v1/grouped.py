@@ -57,7 +57,7 @@ def timed_exchange(
 
     async def answer(messages: Sequence[M], caller: Caller) -> WrittenReplies[R]:
         start = time.monotonic()
-        written, timing = await frontend.exchange(exchange, messages, byte_size(messages), caller)
+        written, timing = await frontend.exchange(exchange, messages, byte_size(frontend, messages), caller)
         put_times(written.replies, timing, time.monotonic() - start)  # type: ignore[arg-type]  # all replies have metadata
         return written
 
@@ -70,9 +70,9 @@ def _write_replies(
     return WrittenReplies(write(request, answer), weight * answer.size)
 
 
-def byte_size(messages: Sequence[Message]) -> int:
-    """Size of all messages together, in bytes."""
-    return sum(message.ByteSize() for message in messages)
+def byte_size(frontend: Frontend, messages: Sequence[Message]) -> int:
+    """Size of all messages together, in bytes; only those of a group are asked, which are small."""
+    return frontend.calls.admission.message_size or sum(message.ByteSize() for message in messages)
 
 
 class GroupedStream(Generic[M, R]):

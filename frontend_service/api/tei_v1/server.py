@@ -170,7 +170,12 @@ class RerankServicer(_GroupServicer, services.RerankServicer):
             if deadline is not None:
                 caller = replace(caller, remaining=deadline.remaining())
                 CALLER.set(caller)
-            return await calls.answer(caller, partial(self._answer_unary, self._rerank, request, context))
+
+            async def work() -> pb.RerankResponse:
+                calls.admission.note_message(held.held)
+                return await self._answer_unary(self._rerank, request, context)
+
+            return await calls.answer(caller, work)
 
 
 class TokenizeServicer(_GroupServicer, services.TokenizeServicer):
@@ -182,7 +187,7 @@ class TokenizeServicer(_GroupServicer, services.TokenizeServicer):
 
     async def _encode_texts(self, messages: Sequence[pb.EncodeRequest], _: Caller) -> WrittenReplies[pb.EncodeResponse]:
         offload = self._frontend.offload
-        request = await offload(byte_size(messages), tokenization.encode_request_from_pb, messages)
+        request = await offload(byte_size(self._frontend, messages), tokenization.encode_request_from_pb, messages)
         shown = await self._frontend.models.tokenize(request)
         self._frontend.calls.admission.reserve(shown.size)
         replies = await offload(
@@ -191,7 +196,7 @@ class TokenizeServicer(_GroupServicer, services.TokenizeServicer):
         return WrittenReplies(replies, shown.size)
 
     async def _decode_ids(self, messages: Sequence[pb.DecodeRequest], _: Caller) -> WrittenReplies[pb.DecodeResponse]:
-        size = byte_size(messages)
+        size = byte_size(self._frontend, messages)
         request = await self._frontend.offload(size, tokenization.decode_request_from_pb, messages)
         return WrittenReplies(
             tokenization.decode_responses_to_pb(await self._frontend.models.detokenize(request)), size

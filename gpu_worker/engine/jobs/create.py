@@ -34,6 +34,8 @@ class JobFactory:
 
     def create(self, job: Job) -> StepJob:
         """Opens a job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
+        if job.ranges is not None:
+            self._abilities.check_ranges(job.work)
         match job.work:
             case MaxSim(queries=None) as work:
                 return self._text_max_sim(job, work)

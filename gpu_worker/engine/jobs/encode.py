@@ -1,4 +1,4 @@
-"""Encode jobs: vectors of every sequence."""
+"""Encode jobs: vectors of every sequence, or of token ranges of them."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ class EncodeJob(TextJob):
         self.sparse: list[Vector] | None = None
         if OutputKind.DENSE in work.outputs:
             assert heads.dense is not None
-            self.dense = Table(len(sequences), work.dimensions or heads.dense.width, work.data_type)
+            self.dense = Table(len(sequences.pooled), work.dimensions or heads.dense.width, work.data_type)
         if OutputKind.MULTI_VECTOR in work.outputs:
             assert heads.multi_vector is not None
             width = work.dimensions or heads.multi_vector.width
@@ -79,7 +79,8 @@ class EncodeSlice:
         self._rows = list[tuple[Table, Counts, RowOutput]]()
         if job.dense is not None:
             row_format = RowFormat(dimensions=work.dimensions, unit=work.normalize, data_type=work.data_type)
-            self._rows.append((job.dense, packed.numbers, outputs.request_dense_rows(packed, row_format)))
+            places = job.sequences.pooled.rows_of(packed.numbers)
+            self._rows.append((job.dense, places, outputs.request_dense_rows(packed, row_format)))
         if job.tokens is not None:
             row_format = RowFormat(dimensions=work.dimensions, unit=work.normalize_tokens, data_type=work.data_type)
             places = job.sequences.selected_places(packed.numbers)

@@ -37,7 +37,7 @@ class StepJob(OpenJob, Protocol):
         """What units `start` to `stop` have of the job's sequences; there may be none."""
 
     def drop_caches(self, selection: Selection) -> None:
-        """Gives back what was kept of the sequences that end in the selection, which was computed."""
+        """Gives back what was kept for the selection, which was collected, and for no later piece."""
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> StepSlice:
         """Creates a slice of this job for a step that makes outputs of `packed`, sequences of the slice's units."""

@@ -22,7 +22,7 @@ class TextJob:
         are cut. Raises InputTooLong for a sequence whose keys and values do not fit."""
         limits.check(sequences)
         self.sequences = sequences
-        self.units = Units.of(sequences, groups, limits.longest)
+        self.units = Units.of(sequences, groups, limits.longest, limits.text_bytes.of)
         self.costs: Sequence[int] = self.units.tokens
         self.room: Sequence[int] = self.units.room
         self.caches: dict[int, SequenceCache] = {}
@@ -38,9 +38,12 @@ class TextJob:
         return Selection(sequences=self.sequences, numbers=numbers, starts=starts, stops=stops, caches=self.caches)
 
     def drop_caches(self, selection: Selection) -> None:
-        """Gives back what was kept of the sequences that end in the selection, which was computed."""
+        """Gives back what was kept for the selection, which was collected, and for no later piece."""
         for number in selection.numbers[selection.ended].tolist():
             self.caches.pop(number, None)
+        going_on = ~selection.ended
+        for number, stop in zip(selection.numbers[going_on].tolist(), selection.stops[going_on].tolist(), strict=True):
+            self.caches[number].collected = stop
 
     def note_finite(self, packed: PackedSequences, outputs: Outputs) -> None:
         """Notes whether the model's hidden states of these sequences were finite numbers."""

@@ -1,23 +1,30 @@
 """Units of a job over token ids: sequences, pairs of them, and pieces of long sequences. numpy only."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
 from gpu_worker.engine.step.sequences import Sequences
+from gpu_worker.ragged.text_bytes import ONE_BYTE, TextBytes
 from gpu_worker.ragged.token_types import Counts
 from shared.errors import InputTooLong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_tokens`: most tokens
-    whose keys and values the device keeps."""
+    """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_bytes`: most bytes that
+    the device keeps of all texts in pieces. `text_bytes`: what it keeps of each."""
 
     longest: int = 0
-    cache_tokens: float = inf
+    cache_bytes: float = inf
+    text_bytes: TextBytes = ONE_BYTE
+
+    @property
+    def cache_tokens(self) -> float:
+        """Tokens of the longest text whose keys and values fit."""
+        return self.text_bytes.longest(self.cache_bytes)
 
     def check(self, sequences: Sequences) -> None:
         """Raises InputTooLong for a sequence that would be cut and does not fit into what is kept."""
@@ -36,7 +43,7 @@ WHOLE = PieceLimits()
 class Units:
     """Units in the order in which they are served; a piece is a unit, and the pieces of a sequence follow each other.
 
-    `numbers`: the numbers of each unit's sequences. `tokens`: the cost of each unit. `room`: how many tokens each unit
+    `numbers`: the numbers of each unit's sequences. `tokens`: the cost of each unit. `room`: how many bytes each unit
     keeps on the device from its start on, or gives back at its end where the number is negative; empty where no
     sequence is cut.
     """
@@ -48,9 +55,16 @@ class Units:
     _lengths: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @classmethod
-    def of(cls, sequences: Sequences, groups: Sequence[tuple[int, ...]], longest: int) -> "Units":
+    def of(
+        cls,
+        sequences: Sequences,
+        groups: Sequence[tuple[int, ...]],
+        longest: int,
+        bytes_of: Callable[[int], int] = int,
+    ) -> "Units":
         """Cuts sequences of more than `longest` tokens into pieces (0: none); the rest of their group follows as units
-        of one sequence. Sequences with an unattended tail stay whole, since no piece knows where the tail begins."""
+        of one sequence. Sequences with an unattended tail stay whole, since no piece knows where the tail begins.
+        `bytes_of`: what the device keeps of a sequence of so many tokens."""
         lengths = sequences.lengths.tolist()
         cut = {
             number
@@ -66,7 +80,8 @@ class Units:
                 units._add(group, sum(lengths[number] for number in group))
                 continue
             for number in group:
-                units._add_sequence(number, lengths[number], longest if number in cut else lengths[number])
+                most, room = (longest, bytes_of(lengths[number])) if number in cut else (lengths[number], 0)
+                units._add_sequence(number, lengths[number], most, room)
         return units
 
     def _add(self, numbers: tuple[int, ...], tokens: int, room: int = 0) -> None:
@@ -74,14 +89,13 @@ class Units:
         self.tokens.append(tokens)
         self.room.append(room)
 
-    def _add_sequence(self, number: int, length: int, longest: int) -> None:
-        """Adds a sequence of its own, in pieces of at most `longest` tokens."""
+    def _add_sequence(self, number: int, length: int, longest: int, room: int) -> None:
+        """Adds a sequence of its own, in pieces of at most `longest` tokens, which takes so much room."""
         for start in range(0, length, longest):
             stop = min(start + longest, length)
             if stop - start < length:
                 self._ranges[len(self.numbers)] = (start, stop)
-            room = (length if start == 0 else 0) - (length if stop == length else 0)
-            self._add((number,), stop - start, room)
+            self._add((number,), stop - start, room * (start == 0) - room * (stop == length))
 
     def ranges(self, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
         """What units `start` to `stop` - 1 compute, in three arrays [n]: the numbers of their sequences, ascending, the

@@ -37,7 +37,7 @@ class Outputs:
         self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
         self._texts, self._heads, self._dropped = texts, heads, dropped
         self._dense: dict[RowFormat, RowGroup] = {}
-        self._skips: dict[RowFormat, list[Counts]] = {}
+        self._pooled: dict[RowFormat, list[tuple[Counts, Counts]]] = {}  # skipped tokens and ends of the rows
         self._tokens: dict[RowFormat, RowGroup] = {}
         self._logits, self._token_logits = RowGroup(RowFormat()), RowGroup(RowFormat())
         self._sparse: dict[int, SparseGroup] = {}
@@ -50,9 +50,12 @@ class Outputs:
     # On the host, while the step is packed: requests of the job slices.
 
     def request_dense_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
-        """Requests pooled rows, one for each sequence."""
-        self._skips.setdefault(row_format, []).append(packed.sequences.skip[packed.numbers])
-        return self._dense.setdefault(row_format, RowGroup(row_format)).add_rows(packed.places)
+        """Requests pooled rows, one for each sequence or, where the job has any, for each of its token ranges."""
+        pooled = packed.sequences.pooled
+        rows = pooled.rows_of(packed.numbers)
+        self._pooled.setdefault(row_format, []).append((pooled.skip[rows], pooled.stops[rows]))
+        places = np.repeat(packed.places, pooled.counts[packed.numbers])
+        return self._dense.setdefault(row_format, RowGroup(row_format)).add_rows(places)
 
     def request_token_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
         """Requests token vectors of the selected tokens, one sequence after the other."""
@@ -145,9 +148,9 @@ class Outputs:
             return
         assert head is not None
         places = np.concatenate([group.index for group in groups])
-        skip = np.concatenate([skip for row_format in self._dense for skip in self._skips[row_format]])
-        offsets = self._texts.offsets
-        pool = head.plan(offsets[places], np.diff(offsets)[places], skip, upload)
+        bounds = [pair for row_format in self._dense for pair in self._pooled[row_format]]
+        skip, stops = (np.concatenate(side) for side in zip(*bounds, strict=True))
+        pool = head.plan(self._texts.offsets[places], stops, skip, upload)
         counts = [len(group) for group in groups]
 
         def compute(hidden: Tensor, download: StepDownload) -> None:

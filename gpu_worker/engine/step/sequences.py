@@ -11,20 +11,56 @@ from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.ragged.texts import row_ranges
 from gpu_worker.ragged.token_types import Counts, Ids
+from shared.errors import InvalidInput
 from shared.jobs import Job
+from shared.ragged import TokenRanges
 
 TokenMask = npt.NDArray[np.bool_]
 Select = Callable[[Ids, Counts], TokenMask]
 """Makes the mask [T] of selected tokens from token ids [T] of sequences that begin at offsets [S + 1]."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledTokens:
+    """The tokens of S sequences that R dense rows are pooled of, those of a sequence after those of the one before it.
+
+    `counts` [S]: rows of each sequence. Row i is pooled of the tokens before `stops` [R] of its sequence, without the
+    first `skip` [R]: a token's weight depends on its place in the sequence, wherever the row begins.
+    """
+
+    counts: Counts
+    skip: Counts
+    stops: Counts
+
+    @classmethod
+    def of(cls, lengths: Counts, skip: Counts, ranges: TokenRanges | None) -> "PooledTokens":
+        """One row for each sequence of `lengths` [S], or for each range, without the first `skip` [S] tokens of the
+        sequence. Raises InvalidInput for a range of which no token is left."""
+        if ranges is None:
+            return cls(counts=np.ones_like(lengths), skip=skip, stops=lengths)
+        counts = np.array(ranges.counts, dtype=np.int64)
+        starts, stops = (np.array(side, dtype=np.int64) for side in (ranges.starts, ranges.stops))
+        starts = np.maximum(starts, np.repeat(skip, counts))
+        if (starts >= stops).any():
+            raise InvalidInput("a token range has only tokens of a prompt or an instruction, which are not pooled")
+        return cls(counts=counts, skip=starts, stops=stops)
+
+    def rows_of(self, numbers: Counts) -> Counts:
+        """The rows of the sequences `numbers` [n], in their order."""
+        return row_ranges((np.cumsum(self.counts) - self.counts)[numbers], self.counts[numbers])
+
+    def __len__(self) -> int:
+        """Number of rows: R."""
+        return len(self.stops)
+
+
 class Sequences:
     """S sequences of one job, T tokens end to end; a sequence has a number, its place in the job.
 
-    `ids` [T], `lengths` [S], `offsets` [S + 1]. Pooling leaves out the first `skip` [S] tokens of each sequence. The
-    second text of a pair begins at `second_segments` [S], 0 for no pair. No token attends to the last `tails` [S]
-    tokens. `selected` [T]: tokens that get a row of their own, a vector or logits. Sequences with numbers below
-    `queries` go the way of queries, for models that have one.
+    `ids` [T], `lengths` [S], `offsets` [S + 1]. Pooling leaves out the first `skip` [S] tokens of each sequence;
+    `pooled` has the tokens that dense rows are made of. The second text of a pair begins at `second_segments` [S], 0
+    for no pair. No token attends to the last `tails` [S] tokens. `selected` [T]: tokens that get a row of their own, a
+    vector or logits. Sequences with numbers below `queries` go the way of queries, for models that have one.
     """
 
     def __init__(self, job: Job, skip: Counts | None = None, select: Select | None = None, *, queries: int = 0) -> None:
@@ -35,6 +71,7 @@ class Sequences:
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         zeros = np.zeros_like(self.lengths)
         self.skip = zeros if skip is None else skip
+        self.pooled = PooledTokens.of(self.lengths, self.skip, job.ranges)
         self.second_segments: Counts = np.array(job.second_segments, dtype=np.int64) if job.second_segments else zeros
         self.tails: Counts = np.array(job.unattended_tails, dtype=np.int64) if job.unattended_tails else zeros
         # Read-only, since `selected_counts` is computed once.

@@ -63,11 +63,13 @@ class EqualRuns:
             _attend(q, k, v, terms, run.attended, by_sequence(output[rows].transpose(0, 1), run), kernel)
         return output
 
-    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+    def attend_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
+    ) -> Tensor:
         output, keys = query.new_empty(query.shape[1], query.shape[0], value.shape[2]), key.shape[1]
         q, k, v = (states[None] for states in (query, key, value))
-        past = keys - query.shape[1]
-        _attend(q, k, v, terms, keys, output.transpose(0, 1)[None], self.kernels.of(keys), past)
+        past, into = dropped + keys - query.shape[1], output.transpose(0, 1)[None]
+        _attend(q, k, v, terms, keys, into, self.kernels.of(keys), past, dropped)
         return output
 
 
@@ -80,14 +82,15 @@ def _attend(
     into: Tensor,
     kernel: RunKernel,
     past: int = 0,
+    dropped: int = 0,
 ) -> None:
     """query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]; see `written_out`."""
     if kernel is RunKernel.FUSED and terms.softcap is None:
-        into.copy_(fused(query, key, value, terms, attended, past))
+        into.copy_(fused(query, key, value, terms, attended, past, dropped))
         return
     weighing = POWERS if kernel in (RunKernel.POWERS, RunKernel.ONEDNN) else SOFTMAX
     with onednn_products() if kernel is RunKernel.ONEDNN else nullcontext():
-        written_out(query, key, value, terms, attended, into, weighing, past)
+        written_out(query, key, value, terms, attended, into, weighing, past, dropped)
 
 
 def by_sequence(states: Tensor, run: LengthRun) -> Tensor:
@@ -96,16 +99,19 @@ def by_sequence(states: Tensor, run: LengthRun) -> Tensor:
     return states.view(heads, run.count, run.length, width).transpose(0, 1)
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
+def fused(
+    query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0, dropped: int = 0
+) -> Tensor:
     """Runs PyTorch's fused attention: query [N, H, L, D], key and value [N, Hkv, K, D] -> [N, H, L, D].
 
-    Only the first `attended` keys count; `past` keys precede the first query. It has no softcap.
+    Only the first `attended` keys count; `past` keys precede the first query, the first `dropped` of which are not
+    there. It has no softcap.
     """
     length = query.shape[-2]
     unseen = terms.reaches_less_than(past + length)
     # Its own causal mask lines up the first query with the first key.
     plain_causal = terms.bias is None and terms.causal and not unseen and attended == length and not past
-    mask = None if plain_causal else terms.mask(length, attended, query.device, past)
+    mask = None if plain_causal else terms.mask(length, attended, query.device, past, dropped)
     if terms.bias is not None:
         # The kernels take masks of 2 or 4 dimensions.
         bias = terms.bias(query, key)[..., :attended].expand(*query.shape[:-1], attended)

@@ -39,12 +39,15 @@ class SpanAttention:
             ]
         )
 
-    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
-        """See `PackedAttention`: the kernels line up the last query with the last key, as pieces do."""
+    def attend_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
+    ) -> Tensor:
+        """See `PackedAttention`: the kernels line up the last query with the last key, as pieces do, and count windows
+        from there, so that dropped keys are nothing to them."""
         assert terms.softcap is None
         assert terms.bias is None
         if terms.chunk is not None:
-            return self._equal_runs.attend_piece(query, key, value, terms)
+            return self._equal_runs.attend_piece(query, key, value, terms, dropped)
         q, k, v = (states.transpose(0, 1) for states in (query, key, value))
         return self.attend_keys(q, k, v, terms)
 

@@ -39,14 +39,16 @@ class NativeAttention:
             return self._attend(_filled(query), _filled(key), _filled(value), batch, terms)[..., :width]
         return self._attend(query, key, value, batch, terms)
 
-    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+    def attend_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
+    ) -> Tensor:
         width, tokens, keys = value.shape[-1], query.shape[1], key.shape[1]
         if query.shape[-1] % HEAD_STEP or width % HEAD_STEP:
             if not self._fills:
-                return self._otherwise.attend_piece(query, key, value, terms)
+                return self._otherwise.attend_piece(query, key, value, terms, dropped)
             query, key, value = (_filled(states) for states in (query, key, value))
-        layout = torch.tensor([[0, tokens, 0, keys, keys - tokens]])
-        return attention(query, key, value, layout, terms, None)[..., :width]
+        layout = torch.tensor([[0, tokens, 0, keys, dropped + keys - tokens]])
+        return attention(query, key, value, layout, terms, None, dropped)[..., :width]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if terms.bias is None:
@@ -68,11 +70,19 @@ def serves(library: KernelLibrary, dtype: torch.dtype, head: int) -> bool:
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: Tensor, terms: AttentionTerms, bias: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Tensor,
+    terms: AttentionTerms,
+    bias: Tensor | None,
+    dropped: int = 0,
 ) -> Tensor:
     """Calls the kernel: query [H, T, D], key and value [Hkv, K, D] -> [T, H, D].
 
     `layout` [n, 5] int64, see `RaggedBatch.layout`. `bias` [1 or n, H, L, A] float32 is in place of `terms.bias`.
+    `dropped`: how many of each sequence's first keys are not there; the layout counts them only among those that
+    precede the queries.
     """
     query, key, value = (states if states.stride(-1) == 1 else states.contiguous() for states in (query, key, value))
     output: Tensor = torch.ops.selvage.attention(
@@ -86,6 +96,7 @@ def attention(
         terms.chunk or 0,
         terms.softcap or 0.0,
         bias,
+        dropped,
     )
     return output
 

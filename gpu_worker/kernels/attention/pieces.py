@@ -11,7 +11,8 @@ class PieceAttention:
     """The attention of one run of a model, whose layers call it one after the other.
 
     It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
-    through the usual kernel in one call, and each later piece in a call of its own, without a copy of the keys.
+    through the usual kernel in one call, and each later piece in a call of its own. Keys and values are copied for it
+    in layers alone that do not see the whole text.
     """
 
     capturable = False  # the calls of a later piece have other shapes than those of the piece before
@@ -27,20 +28,20 @@ class PieceAttention:
         if terms.bias is not None:
             raise ModelRefused("a layer adds a bias by distance")
         layer, self._layer = self._layer, self._layer + 1
-        rows_of_pieces = list(zip(batch.pieces, batch.piece_rows(), strict=True))
-        for piece, rows in rows_of_pieces:
-            piece.cache.add_layer_states(layer, piece.start, key[:, rows], value[:, rows])
         beginnings = batch.beginnings
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         if beginnings.total:
             q, k, v = (states[:, : beginnings.total] for states in (query, key, value))
             output[: beginnings.total] = self._attention(q, k, v, beginnings, terms)
-        for piece, rows in rows_of_pieces:
+        for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
+            states = key[:, rows], value[:, rows]
+            keys, values, dropped = piece.cache.extend_layer(layer, piece.start, *states, terms.horizon)
             if piece.start:
-                keys, values = piece.cache.layer_states(layer, piece.stop)
-                output[rows] = self._attention.attend_piece(query[:, rows], keys, values, terms)
+                output[rows] = self._attention.attend_piece(query[:, rows], keys, values, terms, dropped)
         return output
 
-    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+    def attend_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
+    ) -> Tensor:
         """See `PackedAttention`."""
-        return self._attention.attend_piece(query, key, value, terms)
+        return self._attention.attend_piece(query, key, value, terms, dropped)

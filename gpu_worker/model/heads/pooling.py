@@ -15,6 +15,10 @@ from gpu_worker.ragged.batch import Counts, RaggedBatch
 from gpu_worker.ragged.texts import row_ranges
 from gpu_worker.ragged.upload import Upload
 
+OF_ANY_TOKENS = frozenset(("mean", "max", "mean_sqrt_len_tokens", "weightedmean"))
+"""Modes that make sense for any tokens of a text. The others take a certain token: the first, which stands for the
+whole text, or the last, which a model was trained to end a text with."""
+
 
 class Pooling:
     """Pools n texts that lie anywhere in a step; the results of several modes are concatenated.
@@ -23,9 +27,9 @@ class Pooling:
     """
 
     def __init__(self, starts: Counts, lengths: Counts, skip: Counts, modes: Sequence[str], upload: Upload) -> None:
-        """Text i has rows starts[i] to starts[i] + lengths[i] - 1. The first skip[i] of them are left out; cls takes
-        the first token after them. A text in which no token is left becomes zeros, except with cls and lasttoken, which
-        then take its first and its last token.
+        """Text i has rows starts[i] to starts[i] + lengths[i] - 1; texts may overlap. The first skip[i] of them are
+        left out; cls takes the first token after them. A text in which no token is left becomes zeros, except with cls
+        and lasttoken, which then take its first and its last token.
         """
         left_out = np.minimum(skip, lengths)
         self._poolers = [_pooler(mode, starts, lengths, left_out, upload) for mode in modes]

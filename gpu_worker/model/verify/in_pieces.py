@@ -21,6 +21,7 @@ from gpu_worker.model.verify.gate import Reference, compare
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.text_bytes import NOTHING, TextBytes
 from gpu_worker.ragged.token_types import Ids
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
@@ -35,11 +36,16 @@ NumberedText = tuple[int, Ids]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """Whether texts may be cut: `token_bytes` are what the device keeps of a token meanwhile, 0 where texts may not be
-    cut, for the reason `refusal`."""
+    """Whether texts may be cut: `text_bytes` is what the device keeps of a text meanwhile, nothing where texts may not
+    be cut, for the reason `refusal`."""
 
-    token_bytes: int = 0
+    text_bytes: TextBytes = NOTHING
     refusal: str = ""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether texts may be cut."""
+        return self.text_bytes.token_bytes > 0
 
 
 def cutting(encoder: Encoder, reference: Reference) -> Cutting:
@@ -54,7 +60,7 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
         return Cutting(refusal="it reads token types")
     try:
         _check(packed, reference)
-        return Cutting(token_bytes=_token_bytes(packed, reference))
+        return Cutting(text_bytes=_text_bytes(packed, reference))
     except ModelRefused as refused:
         return Cutting(refusal=str(refused))
     except Exception as error:  # foreign code that was not made for this fails anywhere
@@ -63,13 +69,13 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
         return Cutting(refusal=f"{type(packed.model).__name__} fails on a piece of a text: {first_line(error)}")
 
 
-def _token_bytes(packed: PackedEncoder, reference: Reference) -> int:
-    """Bytes that the device keeps of a token, measured on a piece of one token."""
+def _text_bytes(packed: PackedEncoder, reference: Reference) -> TextBytes:
+    """What the device keeps of a text, seen on a piece of one token."""
     cache = SequenceCache(2)
     piece = Piece(np.resize(reference.probes.texts[0], 2), 0, 1, cache)
     with torch.inference_mode():
         cache.add_hidden(0, packed(RaggedBatch.pack([], packed.device, packed.uncounted, pieces=[piece])))
-    return cache.bytes // cache.length
+    return cache.text_bytes
 
 
 def _check(packed: PackedEncoder, reference: Reference) -> None:

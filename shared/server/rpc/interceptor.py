@@ -70,6 +70,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """
         self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
         self._check_large = check_large
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # of our methods: each is wrapped once
         self._trimming: asyncio.TimerHandle | None = None
         self._peers: Counter[str] = Counter()
 
@@ -82,10 +83,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
+        if method in self._handlers:
+            return self._handlers[method]
+        handler: Any = await continuation(handler_call_details)
         if handler is None or method.startswith(FOREIGN):
             return handler  # type: ignore[no-any-return]
+        return self._handlers.setdefault(method, self._wrapped(handler, method))
+
+    def _wrapped(self, handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
+        """The handler that grpcio calls instead of a servicer's own."""
         if handler.request_streaming and handler.response_streaming:
             both_ways = self._answered(self._both_ways(handler), method, "bidi_stream")
             return grpc.stream_stream_rpc_method_handler(both_ways)
@@ -121,7 +128,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             async def work() -> bytes:
                 size = LARGE_REQUEST  # until it is known
                 try:
-                    raw = await admission.reads.read(context.read)
+                    raw = await self._paced(caller, partial(admission.reads.read, context.read))
                     size = _size(raw)
                     with admission.hold(size):
                         request = await self._parse(handler.request_deserializer, raw)
@@ -142,7 +149,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         async def down(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
             with self._calls.running(caller):
-                raw = await self._calls.admission.reads.read(context.read)
+                raw = await self._paced(caller, partial(self._calls.admission.reads.read, context.read))
                 request = await self._parse(handler.request_deserializer, raw)
                 async for response in handler.unary_stream(request, context):
                     await context.write(response.SerializeToString())
@@ -155,24 +162,26 @@ class Interceptor(grpc.aio.ServerInterceptor):
         Such a stream is not bounded like a call: its servicer decides what it holds and when it ends.
         """
 
-        async def both_ways(_: AsyncIterator[bytes], context: Context, __: Caller) -> None:
-            await self._streamed(handler, handler.stream_stream, context)
+        async def both_ways(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
+            await self._streamed(handler, handler.stream_stream, context, caller)
 
         return both_ways
 
     def _up(self, handler: Any) -> ServeCall:
         """Serves streams of requests with one response, a message."""
 
-        async def up(_: AsyncIterator[bytes], context: Context, __: Caller) -> bytes:
-            reply: bytes = (await self._streamed(handler, handler.stream_unary, context)).SerializeToString()
+        async def up(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
+            reply: bytes = (await self._streamed(handler, handler.stream_unary, context, caller)).SerializeToString()
             self._until_read(context, len(reply))
             return reply
 
         return up
 
-    async def _streamed(self, handler: Any, serve: Callable[..., Awaitable[Any]], context: Context) -> Any:
+    async def _streamed(
+        self, handler: Any, serve: Callable[..., Awaitable[Any]], context: Context, caller: Caller
+    ) -> Any:
         messages = _Messages(
-            partial(self._calls.admission.reads.taken, context.read),
+            partial(self._paced, caller, partial(self._calls.admission.reads.taken, context.read)),
             partial(self._parse, handler.request_deserializer),
             self._trim_soon,
         )
@@ -182,6 +191,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
         except SelvageError:
             self._let_go_unread(context)
             raise
+
+    async def _paced(self, caller: Caller, read: Callable[[], Awaitable[Any]]) -> Any:
+        """Reads a message, after a large one of the same caller not at once where others ask."""
+        pace, owner = self._calls.admission.pace, self._calls.owner(caller)
+        turn = await pace.wait(owner)
+        raw = await read()
+        pace.arrived(owner, _size(raw), turn)
+        return raw
 
     def _until_read(self, context: Context, size: int) -> None:
         """Counts a large reply as unread until its caller has it; ends the call of one that does not read in time."""

@@ -24,8 +24,9 @@ from benchmarks.peers.process import free_port
 from benchmarks.published import comparison, models, page, run, servers, vllm_fixes
 from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import Window, drive, figures
-from benchmarks.published.rows import OURS, Case, Row, Stream, rows
+from benchmarks.published.rows import OURS, SHORT_STEPS, Case, Row, Stream, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
+from benchmarks.rounds import ALONE, SHARE
 from benchmarks.workloads import Workload
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
@@ -140,6 +141,28 @@ async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer
     assert told["errors"] > 0
 
 
+def test_short_calls_are_sent_as_interactive_too() -> None:
+    """Each with the flags of the side that has them by default; vLLM knows no priority. Long texts have the default."""
+    row = rows()["short-beside-long"]
+    assert set(row.priorities.values()) == {"interactive"}
+    assert {name.rpartition("interactive")[0].rstrip(", ") for name in row.priorities} == {"", SHORT_STEPS}
+    for name in row.priorities:
+        assert row.ours[name] == row.ours[name.rpartition("interactive")[0].rstrip(", ")]
+    sides = launches(replace(row, vllm={}), [0])
+    assert {side for side, launch in sides.items() if launch.priority} == {
+        f"selvage, {name}" for name in row.priorities
+    }
+
+
+def test_the_measured_stream_alone_has_the_priority(server: ReadyServer) -> None:
+    """The calls beside it have none."""
+    case = replace(CASE, stream=replace(CASE.stream, requests=20), beside=replace(CASE.stream, requests=10))
+    asyncio.run(drive(ROW, case, server.url, 0.5, {}, "interactive"))
+    with urlopen(f"{server.url}/health") as reply:
+        priorities = json.loads(reply.read())["priorities"]
+    assert priorities == {"interactive": 20 + 1, "": 10 + 1}  # a stream's first call is checked before anything counts
+
+
 @pytest.mark.parametrize("reconnecting", [True, False])
 def test_the_published_client_has_a_connection_a_request(server: ReadyServer, reconnecting: bool) -> None:
     """Others keep theirs."""
@@ -166,6 +189,15 @@ def test_figures_are_of_the_measured_stream_and_what_runs_beside_has_its_own() -
     with pytest.raises(LoadFailed, match="texts of 5 tokens: no answer in the window"):
         figures(case, window([9], [11]))
     assert figures(case, window([11, 12], [9]))["beside: requests/s"] == 0
+
+
+def test_a_call_that_outlasts_the_window_counts_where_latency_is_measured() -> None:
+    """It is the slowest, and perhaps the only one."""
+    slow = Call(due=9.5, ended=20.0, status="OK", request=0)
+    outlasted = replace(window([], []), calls=[[slow]])
+    assert figures(CASE, outlasted, latency=True)["p99 ms"] == 10_500
+    with pytest.raises(LoadFailed, match="no answer in the window"):
+        figures(CASE, outlasted)
 
 
 def test_a_server_ends_with_all_that_it_started() -> None:
@@ -269,13 +301,19 @@ def test_a_row_is_measured_in_rounds_with_a_start_each(monkeypatch: pytest.Monke
     monkeypatch.setattr(run, "launches", lambda row, cores: {name: fake("rows") for name in (OURS, "vLLM")})
     monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
     monkeypatch.setattr(
-        run, "clients", lambda *_: {"requests/s": 5.0, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0}
+        run,
+        "clients",
+        lambda *_: {"requests/s": 5.0, "tokens/s": 9e9, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0},
     )
+    monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
     monkeypatch.setattr(run, "PAUSE", 0)
     options = run.RunOptions(scale="small", rounds=2, seconds=1.0, cores=[0], sides=[OURS, "vLLM"])
     told = run.measured(ROW, options)
     (case,) = told["cases"]
-    assert list(case["sides"]) == [OURS, "vLLM"]
+    assert list(case["sides"]) == [OURS, "vLLM", ALONE]
+    limit = case["sides"][ALONE]["tokens/s"]["median"]  # of products of a few microseconds; no token is as cheap
+    assert 1e3 < limit < 9e9
+    assert case["sides"]["vLLM"][SHARE]["lower"] > 100
     assert case["ours_over"]["vLLM"]["requests/s"]["median"] == 1
     assert case["sides"]["vLLM"]["start to ready, s"]["median"] > 0
     assert case["sides"]["vLLM"]["server: MiB at rest"]["median"] > 1

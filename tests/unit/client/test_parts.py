@@ -12,7 +12,7 @@ from selvage.calls import methods
 from selvage.calls.retries import RetryPolicy
 from selvage.calls.split_call import Attempt, SplitCall
 from selvage.connection import Settings
-from selvage.errors import Overloaded, ResultTooLarge, Unavailable
+from selvage.errors import InvalidInput, Overloaded, ResultTooLarge, Unavailable, UnsupportedTask
 from selvage.messages import embedding
 from selvage.messages.parts import InputPart, runs
 from support.fake_frontend import ANSWERS, dense_row
@@ -103,6 +103,45 @@ def test_embed_in_parts_is_embed(texts: list[str], seed: int) -> None:
     assert all((rows == dense_row(text)).all() for rows, text in zip(found.multi_vector, texts, strict=True))
     assert [set(each) for each in found.sparse] == [set(each.encode()) for each in texts]
     assert found.token_counts.tolist() == [len(each) for each in texts]
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.integers(1, 3)), min_size=1, max_size=30), st.integers(0, 2**32))
+def test_spans_in_parts_come_back_by_text(texts: list[tuple[str, int]], seed: int) -> None:
+    """Each in its place, however many its text and those before it have."""
+    spans = [[(number, len(text)) for number in range(count)] for text, count in texts]
+    found = run(methods.embed(Nobody(), [text for text, _ in texts], spans=spans), seed)
+    for rows, (text, _), bounds in zip(found, texts, spans, strict=True):
+        assert np.array_equal(rows, np.stack([dense_row(text[start:end]) for start, end in bounds]))
+
+
+def test_the_chunks_of_a_document_are_never_sent_apart() -> None:
+    """However many there are; a reply that would be too large is refused instead."""
+    operation = methods.embed(Nobody(), ["x" * 1000] * 2000, late_chunking=True)
+    (part,) = operation.parts()
+    assert len(operation.message(part).texts) == 2000
+    with pytest.raises(ResultTooLarge):
+        run(operation, seed=1)
+
+
+@pytest.mark.parametrize("options", [{"late_chunking": True}, {"spans": [[(0, 1)]]}])
+def test_rows_of_a_frontend_that_knows_no_spans_are_refused(options: dict[str, Any]) -> None:
+    """It ignores the field, and its reply looks like any other."""
+    operation = methods.embed(Nobody(), ["ab"], **options)
+    (part,) = operation.parts()
+    reply = ANSWERS["EmbedRequest"](operation.message(part))
+    reply.ClearField("pools_spans")
+    with pytest.raises(UnsupportedTask, match="earlier version") as refused:
+        operation.add_reply(part, reply)
+    assert refused.value.field in options
+
+
+@pytest.mark.parametrize(
+    "spans", [[], [[(0, 1)], [(0, 1)]], [(0, 1)], [[(0, 1, 2)]], [[("0", 1)]], [[(0, 2**40)]], [3]]
+)
+def test_spans_that_are_no_pairs_for_each_text_are_refused(spans: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        methods.embed(Nobody(), ["ab"], spans=spans)
+    assert refused.value.field.startswith("spans")
 
 
 words = st.lists(st.text(alphabet="abc", max_size=4), min_size=1, max_size=12)

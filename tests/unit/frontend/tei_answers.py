@@ -18,6 +18,7 @@ def answer(*lengths: int, **result: Any) -> Answer:
         result=JobResult(**result),
         tokens=RaggedTokens.packed(array("i", range(sum(lengths))), lengths),
         truncated=(False,) * len(lengths),
+        token_counts=lengths,
         tokenize=0.0,
         transfer=0.0,
         answered=0.0,

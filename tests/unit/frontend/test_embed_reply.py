@@ -31,6 +31,7 @@ def answer(result: JobResult) -> Answer:
         result=result,
         tokens=RaggedTokens.of([[1, 2], [3]]),
         truncated=(False, True),
+        token_counts=(2, 1),
         tokenize=0.5,
         transfer=0.25,
         answered=1.0,

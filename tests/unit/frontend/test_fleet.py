@@ -12,7 +12,7 @@ from shared.errors import GivenBack, InvalidInput, Overloaded, UnknownModel, Wor
 from shared.estimate import UNREAD_MARGIN
 from shared.jobs import Classify, Job, Priority
 from shared.load import Backlog, Load
-from shared.ragged import RaggedTokens
+from shared.ragged import RaggedTokens, TokenRanges
 from shared.terms import RequestTerms
 
 BUSY = Load(
@@ -60,6 +60,26 @@ async def test_workers_that_chose_other_formats_are_told_apart() -> None:
             await world.until_scores(b"2222")
             assert world.fleet.model("").card.dtype == "float32"
             await exact.server.stop(0)
+
+
+async def test_token_ranges_go_to_workers_that_know_them() -> None:
+    """An older worker of the same model would answer with rows of whole sequences. Whichever came first: the card is
+    that of a worker that can do more, as long as there is one."""
+    old, new = FakeWorker(b"1111"), FakeWorker(b"2222", pools_spans=True)
+    job = replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,)))
+    async with World(old) as world:
+        await world.until(True)
+        assert not world.fleet.model("").card.pools_spans
+        with pytest.raises(WorkerUnavailable, match="no worker with this model"):
+            await world.run(job)
+        world.fleet._targets = [old.address, new.address]
+        await new.server.start()
+        await eventually(lambda: world.fleet.model("").card.pools_spans)
+        assert {(await world.run(job)).scores for _ in range(20)} == {b"2222"}
+        await new.server.stop(0)
+        await eventually(lambda: not world.fleet.model("").card.pools_spans)
+        assert (await world.run()).scores == b"1111"
+        await old.server.stop(0)
 
 
 async def test_models_of_several_names_are_chosen_by_name() -> None:

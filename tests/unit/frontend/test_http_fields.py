@@ -46,9 +46,13 @@ RERANKED = {
 EMBEDDED = dict.fromkeys(("inputs", "max_tokens", "output_dimension", "priority"), "Cohere's version 2")
 POOLED = {field.name: "vLLM's" for field in vllm.EMBEDDINGS[0].fields}
 HOSTED = {field.name: "Jina's" for field in jina.EMBEDDINGS[0].fields} | {"modality": "NVIDIA's"}
+SPANS = {
+    "spans": "of each input, spans that get a vector each",
+    "window_overlap": "documents over the limit are read in windows",
+}
 OURS: dict[str, dict[str, str]] = {
-    "/v1/embeddings": {name: why for name, why in PROMPTS.items() if name != "input_type"},
-    "/embeddings": {name: why for name, why in PROMPTS.items() if name != "input_type"},
+    "/v1/embeddings": {name: why for name, why in PROMPTS.items() if name != "input_type"} | SPANS,
+    "/embeddings": {name: why for name, why in PROMPTS.items() if name != "input_type"} | SPANS,
     "/v1/multi-vector": {
         name: why
         for name, why in (PROMPTS | HOSTED | POOLED | {"return_token_ids": "the ids of a text's vectors"}).items()
@@ -107,7 +111,9 @@ async def asked(request: Request, *fields: tuple[str, Any]) -> tuple[Told, list[
             place = place.setdefault(key, {})
         place[last] = value
     told = await api.ask(request.path, body, headers=HEADERS)
-    jobs = [(job.work, job.tokens, job.prompt_lengths, job.second_segments, job.priority) for job in worker.jobs]
+    jobs = [
+        (job.work, job.tokens, job.prompt_lengths, job.second_segments, job.ranges, job.priority) for job in worker.jobs
+    ]
     return told, jobs
 
 

@@ -13,6 +13,7 @@ from shared.vectors import Activation, OutputKind, Task
 CLASSIFIER: dict[str, object] = {"tasks": (Task.CLASSIFY,), "labels": ("no", "yes"), "activation": Activation.SOFTMAX}
 TOKEN_CLASSIFIER = CLASSIFIER | {"tasks": (Task.CLASSIFY_TOKENS,)}
 SIMILARITY = {"inputs": {"source_sentence": "a", "sentences": ["b"]}}
+SPANS = {"pools_spans": True}
 LATE = {"outputs": (OutputKind.MULTI_VECTOR,)}
 CUTS = "truncate_prompt_tokens"
 CUT = f"{CUTS}: -1 would cut"
@@ -128,6 +129,17 @@ async def test_sides_that_are_no_pair(sides: dict[str, object], field: str) -> N
         ("/v1/embeddings", {"input": "a", "task": "poetry"}, {}, "task"),
         ("/v1/embeddings", {"input": "a", "task": "retrieval.query", "input_type": "passage"}, {}, "task"),
         ("/v1/embeddings", {"input": "a", "late_chunking": True}, {}, "late_chunking"),
+        ("/v1/embeddings", {"input": [4], "late_chunking": True}, SPANS, "late_chunking"),
+        ("/v1/embeddings", {"input": ["a ", " "], "late_chunking": True}, SPANS, "input[1]"),
+        ("/v1/embeddings", {"input": ["a " * 99, "b"], "late_chunking": True}, SPANS, "input"),
+        ("/v1/embeddings", {"input": "a", "late_chunking": True, "truncate": True}, SPANS, "late_chunking"),
+        ("/v1/embeddings", {"input": "a", "late_chunking": True, "task": "retrieval.query"}, SPANS, "late_chunking"),
+        ("/v1/embeddings", {"input": "a", "late_chunking": True, "spans": [[[0, 1]]]}, SPANS, "spans"),
+        ("/v1/embeddings", {"input": "a", "spans": [[[0, 1]], [[0, 1]]]}, SPANS, "spans"),
+        ("/v1/embeddings", {"input": "a", "spans": [[[0, 2]]]}, SPANS, "spans[0]"),
+        ("/v1/embeddings", {"input": "a", "window_overlap": 1}, SPANS, "window_overlap"),
+        ("/v1/embeddings", {"input": "a", "late_chunking": True, "window_overlap": -1}, SPANS, "window_overlap"),
+        ("/v1/multi-vector", {"input": "a", "late_chunking": True}, SPANS, "late_chunking"),
         ("/v1/embeddings", {"input": "a", "embedding_type": "int8"}, {}, "embedding_type"),
         ("/v1/embeddings", {"input": "a", "modality": "image"}, {}, "modality"),
         ("/v1/embeddings", {"messages": [{"role": "user", "content": "a"}]}, {}, "messages"),

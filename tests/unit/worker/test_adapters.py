@@ -1,82 +1,231 @@
-"""An adapter in a model's folder changes its rows: it is refused, wherever it lies, and never left out in silence."""
+"""An adapter in a model's folder is merged at load: the rows are those of peft, or the folder is refused by name."""
 
 import json
 import shutil
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from peft import PeftModel
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, GPT2Config, GPT2Model
 
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.loading import load
 from gpu_worker.repository import contents
-from support.adapted import BASE, merge, write_adapter
+from shared.jobs import Classify
+from support.adapted import (
+    beside_weights,
+    change_config,
+    change_tensors,
+    peft_rows,
+    write_adapter,
+    write_sentence_model,
+)
 from support.breakages import refusal
-from support.tiny import embed, write_json
+from support.tiny import CPU, ask, embed, reader, scores, write_encoder, write_json
 
-TEXTS = ["w1 w2 w3"]
-WITH_PEFT = [-0.19110, 0.90974, -0.54061, 0.47170]
-"""The first numbers that sentence-transformers 6.2 with peft 0.21.2 gives for the base with its adapter."""
-BASE_ALONE = [-1.40402, 0.63671, -0.52082, 0.45222]
-"""Those of the base, which were served for the same folder."""
-
-
-@pytest.fixture
-def both(encoder: Path, tmp_path: Path) -> Path:
-    """A model with its weights, and an adapter beside them."""
-    folder = tmp_path / "both"
-    shutil.copytree(encoder, folder)
-    return write_adapter(folder)
-
-
-def test_an_adapter_beside_weights_is_refused(both: Path) -> None:
-    """By its file, with what to do."""
-    said = refusal(both)
-    assert "adapter_config.json: an adapter (LORA) lies beside the model" in said
-    assert "merge_and_unload" in said
-
-
-def test_the_reference_refuses_it_or_gives_the_rows_of_both(encoder: Path, both: Path) -> None:
-    """As peft is installed or not; the base alone is what it never gives."""
-    write_adapter(both, str(encoder))
-    if find_spec("peft") is None:
-        with pytest.raises(ImportError, match="PEFT"):
-            SentenceTransformer(str(both), device="cpu")
-    else:
-        given = SentenceTransformer(str(both), device="cpu").encode(TEXTS)
-        assert np.abs(given[0, :4] - WITH_PEFT).max() < 1e-4
+TEXTS = ["w1 w2 w3", "w9 w8 w7 w6 w5 w4", "w11"]
+FORMS: dict[str, dict[str, Any]] = {
+    "LoRA": {},
+    "rsLoRA": {"use_rslora": True},
+    "DoRA": {"use_dora": True},
+    "a pattern": {"target_modules": r".*\.layer\.[01]\..*\.(query|value)"},
+    "all linear layers": {"target_modules": "all-linear"},
+    "other ranks": {"target_modules": ["query", "value"], "rank_pattern": {"value": 5, r"layer\.0\..*query": 1}},
+    "other factors": {"target_modules": ["query", "value"], "alpha_pattern": {"layer.1.attention.self.query": 9}},
+    "one layer": {"layers_to_transform": [1]},
+    "one layer by its pattern": {"layers_to_transform": 0, "layers_pattern": "layer"},
+    "others excluded": {"target_modules": ["dense", "query"], "exclude_modules": ["pooler.dense", "output.dense"]},
+    "trained biases": {"bias": "all"},
+    "trained biases of its layers": {"bias": "lora_only", "use_dora": True},
+    "a bias of its own": {"lora_bias": True},
+    "embeddings": {"target_modules": ["word_embeddings", "key"]},
+    "tokens": {"trainable_token_indices": {"word_embeddings": [11, 12]}},
+    "whole modules": {"modules_to_save": ["LayerNorm"]},
+}
 
 
-def test_an_adapter_alone_is_refused_with_its_base(tmp_path: Path) -> None:
-    """Not with the config.json that such a folder never has."""
-    said = refusal(write_adapter(tmp_path / "alone"))
-    assert f"holds an adapter alone (LORA, of {BASE}) and no config.json" in said
+pytestmark = pytest.mark.filterwarnings("ignore:Adapter 'default'")  # peft takes biases for broken matrices
 
 
-@pytest.mark.parametrize("beside", [True, False], ids=["beside weights", "alone"])
-def test_an_adapter_in_the_folder_of_a_module_is_refused(both: Path, tmp_path: Path, beside: bool) -> None:
-    """As sentence-transformers saves a model that peft trained; the encoder may have a folder of its own."""
+@pytest.mark.parametrize("form", FORMS)
+def test_its_rows_are_those_of_peft(encoder: Path, tmp_path: Path, form: str) -> None:
+    """The base's are far from them."""
+    folder = write_sentence_model(tmp_path / "adapter", encoder, **FORMS[form])
+    served = embed(folder, TEXTS)
+    assert np.abs(served - peft_rows(folder, encoder, TEXTS)).max() < 1e-5
+    assert np.abs(served - embed(encoder, TEXTS)).max() > 1e-2
+
+
+def test_an_adapter_beside_weights_is_merged_into_these(encoder: Path, tmp_path: Path) -> None:
+    """Whatever base its description names."""
+    folder = beside_weights(tmp_path / "both", encoder)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    change_config(folder, base_model_name_or_path="someone/elsewhere")
+    assert np.abs(embed(folder, TEXTS) - expected).max() < 1e-5
+
+
+def test_an_adapter_alone_is_read_without_modules(encoder: Path, tmp_path: Path) -> None:
+    """It pools as sentence-transformers does, whatever its base's modules are, and the card says so."""
+    base = tmp_path / "base"
+    shutil.copytree(encoder, base)
+    modules = [{"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""}]
+    modules += [{"name": "1", "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+    write_json(base, modules=modules, **{"1_Pooling__config": {"pooling_mode": "cls", "embedding_dimension": 64}})
+    folder = write_adapter(tmp_path / "adapter", base)
+    model = load(str(folder), CPU)  # with the base's tokenizer
+    assert model.names == ("adapter",)
+    assert "its pooling does not follow" in model.notice
+    assert any(f"LoRA of rank 2 on 3 modules, merged into {base}" in line for line in model.findings)
+    reader().save_pretrained(folder)  # sentence-transformers wants one
+    assert np.abs(embed(folder, TEXTS) - SentenceTransformer(str(folder), device="cpu").encode(TEXTS)).max() < 1e-5
+
+
+def test_an_adapter_in_the_folder_of_a_module(encoder: Path, tmp_path: Path) -> None:
+    """As older releases of sentence-transformers save it."""
     folder = tmp_path / "saved"
-    folder.mkdir()
-    both.rename(folder / "0_Transformer")
-    if not beside:
-        (folder / "0_Transformer" / "config.json").unlink()
+    write_adapter(folder / "0_Transformer", encoder)
+    reader().save_pretrained(folder / "0_Transformer")
     modules = [
         {"name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
         {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ]
     write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
-    assert ("adapter (LORA) lies beside" if beside else f"adapter alone (LORA, of {BASE})") in refusal(folder)
+    assert np.abs(embed(folder, TEXTS) - peft_rows(folder / "0_Transformer", encoder, TEXTS)).max() < 1e-5
 
 
-def test_the_remedy_gives_the_rows_of_both(encoder: Path, tmp_path: Path) -> None:
-    """The merged folder is served with the rows that peft gives; the base's are far from them."""
-    merged = tmp_path / "merged"
-    shutil.copytree(encoder, merged)
-    merge(merged)
-    assert np.abs(embed(merged, TEXTS)[0, :4] - WITH_PEFT).max() < 1e-4
-    assert np.abs(embed(encoder, TEXTS)[0, :4] - BASE_ALONE).max() < 1e-4
-    assert np.abs(embed(merged, TEXTS) - embed(encoder, TEXTS)).max() > 1.8
+def test_an_adapter_of_a_class_with_a_head_fits_the_encoder(encoder: Path, tmp_path: Path) -> None:
+    """Its names begin otherwise."""
+    folder = write_sentence_model(tmp_path / "adapter", encoder, auto=AutoModelForMaskedLM)
+    assert np.abs(embed(folder, TEXTS) - SentenceTransformer(str(folder), device="cpu").encode(TEXTS)).max() < 1e-5
+
+
+def test_weights_of_gpt2_lie_the_other_way(tmp_path: Path) -> None:
+    """Whatever fan_in_fan_out says, as in peft."""
+    write_gpt2(tmp_path / "base")
+    layers = {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}
+    folder = write_sentence_model(tmp_path / "adapter", tmp_path / "base", **layers, use_dora=True)
+    expected = peft_rows(folder, tmp_path / "base", TEXTS)
+    change_config(folder, fan_in_fan_out=False)
+    assert np.abs(embed(folder, TEXTS) - expected).max() < 1e-5
+
+
+def test_a_classifier_with_a_trained_head(tmp_path: Path) -> None:
+    """modules_to_save: the head comes from the adapter."""
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    write_encoder(base, "tiny-bert", "sequence-classification", labels=3)
+    write_adapter(folder, base, auto=AutoModelForSequenceClassification, task_type="SEQ_CLS")
+    reader().save_pretrained(folder)
+    model = load(str(folder), CPU)
+    pairs = [("w1 w2", "w3"), ("w4", "w5 w6 w7")]
+    peft = PeftModel.from_pretrained(AutoModelForSequenceClassification.from_pretrained(base), str(folder)).eval()
+    with torch.inference_mode():
+        expected = torch.cat([peft(**reader()(*pair, return_tensors="pt")).logits for pair in pairs]).numpy()
+    ids = [reader()(*pair)["input_ids"] for pair in pairs]
+    starts = tuple(len(reader()(first)["input_ids"]) for first, _ in pairs)
+    logits = scores(ask(ModelEngine(model), Classify(), ids, second_segments=starts), 3)
+    assert np.abs(logits - expected).max() < 1e-5
+
+
+def test_the_fingerprint_counts_base_and_adapter(encoder: Path, tmp_path: Path) -> None:
+    """Two adapters of a base differ, the base differs from both, and so does an adapter that changed."""
+    one, other = (write_sentence_model(tmp_path / str(seed), encoder, seed=seed) for seed in (1, 2))
+    prints = [load(str(folder), CPU).fingerprint for folder in (encoder, one, other)]
+    assert load(str(one), CPU).fingerprint == prints[1]
+    change_config(one, lora_alpha=5)
+    prints.append(load(str(one), CPU).fingerprint)
+    change_tensors(one, **{"layer.0.attention.self.query.lora_A": torch.ones(2, 64)})
+    prints.append(load(str(one), CPU).fingerprint)
+    base = tmp_path / "base"
+    shutil.copytree(encoder, base)
+    change_config(other, base_model_name_or_path=str(base))
+    write_json(base, config=json.loads((base / "config.json").read_text()) | {"layer_norm_eps": 1e-6})
+    prints.append(load(str(other), CPU).fingerprint)
+    assert len({*prints}) == len(prints)
+
+
+def write_gpt2(folder: Path) -> None:
+    """A tiny GPT-2: its linear layers hold their weights as [in, out]."""
+    torch.manual_seed(0)
+    GPT2Model(GPT2Config(vocab_size=1000, n_positions=640, n_embd=64, n_layer=2, n_head=4)).save_pretrained(folder)
+    reader().save_pretrained(folder)
+
+
+def a_pickle(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+
+
+def nothing(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").unlink()
+
+
+def nested(folder: Path) -> None:
+    """Its base is an adapter."""
+    shutil.copytree(folder, folder.parent / "inner")
+    change_config(folder, base_model_name_or_path=str(folder.parent / "inner"))
+
+
+def tensors(**changed: Any) -> Callable[[Path], None]:
+    return lambda folder: change_tensors(folder, **{name.replace("__", "."): value for name, value in changed.items()})
+
+
+def config(**values: Any) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, **values)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "another type": (config(peft_type="IA3"), "adapter_config.json: peft_type IA3 is not served, LORA is"),
+    "no type": (config(peft_type=None), "adapter_config.json: peft_type of an unknown type is not served"),
+    "an option that is not served": (config(layer_replication=[[0, 1]]), "adapter_config.json: layer_replication"),
+    "an option of a later release": (config(use_more=True), "adapter_config.json: use_more = True is not supported"),
+    "a base that is changed first": (config(init_lora_weights="pissa"), "init_lora_weights = 'pissa' changes"),
+    "a rank that is no number": (config(r="2"), "adapter_config.json: r '2' must be a whole number"),
+    "a factor that is no number": (config(lora_alpha=None), "adapter_config.json: lora_alpha None must be a number"),
+    "a pattern that is none": (config(target_modules="("), "adapter_config.json: target_modules '(' is no pattern"),
+    "biases of an unknown kind": (config(bias="some"), "adapter_config.json: bias = 'some'"),
+    "a wrong rank": (config(r=3), "lora_A has the shape [2, 64], its place wants [3, 64]"),
+    "no base": (config(base_model_name_or_path=None), "it names no base"),
+    "a base that is not there": (config(base_model_name_or_path="/no/where"), "base_model_name_or_path /no/where: "),
+    "a base with an adapter": (nested, "has an adapter itself"),
+    "a pickle": (a_pickle, "adapter_model.bin is a pickle"),
+    "no tensors": (nothing, "adapter_model.safetensors is missing"),
+    "half a pair": (
+        tensors(layer__0__attention__self__query__lora_B=None),
+        "query.lora_A.weight stands without its lora_B",
+    ),
+    "a missing pair": (tensors(layer__1=None), "lacks lora_A and lora_B of encoder.layer.1.attention.self.query"),
+    "more than is named": (config(target_modules=["value"]), "query.lora_A.weight is of a module that target_modules"),
+    "not a number": (tensors(lora_A=torch.full((2, 64), float("nan"))), "holds numbers that are not finite"),
+    "another width": (tensors(lora_A=torch.ones(2, 32)), "lora_A has the shape [2, 32], its place wants [2, 64]"),
+    "no lengths": (config(use_dora=True), "stands without its magnitude"),
+    "modules that were saved": (config(modules_to_save=["LayerNorm"]), "lacks embeddings.LayerNorm.weight"),
+    "trained biases that are missing": (config(bias="all"), "lacks embeddings.LayerNorm.bias"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_wrong_is_refused_by_its_name(encoder: Path, tmp_path: Path, case: str) -> None:
+    """In one line, with the folder that the user knows."""
+    folder = write_sentence_model(tmp_path / "adapter", encoder)
+    break_it, words = BROKEN[case]
+    break_it(folder)
+    said = refusal(folder)
+    assert words in said
+    assert str(tmp_path) in said
+
+
+def test_an_adapter_of_another_base_is_refused(encoder: Path, tmp_path: Path) -> None:
+    """By the tensor that has no place."""
+    write_gpt2(tmp_path / "other")
+    folder = write_sentence_model(
+        tmp_path / "adapter", tmp_path / "other", target_modules=["c_attn"], fan_in_fan_out=True
+    )
+    change_config(folder, base_model_name_or_path=str(encoder))
+    assert "c_attn.lora_A.weight has no place: BertModel has no h.0.attn.c_attn" in refusal(folder)
 
 
 def test_weights_of_an_adapter_stand_for_no_pickle(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Frontend:
         self._next += 1
         job = Job(id=self._next, work=Classify(), tokens=RaggedTokens.of([[1]]))
         message = pb.AttachRequest.FromString(jobs_to_pb([job], MODEL).SerializeToString())
-        await asyncio.wait_for(self.attachment.receive(message), 5)
+        await asyncio.wait_for(self.attachment.receive(message, message.ByteSize()), 5)
         return self._next
 
     async def leaves(self, size: int) -> int:
@@ -150,7 +150,7 @@ async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -
     jobs = FakeJobs()
     attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
-    taking = asyncio.create_task(attachment.receive(jobs_to_pb(many, MODEL)))
+    taking = asyncio.create_task(attachment.receive(message := jobs_to_pb(many, MODEL), message.ByteSize()))
     while 0 not in jobs.held:  # noqa: ASYNC110
         await asyncio.sleep(0)
     jobs.answer(0, 100 * 1024 * 1024)
@@ -164,7 +164,7 @@ async def test_jobs_that_are_refused_count_too() -> None:
     attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(10_000), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     message = jobs_to_pb(many, "another fingerprint")
-    await asyncio.wait_for(attachment.receive(message), 5)
+    await asyncio.wait_for(attachment.receive(message, message.ByteSize()), 5)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(attachment.receive(message), 0.05)
+        await asyncio.wait_for(attachment.receive(message, message.ByteSize()), 0.05)
     assert jobs.held == {}

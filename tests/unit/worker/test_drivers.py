@@ -202,7 +202,7 @@ def test_both_drivers_take_the_same_decisions(
 ) -> None:
     """The same steps at the same times, collected in the same order, with the same outcomes, also after failures, and
     where pieces of long texts wait for room."""
-    options = {"step_tokens": step_tokens, "queued_tokens": 10**9, "step_seconds": step_seconds, "cache_tokens": 100}
+    options = {"step_tokens": step_tokens, "queued_tokens": 10**9, "step_seconds": step_seconds, "cache_bytes": 100}
     runs = []
     for drive in (run_synchronously, run_asynchronously):
         clock, workload = Clock(), Workload(callers)

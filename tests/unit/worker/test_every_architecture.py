@@ -69,6 +69,8 @@ def test_no_architecture_is_served_wrong(kind: str, tmp_path: Path) -> None:
         compare(kind, tmp_path, MIXED + EQUAL)
 
 
+LENGTHS_IN_PIECES = [*MIXED[:8], *(length - 2 for length in (3, 16, 17, 33, 48, 49, 64, 65, 128, 129, 193, 257, 319))]
+"""Words of texts of up to 3 pieces of 16 and 64 tokens and a token, and of up to 2.5 pieces of 128, and short ones."""
 CUT_OFTEN = {"bert", "ctrl", "gemma3n_text", "gpt2", "hrm_text", "llama4_text", "longcat_flash", "olmo3", "t5"}
 """Of what runs packed: layers that share keys, that run several times, that attend in chunks and in windows, keys and
 values of different sizes, positions that are added, and models that look ahead."""
@@ -88,7 +90,7 @@ def test_what_is_causal_and_packed_runs_in_pieces(kind: str, tmp_path: Path) -> 
     if looks_ahead(kind, tmp_path):
         assert compare(kind, tmp_path, MIXED[:2]).cutting.refusal == "its tokens attend to tokens that come later"
     else:
-        assert not compare_in_pieces(kind, tmp_path, MIXED[:24], chunk=16).cutting.refusal
+        assert not compare_in_pieces(kind, tmp_path, LENGTHS_IN_PIECES, chunks=(16, 64, 128)).cutting.refusal
 
 
 @torch.inference_mode()

@@ -233,7 +233,7 @@ def test_keys_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are ahead of the others only while they are few; none once nothing waits."""
     monkeypatch.setattr(classes, "REMEMBERED", 3)
     queue = FairQueue[int](quantum=1)
-    named = queue._classes[DEFAULT]._keys_by_name
+    named = queue._classes.by_priority[DEFAULT]._keys_by_name
     for job in range(20):
         queue.add_job(job, [10_000], key=str(job))
     most = 0

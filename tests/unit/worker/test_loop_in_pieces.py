@@ -33,7 +33,7 @@ class Clock:
 
 
 def loop_of(engine: FakeEngine, clock: Clock) -> Loop:
-    return Loop(engine, step_tokens=16, queued_tokens=10**6, cache_tokens=CAPACITY, clock=clock)
+    return Loop(engine, step_tokens=16, queued_tokens=10**6, cache_bytes=CAPACITY, clock=clock)
 
 
 def launch(loop: Loop) -> None:
@@ -80,10 +80,14 @@ def test_a_job_that_fails_in_the_middle_gives_back_its_room() -> None:
 
 
 def try_random_jobs(chance: random.Random, count: int) -> None:
-    """Jobs that come, are cancelled, set aside, late, out of memory, or answered with all of their pieces in order."""
+    """Jobs that come, are cancelled, set aside, late, out of memory, or answered with all of their pieces in order.
+
+    Now and then a frontend is lost, all of whose jobs are cancelled, or a drain has lasted too long and ends all jobs.
+    """
     clock, engine = Clock(), FakeEngine(failing=chance.choice([0, 3]), chunk=chance.choice([5, 8, 13]))
     loop = loop_of(engine, clock)
     lengths_of: dict[int, list[int]] = {}
+    frontend_of: dict[int, str] = {}
     number = 0
     while number < count or lengths_of:
         known = chance.choice(list(lengths_of)) if lengths_of else -1
@@ -95,7 +99,7 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
                 remaining = chance.choice([None, None, 100.0])
                 with suppress(Overloaded):  # an answer in time is not to be expected
                     loop.submit(job(number, *lengths, remaining=remaining, key=chance.choice("ab")))
-                    lengths_of[number] = lengths
+                    lengths_of[number], frontend_of[number] = lengths, chance.choice("xyz")
             case 2 if known >= 0:
                 loop.cancel(known)
                 del lengths_of[known]
@@ -106,14 +110,21 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
             case 6:
                 clock.now += 1.0
                 ended = loop.drop_expired()
+            case 7 if chance.random() < 0.05:
+                for lost in [each for each in lengths_of if frontend_of[each] == "x"]:
+                    assert loop.cancel(lost)
+                    del lengths_of[lost]
+            case 7 if chance.random() < 0.05:
+                ended = loop.drop_all(WorkerUnavailable("shutting down"))
+                assert loop.room.taken == 0
             case _:
                 ended = step(loop)
         for each in ended:
             lengths = lengths_of.pop(each.id)
             if isinstance(each.outcome, JobResult):
                 assert list(each.outcome.row_lengths) == cut(lengths, engine.chunk)[0]
-            else:
-                assert isinstance(each.outcome, DeadlineExceeded | InputTooLarge)
+            elif not isinstance(each.outcome, WorkerUnavailable):
+                assert isinstance(each.outcome, DeadlineExceeded | InputTooLarge | Overloaded)
         assert loop.room.taken <= CAPACITY
         assert loop.queued[1] == len(lengths_of)
     while not isinstance(loop.next_action(), Idle):  # steps of jobs that ended
@@ -179,7 +190,7 @@ async def begin_and_set_aside(
 async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Executor) -> None:
     """Nothing is under way, so that no step's end would wake it."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         await begin_and_set_aside(running, engine)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
         await until(lambda: running._loop.room.waiting == 1)
@@ -191,7 +202,7 @@ async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Exe
 async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Executor) -> None:
     """Nothing else would happen; its room goes to the one that waits."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine, remaining=1.0)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
         assert await asyncio.wait_for(threaded_engine.outcome(first), 20) is DeadlineExceeded
@@ -201,7 +212,7 @@ async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Exe
 async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Executor) -> None:
     """The one behind it has room enough."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY + 30, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY + 30, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine)
         second, third = (
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((2, 60), (3, 20))
@@ -219,7 +230,7 @@ async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Exec
 async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed: int) -> None:
     """While jobs are cancelled, set aside and brought back, and some of their pieces are bugs."""
     chance, engine = random.Random(seed), threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_tokens=CAPACITY, step_tokens=16) as running:
+    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         futures = {}
         for number in range(1, 120):
             lengths = [chance.randint(1, chance.choice([4, CAPACITY])) for _ in range(chance.randint(1, 3))]
@@ -246,7 +257,7 @@ async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed:
 
 async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
     """Its room goes to the one that waits."""
-    async with async_loop(threaded_engine.FakeEngine(device, chunk=20), cache_tokens=CAPACITY) as running:
+    async with async_loop(threaded_engine.FakeEngine(device, chunk=20), cache_bytes=CAPACITY) as running:
         futures = [
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((1, 53), (2, 60))
         ]

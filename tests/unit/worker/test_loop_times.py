@@ -157,7 +157,7 @@ def test_deadlines_of_answered_jobs_do_not_pile_up() -> None:
     for number in range(1000):
         loop.submit(job(number, 1, remaining=86_400.0))
         list(loop.until_idle())
-    assert len(loop._deadlines) < 100
+    assert len(loop._jobs.deadlines) < 100
 
 
 def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from gpu_worker.device.fastest import clearly_fastest
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.tune import native_layers
 from gpu_worker.model.tune.blocked_linear import PackedLinear
 from gpu_worker.model.tune.layer_parts import alternating, parts_of
 from gpu_worker.model.tune.native_layers import NativeLayer
@@ -221,14 +223,17 @@ def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes native layers slow."""
+    """Makes native layers slow, and has the load time them."""
     honest = NativeLayer.forward
 
     def waiting(self: NativeLayer, *arguments: Any, **options: Any) -> Tensor:
-        time.sleep(0.05)
+        end = time.thread_time() + 0.05  # a load asks for the thread's time
+        while time.thread_time() < end:
+            pass
         return honest(self, *arguments, **options)
 
     monkeypatch.setattr(NativeLayer, "forward", waiting)
+    monkeypatch.setattr(native_layers, "clearly_fastest", clearly_fastest)
 
 
 def test_layers_that_are_slower_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

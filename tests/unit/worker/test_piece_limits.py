@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ from structlog.testing import capture_logs
 from embedded.options import settings_of
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
+from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.steps import EndedJob
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.settings import WorkerSettings
@@ -21,7 +24,7 @@ from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import ModelWorker, load_model
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, ModelRefused
-from shared.jobs import Job
+from shared.jobs import Job, JobResult
 from shared.memory import machine_memory
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
@@ -55,7 +58,7 @@ def job(*lengths: int) -> Job:
 
 
 def test_the_memory_of_a_token_is_counted(model: Model) -> None:
-    assert model.cutting.token_bytes == TOKEN_BYTES
+    assert model.cutting.text_bytes.token_bytes == TOKEN_BYTES
     assert model.max_tokens == POSITIONS
 
 
@@ -115,9 +118,44 @@ def test_what_fits_is_computed_and_one_token_more_is_refused(model: Model) -> No
         engine.open(job(5, FITTING + 1))
 
 
+def test_windows_make_room_for_longer_texts(tmp_path: Path) -> None:
+    """Of tokens that no window reaches any more only hidden states count: in the limit, in room and in the card."""
+    write_encoder(tmp_path, "tiny-mistral")
+    config = json.loads((tmp_path / "config.json").read_text())
+    windowed = load(str(write_json(tmp_path, config=config | {"max_position_embeddings": 10_000})), CPU)
+    within_windows = 3 * 15 * (TOKEN_BYTES - 64 * 4)
+    longest = (400_000 - within_windows) // (64 * 4)
+    assert longest > 3 * (400_000 // TOKEN_BYTES)
+    found = limits.piece_limits(windowed, 2048, 100, 400_000)
+    card = limits.card_with_limits(windowed, found)
+    assert (card.max_tokens, card.cache_tokens, card.limited_by) == (longest, longest, "--cache-megabytes")
+    engine = ModelEngine(windowed)
+    [expected] = run_in_steps(engine, [job(longest)])
+    engine.cut_texts(found)
+    loop = Loop(engine, step_tokens=300, queued_tokens=10**6, cache_bytes=found.cache_bytes)
+    loop.submit(job(longest))
+    taken = list[int]()
+    [ended] = outcomes_of(loop, taken)
+    assert isinstance(ended.outcome, JobResult)
+    assert abs(dense_rows(ended.outcome) - dense_rows(expected)).max() < 1e-5
+    assert (max(taken), loop.room.taken) == (within_windows + longest * 64 * 4, 0)
+    with pytest.raises(InputTooLong, match=rf"{longest + 1} tokens, --cache-megabytes .* of {longest}$"):
+        loop.submit(job(longest + 1))
+
+
+def outcomes_of(loop: Loop, taken: list[int]) -> Iterator[EndedJob]:
+    """The jobs that end, until none is left; after each action adds the room that is taken."""
+    while loop.queued[1]:
+        yield from loop.advance()
+        taken.append(loop.room.taken)
+
+
 def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
-    assert limits.piece_limits(model, 2048, None, MEBIBYTE) == PieceLimits(longest=256, cache_tokens=FITTING)
-    assert limits.piece_limits(model, 2048, 96, MEBIBYTE) == PieceLimits(longest=96, cache_tokens=FITTING)
+    kept = model.cutting.text_bytes
+    for chosen, longest in ((None, 256), (96, 96)):
+        found = limits.piece_limits(model, 2048, chosen, MEBIBYTE)
+        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, text_bytes=kept)
+        assert found.cache_tokens == FITTING
     assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == WHOLE
     assert limits.piece_limits(model, 2048, None, 0) == WHOLE
 
@@ -168,7 +206,7 @@ def test_memory_for_no_pieces_is_refused() -> None:
 def test_an_embedded_engine_has_both_settings() -> None:
     settings = settings_of("random:tiny-qwen3", {"chunk_tokens": 64, "cache_megabytes": 1, "device": "cpu"})
     assert (settings.chunk_tokens, settings.cache_megabytes) == (64, 1)
-    assert not load_model(settings_of("random:tiny-qwen3", {"chunk_tokens": 0, "device": "cpu"})).cutting.token_bytes
+    assert not load_model(settings_of("random:tiny-qwen3", {"chunk_tokens": 0, "device": "cpu"})).cutting.allowed
     with pytest.raises(ValueError, match=r"^--cache-megabytes 1 is for texts in pieces, --chunk-tokens is 0$"):
         settings_of("random:tiny-qwen3", {"chunk_tokens": 0, "cache_megabytes": 1})
     with pytest.raises(ValueError, match=r"^chunk_tokens = -1: "):
@@ -198,7 +236,7 @@ def test_check_prints_the_limits(folder: Path, capsys: pytest.CaptureFixture[str
     assert check_model("long", lambda: load(str(folder), CPU), 2048, chunk_tokens=64, cache_megabytes=1) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert f"max_tokens {FITTING}" in lines
-    assert f"long texts in pieces of 64 tokens; keys and values of {FITTING} tokens fit into 1 MiB" in lines
+    assert f"long texts in pieces of 64 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB" in lines
 
 
 async def test_a_worker_logs_its_limits_and_counts_what_it_keeps(folder: Path) -> None:
@@ -209,7 +247,7 @@ async def test_a_worker_logs_its_limits_and_counts_what_it_keeps(folder: Path) -
         with capture_logs() as lines:
             worker.log_ready()
         [line] = [line for line in lines if line["event"] == "long texts"]
-        assert line["told"] == f"in pieces of 8 tokens; keys and values of {FITTING} tokens fit into 1 MiB"
+        assert line["told"] == f"in pieces of 8 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB"
         before = worker.with_figures(worker.loop.figures)
         await worker.loop.result_of(replace(job(700), id=77))
         after = worker.with_figures(worker.loop.figures)
@@ -218,5 +256,4 @@ async def test_a_worker_logs_its_limits_and_counts_what_it_keeps(folder: Path) -
         worker.loop.close()
         worker.shut_down()
     assert after.pieces >= before.pieces + 3
-    assert (after.kept_tokens, after.waiting_for_cache) == (0, 0)
-    assert (after.cache_tokens, after.token_bytes) == (FITTING, TOKEN_BYTES)
+    assert (after.kept_bytes, after.waiting_for_cache, after.cache_bytes) == (0, 0, MEBIBYTE)

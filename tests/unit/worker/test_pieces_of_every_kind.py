@@ -32,7 +32,10 @@ LIBRARY = library.load()
 LATE, PAIRS = ScoringMethod.LATE_INTERACTION, Layout.PAIRS
 TEXTS = random_ids([1, 15, 16, 17, 33, 49, 5, 64, 130, 3])
 QUERIES, DOCUMENTS = random_ids([3, 50, 17], seed=1), random_ids([40, 2, 129, 16, 31], seed=2)
-MOST = 200
+LONG_DOCUMENTS = random_ids([40, 2, 385, 130, 65], seed=2)
+LONG_TEXTS = random_ids([1, 63, 65, 127, 128, 129, 193, 257, 385, 3])
+"""Texts of 1 to 3 pieces of 64 or 128 tokens and a token."""
+MOST = 400
 """Most tokens of a text."""
 CHUNKS = [16, pytest.param(64, marks=pytest.mark.slow), pytest.param(128, marks=pytest.mark.slow)]
 TOLERANCE = 1e-4
@@ -85,12 +88,18 @@ def cut_texts(engine: ModelEngine, chunk: int) -> Iterator[None]:
         engine.cut_texts(PieceLimits())
 
 
-def vector_jobs() -> list[Job]:
+def texts_for(chunk: int) -> list[list[int]]:
+    """Texts of fewer tokens than a piece of so many has, and of up to three pieces and a token."""
+    return TEXTS if chunk < 64 else LONG_TEXTS
+
+
+def vector_jobs(chunk: int = 16) -> list[Job]:
     """Encodes, scores and comparisons of every kind."""
-    texts, compared = RaggedTokens.of(TEXTS), RaggedTokens.of([*QUERIES, *DOCUMENTS])
-    pairs = RaggedTokens.of([*DOCUMENTS, *reversed(DOCUMENTS)])
-    explained = RaggedTokens.of([QUERIES[1], *DOCUMENTS])
-    prompts = tuple(min(4, len(text) - 1) for text in TEXTS)
+    sequences, documents = texts_for(chunk), DOCUMENTS if chunk < 64 else LONG_DOCUMENTS
+    texts, compared = RaggedTokens.of(sequences), RaggedTokens.of([*QUERIES, *documents])
+    pairs = RaggedTokens.of([*documents, *reversed(documents)])
+    explained = RaggedTokens.of([QUERIES[1], *documents])
+    prompts = tuple(min(4, len(text) - 1) for text in sequences)
     queries = RaggedTokens.of(QUERIES)
     everything = [
         (encode(DENSE), texts),
@@ -100,13 +109,13 @@ def vector_jobs() -> list[Job]:
         (encode(MULTI, dimensions=32), texts),
         *((score(method, len(QUERIES)), compared) for method in (ScoringMethod.DENSE, ScoringMethod.SPARSE, LATE)),
         *(
-            (score(method, len(DOCUMENTS), PAIRS), pairs)
+            (score(method, len(documents), PAIRS), pairs)
             for method in (ScoringMethod.DENSE, ScoringMethod.SPARSE, LATE)
         ),
         (score(LATE, 1, explain=True), explained),
         (score(LATE, len(QUERIES), mean=True), compared),
         (score(ScoringMethod.HYBRID, len(QUERIES), weights=HybridWeights(dense=1, sparse=2, multi_vector=3)), compared),
-        (score(ScoringMethod.HYBRID, len(DOCUMENTS), PAIRS, weights=HybridWeights()), pairs),
+        (score(ScoringMethod.HYBRID, len(documents), PAIRS, weights=HybridWeights()), pairs),
         *(
             (
                 MaxSim(
@@ -194,7 +203,7 @@ def assert_same_bits(found: Sequence[JobResult], expected: Sequence[JobResult]) 
 )
 def test_vectors_and_scores_in_pieces(name: str, splade: bool, dtype: str, chunk: int) -> None:
     """Every pooling, token rows, both kinds of sparse weights; all methods of scoring, as matrices and as pairs."""
-    engine, jobs = vector_engine(name, dtype, splade), vector_jobs()
+    engine, jobs = vector_engine(name, dtype, splade), vector_jobs(chunk)
     expected = run(engine, jobs)
     with cut_texts(engine, chunk):
         assert any(engine.open(job).room for job in jobs)
@@ -216,9 +225,10 @@ CLASSIFYING = [
 def test_logits_in_pieces(tables: Tables, output: str, work: Classify, dtype: str, chunk: int) -> None:
     """Of texts, of all tokens, of the tokens with one id, and of rerankers that answer yes or no."""
     engine = tables.engine("tiny-qwen3", output, dtype)
+    texts = texts_for(chunk)
     jobs = [
-        Job(id=1, work=work, tokens=RaggedTokens.of(TEXTS)),
-        Job(id=2, work=work, tokens=RaggedTokens.of(TEXTS[7:])),
+        Job(id=1, work=work, tokens=RaggedTokens.of(texts)),
+        Job(id=2, work=work, tokens=RaggedTokens.of(texts[7:])),
     ]
     expected = run(engine, jobs)
     with cut_texts(engine, chunk):

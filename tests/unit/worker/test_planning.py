@@ -139,7 +139,7 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
         waits = {job: sum(left) for job, left in costs.items() if job not in aside}
         assert (len(queue), queue.waiting_tokens) == (len(waits), sum(waits.values()))
         assert queue.tokens_unserved == sum(sum(costs[job]) for job in aside)
-        small = [each for waiting in queue._classes.values() for each in waiting.small.values()]
+        small = [each for waiting in queue._classes.by_priority.values() for each in waiting.small.values()]
         assert {each.job: each.tokens for each in small}.items() <= waits.items()
         assert {each.job for each in small} >= {job for job, left in waits.items() if left == total[job] <= 16}
         assert queue.backlogs() == counted({job: (*told[job], tokens) for job, tokens in waits.items()})

@@ -10,9 +10,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import load
 from shared.errors import InvalidInput, UnsupportedTask
-from shared.jobs import Classify
+from shared.jobs import Classify, Job
+from shared.ragged import RaggedTokens
+from support.in_pieces import run_in_steps
 from support.tiny import CPU, ask, random_ids, scores, write_encoder
 
 MARK = 7
@@ -34,6 +37,16 @@ def write_rewards(folder: Path) -> tuple[torch.nn.Module, torch.nn.Sequential]:
     return encoder, head
 
 
+def rewards_alone(encoder: torch.nn.Module, head: torch.nn.Sequential, texts: list[list[int]]) -> np.ndarray:
+    """The two layers over the marked tokens of each text, by transformers' encoder, one text at a time."""
+    rows = []
+    with torch.inference_mode():
+        for text in texts:
+            hidden = encoder(torch.tensor([text])).last_hidden_state[0]
+            rows.append(head(hidden[torch.tensor(text) == MARK]))
+    return torch.cat(rows).numpy()
+
+
 @pytest.fixture(scope="module")
 def texts() -> list[list[int]]:
     """Two texts with marks, one without, one that is nothing but a mark."""
@@ -47,14 +60,27 @@ def test_rewards_equal_the_two_layers_on_the_marked_tokens(tmp_path: Path, texts
     encoder, head = write_rewards(tmp_path)
     engine = ModelEngine(load(str(tmp_path), CPU))
     result = ask(engine, Classify(tokens=True, token_id=MARK), texts)
-    expected = []
-    with torch.inference_mode():
-        for text in texts:
-            hidden = encoder(torch.tensor([text])).last_hidden_state[0]
-            expected.append(head(hidden[torch.tensor(text) == MARK]))
     assert result.row_lengths == (2, 1, 0, 1)
-    rows = torch.cat(expected).numpy()
+    rows = rewards_alone(encoder, head, texts)
     assert np.abs(scores(result, 2) - rows).max() <= 2e-5 * max(1.0, np.abs(rows).max())
+
+
+def test_rewards_of_long_texts_in_pieces(tmp_path: Path) -> None:
+    """Steps end in every piece, at its first and its last token, or in none; texts of 1 to 3 pieces and a token."""
+    encoder, head = write_rewards(tmp_path)
+    engine = ModelEngine(load(str(tmp_path), CPU))
+    for chunk in (16, 64, 128):
+        texts = random_ids([1, chunk, chunk + 1, 2 * chunk + 3, 3 * chunk + 1, 5], seed=chunk)
+        marks = {0: [0], 2: [chunk - 1, chunk], 3: [chunk, 2 * chunk + 2], 4: [3, chunk + 1, 3 * chunk]}
+        for text, places in marks.items():
+            for place in places:
+                texts[text][place] = MARK
+        engine.cut_texts(PieceLimits(longest=chunk))
+        job = Job(id=1, work=Classify(tokens=True, token_id=MARK), tokens=RaggedTokens.of(texts))
+        [result] = run_in_steps(engine, [job], seed=chunk)
+        assert result.row_lengths == tuple(text.count(MARK) for text in texts)
+        rows = rewards_alone(encoder, head, texts)
+        assert np.abs(scores(result, 2) - rows).max() <= 2e-5 * max(1.0, np.abs(rows).max())
 
 
 def test_without_an_id_every_token_is_scored(tmp_path: Path, texts: list[list[int]]) -> None:

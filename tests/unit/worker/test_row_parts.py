@@ -177,11 +177,11 @@ def test_no_hidden_states_are_kept_and_rows_go_as_they_are_taken() -> None:
     sent = Sent()
     loop = Loop(worker, step_tokens=CHUNK, queued_tokens=10_000, on_part=sent.add_part)
     loop.submit(jobs_of([length])[0])
-    [open_job] = loop._open_jobs.values()
+    [open_job] = loop._jobs.open.values()
     assert isinstance(open_job, EncodePartsJob)
     while not sent.parts[0]:
         loop.advance()
     [kept] = open_job.caches.values()
     hidden_bytes = 64 * 4
-    assert kept.bytes == length * (worker.model.cutting.token_bytes - hidden_bytes)
+    assert kept.bytes == length * (worker.model.cutting.text_bytes.token_bytes - hidden_bytes)
     assert len(open_job._pieces) <= 1

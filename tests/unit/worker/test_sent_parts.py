@@ -119,11 +119,11 @@ class Attached:
         self.attachment = Attachment(self.jobs, MODEL, ThreadPoolExecutor(1), self.limit, log_jobs=False)
 
     async def tell(self, **fields: list[int]) -> None:
-        await self.attachment.receive(pb.AttachRequest(fingerprint=MODEL, **fields))
+        await self.attachment.receive(pb.AttachRequest(fingerprint=MODEL, **fields), 0)
 
     async def ask(self) -> None:
         jobs = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in (1, 2, 3)]
-        await self.attachment.receive(jobs_to_pb(jobs, MODEL))
+        await self.attachment.receive(jobs_to_pb(jobs, MODEL), 0)
 
     def send_part(self, job: int, size: int) -> None:
         self.jobs.parts[job](part_of(size, 1))

@@ -100,12 +100,12 @@ def test_units_without_a_long_sequence_need_no_room() -> None:
 
 def test_what_never_fits_is_refused_with_the_number_that_would() -> None:
     """A sequence that is not cut needs no room, however long it is."""
-    limits = PieceLimits(longest=16, cache_tokens=40)
+    limits = PieceLimits(longest=16, cache_bytes=40)
     limits.check(sequences_of([40, 3]))
     with pytest.raises(InputTooLong, match=r"a sequence has 41 tokens, --cache-megabytes .* of 40"):
         limits.check(sequences_of([3, 41]))
-    PieceLimits(longest=16, cache_tokens=4).check(sequences_of([16]))
-    PieceLimits(longest=0, cache_tokens=0).check(sequences_of([100]))
+    PieceLimits(longest=16, cache_bytes=4).check(sequences_of([16]))
+    PieceLimits(longest=0, cache_bytes=0).check(sequences_of([100]))
     limits.check(sequences_of([41, 3], [1, 0]))  # it stays whole
 
 

@@ -176,7 +176,7 @@ class Backlog(_message.Message):
     def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., keys: _Optional[int] = ..., tokens: _Optional[int] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "key", "request_id", "encode", "score", "max_sim", "classify", "traceparent")
+    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "key", "request_id", "encode", "score", "max_sim", "classify", "traceparent", "range_counts", "range_starts", "range_stops")
     ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,9 @@ class Job(_message.Message):
     MAX_SIM_FIELD_NUMBER: _ClassVar[int]
     CLASSIFY_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    RANGE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    RANGE_STARTS_FIELD_NUMBER: _ClassVar[int]
+    RANGE_STOPS_FIELD_NUMBER: _ClassVar[int]
     id: int
     sequences: int
     remaining: _duration_pb2.Duration
@@ -205,7 +208,10 @@ class Job(_message.Message):
     max_sim: MaxSimOptions
     classify: ClassifyOptions
     traceparent: str
-    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., request_id: _Optional[str] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    range_counts: _containers.RepeatedScalarFieldContainer[int]
+    range_starts: _containers.RepeatedScalarFieldContainer[int]
+    range_stops: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., request_id: _Optional[str] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., traceparent: _Optional[str] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_starts: _Optional[_Iterable[int]] = ..., range_stops: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EncodeOptions(_message.Message):
     __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type", "in_parts")

@@ -46,7 +46,7 @@ class HostedRequest(VectorRequest, kw_only=True):
     embedding_type: Annotated[
         Literal["float", "base64"] | None, msgspec.Meta(description='"float" or "base64", as encoding_format.')
     ] = None
-    late_chunking: Annotated[Any, refusing("every text is embedded alone", False)] = None
+    late_chunking: Annotated[Any, refusing("/v1/embeddings gives each chunk a vector", False)] = None
     return_multivector: Annotated[Any, refusing("/v1/multi-vector gives a vector for each token", False)] = None
     return_tokenized_input: Annotated[Any, refusing("/v1/multi-vector has return_token_ids", False)] = None
     modality: Annotated[Any, refusing(NO_IMAGES, "text")] = None

@@ -3,11 +3,13 @@
 Source: platform.openai.com/docs/api-reference/embeddings; other fields: see `pooling_request` and `hosted_request`.
 """
 
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from frontend_service.api.http.body import Body, inputs_of
+from frontend_service.api.http.body import LARGEST, Body, inputs_of
 from frontend_service.api.http.dialects.encoding import OCTETS, bytes_reply
 from frontend_service.api.http.dialects.hosted_request import HostedRequest
 from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest
@@ -16,12 +18,50 @@ from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, eac
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.requests import EmbedRequest
+from frontend_service.domain.requests import EmbedRequest, SpanPooling
+from shared.errors import InvalidInput
 from shared.vectors import OutputKind
+
+Overlap = Annotated[
+    int,
+    msgspec.Meta(
+        ge=0,
+        le=LARGEST,
+        description="With late_chunking or spans: documents over the model's limit are read in windows that share so "
+        "many tokens.",
+    ),
+]
 
 
 class EmbeddingsBody(HostedRequest, kw_only=True):
-    """The body of POST /v1/embeddings."""
+    """The body of POST /v1/embeddings. `spans` and `window_overlap` are fields of ours."""
+
+    late_chunking: Annotated[
+        bool | None,
+        msgspec.Meta(description="The inputs are consecutive chunks of one document, which is read as a whole."),
+    ] = None
+    spans: Annotated[
+        list[list[tuple[int, int]]] | None,
+        msgspec.Meta(
+            description="For each input, spans of it: the first character and the one behind the last, counted in "
+            "Unicode code points. Each span gets a vector, and the inputs get none."
+        ),
+    ] = None
+    window_overlap: Overlap | None = None
+
+    @property
+    def span_pooling(self) -> SpanPooling | None:
+        """The spans to pool. Raises InvalidInput where fields exclude each other."""
+        overlap = self.window_overlap
+        if self.spans:
+            if self.late_chunking:
+                raise InvalidInput("late_chunking and spans are both given; at most one may be", field="spans")
+            return SpanPooling(spans=tuple(map(tuple, self.spans)), window_overlap=overlap)
+        if self.late_chunking:
+            return SpanPooling(window_overlap=overlap)
+        if overlap is not None:
+            raise InvalidInput("window_overlap needs late_chunking or spans", field="window_overlap")
+        return None
 
 
 class MultiVectorBody(HostedRequest, kw_only=True):
@@ -44,6 +84,11 @@ def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = 
         normalize=body.activated,
         return_token_ids=token_ids,
     )
+
+
+def embeddings_request(body: EmbeddingsBody) -> EmbedRequest:
+    """The request for a vector of each input, each chunk or each span. Raises InvalidInput."""
+    return replace(embed_request(body, OutputKind.DENSE), span_pooling=body.span_pooling)
 
 
 def usage(tokens: int) -> dict[str, int]:
@@ -106,7 +151,7 @@ def embeddings_endpoint(frontend: Frontend) -> Endpoint:
     return ExchangeEndpoint(
         frontend,
         Body(EmbeddingsBody),
-        lambda body: embed_request(body, OutputKind.DENSE),
+        embeddings_request,
         frontend.embedding.embed,
         embeddings_reply,
         FLOAT_WEIGHT,

@@ -14,7 +14,7 @@ from frontend_service.api.selvage_v1.codec.fields import (
     usage_to_pb,
 )
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.requests import EmbedRequest, TokenPooling
+from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec.fields import duration_to_pb, number
 from shared.errors import InvalidInput, SelvageError
@@ -41,7 +41,26 @@ def embed_request_from_pb(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
         return_token_ids=message.return_token_ids,
         sparse_top_k=positive_field(message, "sparse_top_k"),
         pooling=_pooling_from_pb(message),
+        span_pooling=_span_pooling_from_pb(message),
     )
+
+
+def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest) -> SpanPooling | None:
+    overlap = optional_field(message, "window_overlap")
+    if not message.late_chunking and not message.spans:
+        if overlap is not None:
+            raise InvalidInput("window_overlap needs late_chunking or spans", field="window_overlap")
+        return None
+    if not message.spans:
+        return SpanPooling(window_overlap=overlap)
+    if message.late_chunking:
+        raise InvalidInput("late_chunking and spans are both given; at most one may be", field="spans")
+    for index, spans in enumerate(message.spans):
+        if len(spans.starts) != len(spans.ends):
+            counts = f"{len(spans.starts)} starts and {len(spans.ends)} ends"
+            raise InvalidInput(f"spans[{index}] has {counts}", field=f"spans[{index}]")
+    bounds = tuple(tuple(zip(spans.starts, spans.ends, strict=True)) for spans in message.spans)
+    return SpanPooling(spans=bounds, window_overlap=overlap)
 
 
 def _pooling_from_pb(message: embedding_pb2.EmbedRequest) -> TokenPooling | None:
@@ -55,10 +74,12 @@ def _pooling_from_pb(message: embedding_pb2.EmbedRequest) -> TokenPooling | None
 
 def embed_response_to_pb(request: EmbedRequest, answer: Answer) -> EmbedReply:
     result, data_type = answer.result, number(request.data_type)
-    response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage_to_pb(answer))
+    response = embedding_pb2.EmbedResponse(
+        model=answer.model, usage=usage_to_pb(answer), pools_spans=request.span_pooling is not None
+    )
     reply = EmbedReply(response)
     if (dense := result.dense) is not None:
-        count = len(answer.tokens)
+        count = request.dense_rows
         reply.add_rows(vectors_pb2.DenseVectors(data_type=data_type, dimensions=dense.dimensions, count=count), dense)
     if result.sparse is not None:
         response.sparse.lengths.extend(result.sparse.lengths)
@@ -104,7 +125,7 @@ def halve_request(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedd
     for start, stop in ((0, count // 2), (count // 2, count)):
         half = embedding_pb2.EmbedRequest()
         half.CopyFrom(message)
-        for texts in (half.texts, half.tokenized):
+        for texts in (half.texts, half.tokenized, half.spans):
             del texts[stop:]
             del texts[:start]
         requests.append((start, half))

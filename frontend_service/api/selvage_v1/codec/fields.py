@@ -71,8 +71,9 @@ def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple
 
 def usage_to_pb(answer: Answer) -> usage_pb2.Usage:
     """The token counts of a reply."""
-    counts = answer.tokens.lengths
-    return usage_pb2.Usage(prompt_tokens=sum(counts), token_counts=counts, truncated=answer.truncated)
+    return usage_pb2.Usage(
+        prompt_tokens=answer.tokens.total, token_counts=answer.token_counts, truncated=answer.truncated
+    )
 
 
 def timing_to_pb(timing: Timing) -> usage_pb2.Timing:

@@ -63,4 +63,5 @@ def limits_to_pb(limits: Limits, queued_tokens: int) -> model_pb2.Limits:
         vector_elements=limits.vector_elements,
         queued_tokens=queued_tokens,
         pooled_tokens=limits.pooled_tokens,
+        spans=limits.spans,
     )

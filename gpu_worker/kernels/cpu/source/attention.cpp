@@ -1,7 +1,8 @@
 // Softmax attention inside each sequence of a packed batch, in blocks of keys (FlashAttention, arXiv:2205.14135).
 //
 // Blocks of keys are counted from a sequence's first key and sums run in the order of the keys, whatever else is in the
-// batch and wherever a query's block begins: a token's result has the same bits alone and beside others.
+// batch, wherever a query's block begins, and whether or not there still are the keys that nobody sees: a token's result
+// has the same bits alone and beside others.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -41,9 +42,10 @@ struct Bias {
   int64_t sequence_stride = 0, head_stride = 0, query_stride = 0;
 };
 
-// A sequence: its queries lie at tokens `query` on, its keys at tokens `key` on. `past` keys precede its first query.
+// A sequence: its queries lie at tokens `query` on, its keys from key `dropped` on at tokens `key` on. `past` keys precede
+// its first query. `keys` counts the dropped ones as well.
 struct Sequence {
-  int64_t query, queries, key, keys, past;
+  int64_t query, queries, key, keys, past, dropped;
 };
 
 struct Terms {
@@ -81,7 +83,6 @@ void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bi
 // into powers of two. Returns what the row's earlier sums must be multiplied with.
 template <typename Number>
 float weigh(float* scores, Number* weights, int64_t width, Keys seen, float factor, Running& row) {
-  constexpr int DEGREE = sizeof(Number) == 2 ? 3 : 5;
   if (seen.empty()) {
     for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
     return 1.0f;
@@ -106,7 +107,7 @@ float weigh(float* scores, Number* weights, int64_t width, Keys seen, float fact
       const int64_t place = column + part * WIDTH;
       // The difference is rounded once, `top` twice: of huge scores it may be above 0.
       const Vector below = at::vec::minimum(at::vec::fmsub(load(scores + place), factors, tops), zero);
-      const Vector power = power_of_two<DEGREE>(below);
+      const Vector power = power_of_two<POWER_DEGREE<Number>>(below);
       sums[part] = sums[part] + power;
       store(weights + place, power);
     }
@@ -168,10 +169,11 @@ class Attention {
     Number* keys = workspace.keys.take<Number>(KEY_BLOCK * depth);
     Number* values = workspace.values.take<Number>(KEY_BLOCK * width);
     for (int64_t block = seen.first / KEY_BLOCK * KEY_BLOCK; block < seen.last; block += KEY_BLOCK) {
-      const int64_t count = std::min(KEY_BLOCK, sequence.keys - block);
-      const int64_t filled = round_up(count, DEPTH_STEP<Number>);
-      pack_keys(key.at(task.key_head, sequence.key + block), key.token_stride, count, filled, depth, KEY_BLOCK, keys);
-      pack_values(value.at(task.key_head, sequence.key + block), value.token_stride, count, filled, width, values);
+      const int64_t count = std::min(KEY_BLOCK, sequence.keys - block), missing = std::max<int64_t>(0, sequence.dropped - block);
+      const Filling places{missing, count, round_up(count, DEPTH_STEP<Number>)};
+      const int64_t token = sequence.key + block + missing - sequence.dropped;
+      pack_keys(key.at(task.key_head, token), key.token_stride, places, depth, KEY_BLOCK, keys);
+      pack_values(value.at(task.key_head, token), value.token_stride, places, width, values);
       for (int64_t member = 0; member < group; member++) {
         for (int64_t row = 0; row < task.rows; row += QUERY_BLOCK) {
           const int64_t place = member * task.rows + row;
@@ -259,7 +261,7 @@ void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
 
 template <typename Number>
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                  const Terms& terms, const std::optional<at::Tensor>& bias) {
+                  const Terms& terms, const std::optional<at::Tensor>& bias, int64_t dropped) {
   at::Tensor output = at::empty({query.size(1), query.size(0), value.size(2)}, query.options());
   Attention<Number> attention{rows_of<Number>(query),
                               rows_of<Number>(key),
@@ -281,10 +283,11 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   if (bias) attention.bias = {bias->const_data_ptr<float>(), bias->size(0) == 1 ? 0 : bias->stride(0), bias->stride(1), bias->stride(2)};
   const auto* numbers = sequences.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < sequences.size(0); i++, numbers += 5) {
-    const Sequence sequence{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
+    const Sequence sequence{numbers[0], numbers[1], numbers[2], numbers[3] + dropped, numbers[4], dropped};
     TORCH_CHECK(sequence.query >= 0 && sequence.queries >= 0 && sequence.query + sequence.queries <= query.size(1) &&
-                    sequence.key >= 0 && sequence.keys >= 0 && sequence.key + sequence.keys <= key.size(1) && sequence.past >= 0,
+                    sequence.key >= 0 && numbers[3] >= 0 && sequence.key + numbers[3] <= key.size(1) && sequence.past >= 0,
                 "sequence ", i, " lies outside its tensors");
+    TORCH_CHECK(dropped <= terms.visibility.at(sequence.past, sequence.keys).first, "sequence ", i, " sees dropped keys");
     attention.sequences.push_back(sequence);
   }
   attention.run();
@@ -293,7 +296,7 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
                      double scale, bool causal, int64_t window, int64_t chunk, double softcap,
-                     const std::optional<at::Tensor>& bias) {
+                     const std::optional<at::Tensor>& bias, int64_t dropped) {
   check(query, key, value, sequences);
   if (bias) {
     TORCH_CHECK(bias->dim() == 4 && bias->scalar_type() == at::kFloat && (bias->stride(3) == 1 || bias->size(3) == 1),
@@ -301,10 +304,12 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
     TORCH_CHECK(bias->size(0) == 1 || bias->size(0) == sequences.size(0), "bias must be of one or of all sequences");
     TORCH_CHECK(bias->size(1) == query.size(0) || bias->stride(1) == 0, "bias must have a row of heads");
   }
+  TORCH_CHECK(dropped >= 0, "the number of dropped keys is negative");
+  TORCH_CHECK(dropped == 0 || !bias, "a bias must have all keys");
   const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window, chunk}};
-  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias);
+  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, dropped);
 #ifdef CPU_CAPABILITY_AVX512
-  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias);
+  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, dropped);
 #endif
   TORCH_CHECK(false, "attention takes float32, and bfloat16 with AVX-512; this is ", query.scalar_type());
 }
@@ -314,7 +319,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, int chunk, "
-      "float softcap, Tensor? bias) -> Tensor");
+      "float softcap, Tensor? bias, int dropped) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("attention", attention); }

@@ -12,9 +12,8 @@
 #include <tuple>
 #include <vector>
 
+#include "head.h"
 #include "layer.h"
-#include "norm.h"
-#include "rotation.h"
 #include "tasks.h"
 
 namespace selvage {
@@ -95,9 +94,7 @@ struct AttentionInputs {
     for (int64_t row = 0; row < rows; row++) {
       for (int64_t head = begin; head < end; head++) {
         Number* numbers = to + row * layer.outputs + head * heads.depth;
-        const Norm& head_norm = head < heads.queries ? query_norm : key_norm;
-        if (head_norm) head_norm.run(numbers, heads.depth, numbers);
-        if (rotation.width > 0) rotation.turn(token + row, numbers);
+        finish_head(numbers, heads.depth, head < heads.queries ? query_norm : key_norm, rotation, token + row);
       }
     }
   }
@@ -171,9 +168,9 @@ struct FeedForward {
     up.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
       const int64_t part = column / block, place = column % block;
       if (!gated) {
-        store(inner + row * down.inputs + column, activated(value, activation));
+        store(inner + row * down.inputs + column, activated<Number>(value, activation));
       } else if (part % 2 == 0) {
-        store(gates + row * block + place, activated(value, activation));
+        store(gates + row * block + place, activated<Number>(value, activation));
       } else {
         store(inner + row * down.inputs + part / 2 * block + place, load(gates + row * block + place) * value);
       }

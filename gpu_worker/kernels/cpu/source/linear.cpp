@@ -33,7 +33,7 @@ at::Tensor linear(const at::Tensor& x, const Layer& layer, Activation activation
         const auto input = layer.prepare(from + first * layer.inputs, layer.inputs, count, workspace.input);
         layer.run(input, count, blocks * part / parts, blocks * (part + 1) / parts, workspace.products,
                   [&](int64_t row, int64_t column, Vector value) {
-                    store(to + (first + row) * layer.outputs + column, activated(value, activation));
+                    store(to + (first + row) * layer.outputs + column, activated<Number>(value, activation));
                   });
       }
     }

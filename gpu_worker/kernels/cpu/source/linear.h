@@ -24,18 +24,28 @@ inline Vector gelu(Vector x) {
   return x * Vector::blendv(tail, Vector(1.0f) - tail, x > Vector(0.0f));
 }
 
+// 1 / (1 + e^-x), by e^-|x|, which does not overflow. `Number` is the format that results are rounded to.
+template <typename Number>
+inline Vector sigmoid(Vector x) {
+  const Vector power = power_of_two<POWER_DEGREE<Number>>(x.abs() * Vector(-LOG2_E));
+  return Vector::blendv(power, Vector(1.0f), x > Vector(0.0f)) / (Vector(1.0f) + power);
+}
+
+// `Number` is the format that results are rounded to.
+template <typename Number>
 inline Vector activated(Vector x, Activation activation) {
   switch (activation) {
     case Activation::GELU:
       return gelu(x);
     case Activation::GELU_TANH: {
-      const Vector inner = Vector(0.7978845608f) * at::vec::fmadd(x * x * x, Vector(0.044715f), x);
-      return Vector(0.5f) * x * (Vector(1.0f) + inner.tanh());
+      // (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+      const Vector twice = Vector(1.5957691216f) * at::vec::fmadd(x * x * x, Vector(0.044715f), x);
+      return x * sigmoid<Number>(twice);
     }
     case Activation::RELU:
       return at::vec::maximum(x, Vector(0.0f));
     case Activation::SILU:
-      return x / (Vector(1.0f) + (Vector(0.0f) - x).exp());
+      return x * sigmoid<Number>(x);
     default:
       return x;
   }

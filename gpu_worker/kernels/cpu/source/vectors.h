@@ -88,4 +88,8 @@ inline Vector power_of_two(Vector x) {
   return scaled(at::vec::fmadd(series, f, Vector(1.00000007f)), whole);
 }
 
+// The degree of 2^x that suffices for numbers of a format.
+template <typename Number>
+constexpr int POWER_DEGREE = sizeof(Number) == 2 ? 3 : 5;
+
 }  // namespace selvage

@@ -7,6 +7,7 @@ from http_fields.field import Request
 from http_fields.vllm import CROSS_ENCODER, LONG, honoured, refused
 
 SOURCE = "api.jina.ai/openapi.json 2026.02.03, {}"
+POOLS_SPANS = {"pools_spans": True}
 DIMENSIONS = honoured("dimensions", 4)
 ENCODED = honoured("embedding_type", "base64", "`binary`, `ubinary` and lists of types are refused")
 INPUT = honoured("input", ["c"], "texts; objects are refused")
@@ -23,11 +24,12 @@ EMBEDDINGS = tuple(
             honoured("normalized", False),
             honoured("truncate", True, input=[LONG]),
             honoured("task", "retrieval.query", "what a text is; tasks that choose adapters alone change nothing"),
-            refused("late_chunking", True, "every text is embedded alone; `false` is accepted"),
+            honoured("late_chunking", True, "the inputs are chunks of one document, joined with nothing in between"),
             DIMENSIONS,
             refused("return_multivector", True, "/v1/multi-vector does it; `false` is accepted"),
             refused("return_tokenized_input", True, "/v1/multi-vector has `return_token_ids`; `false` is accepted"),
         ),
+        card=POOLS_SPANS,
     )
     for path in ("/v1/embeddings", "/embeddings")
 )

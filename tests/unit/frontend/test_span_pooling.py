@@ -1,0 +1,299 @@
+"""Late chunking and spans in the frontend: which tokens belong to which span, windows, and what is refused by name."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import WORDS, FakeWorker, card
+from hypothesis import given
+from hypothesis import strategies as st
+from kinds import byte_level
+
+from frontend_service.api.selvage_v1.batch_stream import _BatchPart as BatchPart
+from frontend_service.api.selvage_v1.codec import embedding as codec
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.limits import Limits
+from frontend_service.domain.requests import Truncation
+from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.tokenizing.documents import Document
+from frontend_service.tokenizing.fair_thread_pool import run_to_end
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.tokenizing.windows import windows
+from selvage.v1 import embedding_pb2 as pb
+from shared.errors import (
+    InputTooLong,
+    InvalidInput,
+    LimitExceeded,
+    ResultTooLarge,
+    SelvageError,
+    UnsupportedTask,
+)
+from shared.ragged import RANGE_TIMES
+from shared.terms import RequestTerms
+from shared.vectors import InputType
+
+LATER = RequestTerms.within(3600)
+ABLE: dict[str, Any] = {"pools_spans": True}
+
+
+def spans(*bounds: tuple[int, int]) -> pb.Spans:
+    return pb.Spans(starts=[start for start, _ in bounds], ends=[end for _, end in bounds])
+
+
+async def embed(worker: FakeWorker, limits: Limits | None = None, **fields: Any) -> Answer:
+    made = Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    request = codec.embed_request_from_pb(pb.EmbedRequest(**fields))
+    return await EmbeddingService(made).embed(request, LATER)
+
+
+def told(answer: Answer) -> list[list[int]]:
+    """What the fake worker says of each row: the first token of its sequence's text, its first token, its end."""
+    assert answer.result.dense is not None
+    return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, :3].astype(int).tolist()
+
+
+def spelled(worker: FakeWorker) -> list[str]:
+    """The sequences of the last job."""
+    job = worker.jobs[-1]
+    ids = np.split(np.frombuffer(job.tokens.ids, dtype="<i4"), job.tokens.offsets[1:-1])
+    return [" ".join(WORDS[each] for each in sequence) for sequence in ids]
+
+
+async def test_chunks_become_one_sequence_with_a_range_each() -> None:
+    """Special tokens and the prompt once: before the first chunk, and behind the last one, to which they belong."""
+    worker = FakeWorker(card(**ABLE, prompts={"passage": "passage : "}, max_tokens=20))
+    answer = await embed(worker, texts=["a b ", "c", " d e f"], late_chunking=True, prompt_name="passage")
+    assert spelled(worker) == ["[CLS] passage : a b c d e f [SEP]"]
+    assert [row[1:] for row in told(answer)] == [[0, 5], [5, 6], [6, 10]]
+    assert answer.token_counts == (5, 1, 4)
+    assert answer.tokens.total == sum(answer.token_counts)
+    assert answer.truncated == (False,) * 3
+    assert (
+        codec.embed_response_to_pb(
+            codec.embed_request_from_pb(pb.EmbedRequest(texts=["a b ", "c", " d e f"], late_chunking=True)), answer
+        ).head.usage.prompt_tokens
+        == 10
+    )
+
+
+async def test_a_prompt_that_is_not_pooled_is_left_out_of_the_first_chunk() -> None:
+    """The worker gets its length, as for any text."""
+    changes = {"prompts": {"passage": "passage : "}, "include_prompt": False, "max_tokens": 20}
+    worker = FakeWorker(card(**ABLE, **changes))
+    await embed(worker, texts=["a ", "b"], late_chunking=True, prompt_name="passage")
+    assert worker.jobs[-1].prompt_lengths == (3,)
+    ranges = worker.jobs[-1].ranges
+    assert ranges is not None
+    assert (ranges.starts, ranges.stops) == ((0, 4), (4, 6))
+
+
+async def test_spans_become_ranges_of_their_texts_without_special_tokens() -> None:
+    """They may overlap and come in any order; their characters are those of the text, whatever the prompt."""
+    worker = FakeWorker(card(**ABLE, max_tokens=20))
+    asked = [spans((4, 7), (0, 3), (2, 5)), spans((0, 1))]
+    answer = await embed(worker, texts=["a b c d", "e f"], spans=asked, prompt="g h ")
+    assert spelled(worker) == ["[CLS] g h a b c d [SEP]", "[CLS] g h e f [SEP]"]
+    assert [row[1:] for row in told(answer)] == [[5, 7], [3, 5], [4, 6], [3, 4]]
+    assert answer.token_counts == (8, 6)
+    assert answer.truncated == (False, False)
+
+
+async def test_equal_texts_with_equal_spans_are_computed_once() -> None:
+    """With other spans they are another input; every span has its own row, in the order of the request."""
+    worker = FakeWorker(card(**ABLE))
+    one, other = spans((0, 1), (2, 3)), spans((2, 3))
+    answer = await embed(worker, texts=["a b", "c d", "a b", "a b"], spans=[one, other, one, other])
+    assert spelled(worker) == ["[CLS] a b [SEP]", "[CLS] c d [SEP]", "[CLS] a b [SEP]"]
+    a, c = WORDS.index("a"), WORDS.index("c")
+    assert told(answer) == [[a, 1, 2], [a, 2, 3], [c, 2, 3], [a, 1, 2], [a, 2, 3], [a, 2, 3]]
+
+
+async def test_a_document_over_the_limit_is_read_in_windows() -> None:
+    """Each has the special tokens and the prompt; chunks keep their order, and only ends of the document have these."""
+    worker = FakeWorker(card(**ABLE, max_tokens=7))
+    letters = "abcdefghij"
+    answer = await embed(
+        worker, texts=[f"{letter} " for letter in letters], late_chunking=True, prompt="z ", window_overlap=2
+    )
+    assert spelled(worker) == [
+        "[CLS] z a b c d [SEP]",
+        "[CLS] z c d e f [SEP]",
+        "[CLS] z e f g h [SEP]",
+        "[CLS] z g h i j [SEP]",
+    ]
+    a, c, e, g = (WORDS.index("z"),) * 4
+    bounds = [[0, 3], [3, 4], [4, 5], [5, 6]] + [[4, 5], [5, 6]] * 2 + [[4, 5], [5, 7]]
+    assert told(answer) == [[first, *pair] for first, pair in zip([a] * 4 + [c, c, e, e, g, g], bounds, strict=True)]
+    assert answer.token_counts == (3, *(1,) * 8, 2)
+    assert answer.tokens.total == 28
+
+
+async def test_spans_of_windows_come_back_in_the_order_of_the_request() -> None:
+    """Though windows take them by their starts; a window that no span needs is not read."""
+    worker = FakeWorker(card(**ABLE, max_tokens=6))
+    text = "a b c d e f g h i j"
+    answer = await embed(worker, texts=[text], spans=[spans((16, 19), (0, 3), (10, 15), (0, 1))], window_overlap=1)
+    assert spelled(worker) == ["[CLS] a b c d [SEP]", "[CLS] e f g h [SEP]", "[CLS] h i j [SEP]"]
+    a, e, h = (WORDS.index(letter) for letter in "aeh")
+    assert told(answer) == [[h, 2, 4], [a, 1, 3], [e, 2, 5], [a, 1, 2]]
+
+
+PLAIN = "a b c d e f"
+REFUSED: list[tuple[type[SelvageError], str, str, dict[str, Any]]] = [
+    (InvalidInput, "texts[1]", "no token", {"texts": ["a ", "", "b"], "late_chunking": True}),
+    (InvalidInput, "texts[1]", "no token", {"texts": ["a ", "  ", "b"], "late_chunking": True}),
+    (InvalidInput, "texts[0]", "no token", {"texts": ["a", "a b"], "late_chunking": True}),
+    (InvalidInput, "spans[0]", "characters 1 to 2, has no token", {"spans": [spans((1, 2))]}),
+    (InvalidInput, "spans[0]", "from 3 to 3, has no characters", {"spans": [spans((0, 1), (3, 3))]}),
+    (InvalidInput, "spans[0]", "from 4 to 2, has no characters", {"spans": [spans((4, 2))]}),
+    (InvalidInput, "spans[0]", "from 5 to 12, is not within the 11", {"spans": [spans((5, 12))]}),
+    (InvalidInput, "spans[0]", "from -1 to 2, is not within", {"spans": [spans((-1, 2))]}),
+    (InvalidInput, "spans[1]", "no spans", {"texts": ["a", "b"], "spans": [spans((0, 1)), spans()]}),
+    (InvalidInput, "spans[0]", "2 starts and 1 ends", {"spans": [pb.Spans(starts=[0, 1], ends=[1])]}),
+    (InvalidInput, "spans", "2 and 1", {"spans": [spans((0, 1))] * 2}),
+    (InvalidInput, "spans", "both given", {"spans": [spans((0, 1))], "late_chunking": True}),
+    (InvalidInput, "late_chunking", "needs texts", {"texts": [], "tokenized": [pb.TokenIds(ids=[4])]}),
+    (InvalidInput, "late_chunking", "window_overlap", {"truncate": True}),
+    (InvalidInput, "late_chunking", "QUERY", {"input_type": 1}),
+    (InvalidInput, "late_chunking", "DENSE alone", {"outputs": [1, 3]}),
+    (InvalidInput, "late_chunking", "DENSE alone", {"outputs": [3]}),
+    (InvalidInput, "window_overlap", "at least 0", {"window_overlap": -1}),
+    (InvalidInput, "window_overlap", "room for 8 tokens", {"texts": ["a "] * 9, "window_overlap": 8}),
+    (InvalidInput, "window_overlap", "needs late_chunking or spans", {"late_chunking": False, "window_overlap": 1}),
+    (InputTooLong, "texts", "more than 10 tokens, the limit is 10; window_overlap", {"texts": ["a " * 99, "b"]}),
+    (
+        InputTooLong,
+        "texts[1]",
+        "has 9 tokens, a window has room for 8",
+        {"texts": ["a ", "b " * 9], "window_overlap": 0},
+    ),
+    (InputTooLong, "texts[0]", "window_overlap", {"texts": ["a " * 9], "spans": [spans((0, 2))]}),
+    (LimitExceeded, "spans[0]", f"{RANGE_TIMES} times", {"spans": [spans(*[(0, 11)] * 90)]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "words", "fields"), REFUSED)
+async def test_what_has_no_meaning_is_refused_by_name(
+    kind: type[SelvageError], field: str, words: str, fields: dict[str, Any]
+) -> None:
+    """A span without a token, one that is none of the text, an option that excludes spans; nothing is sent."""
+    worker = FakeWorker(card(**ABLE))
+    late = {} if "spans" in fields else {"late_chunking": True}
+    with pytest.raises(kind) as refused:
+        await embed(worker, **{"texts": [PLAIN]} | late | fields)
+    assert refused.value.field == field
+    assert words in refused.value.message
+    assert not worker.jobs
+
+
+async def test_a_span_of_a_prompt_that_is_not_pooled_is_refused() -> None:
+    """A prompt may take more tokens by itself than before a text, as sentence-transformers counts them."""
+    worker = FakeWorker(card(**ABLE, include_prompt=False))
+    with pytest.raises(InvalidInput, match="leaves out of pooling") as refused:
+        await embed(worker, texts=["b ", "c"], prompt="a a", late_chunking=True)
+    assert refused.value.field == "texts[0]"
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields", "kind", "field"),
+    [
+        (Limits(texts=2), {"texts": ["a ", "b ", "c"], "late_chunking": True}, LimitExceeded, "texts"),
+        (Limits(spans=2), {"texts": ["a b"], "spans": [spans(*[(0, 1)] * 3)]}, LimitExceeded, "spans"),
+        (Limits(text_bytes=4), {"texts": ["a ", "b ", "c"], "late_chunking": True}, LimitExceeded, "texts"),
+        (Limits(message_bytes=66_000), {"texts": ["a"], "spans": [spans(*[(0, 1)] * 20)]}, ResultTooLarge, ""),
+    ],
+)
+async def test_limits_are_those_of_the_request(
+    limits: Limits, fields: dict[str, Any], kind: type[SelvageError], field: str
+) -> None:
+    """Of chunks and spans, of the document's bytes, of the reply."""
+    worker = FakeWorker(card(**ABLE))
+    with pytest.raises(kind) as refused:
+        await embed(worker, limits, **fields)
+    assert refused.value.field == field
+    assert not worker.jobs
+
+
+def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
+    """The chunks of a document are not computed apart, whatever their number."""
+    asked = [spans((0, number)) for number in range(1, 4)]
+    (first, one), (second, two) = codec.halve_request(pb.EmbedRequest(texts=["abc"] * 3, spans=asked))
+    assert (first, second) == (0, 1)
+    assert [*one.spans, *two.spans] == asked
+    assert (len(one.texts), len(two.texts)) == (1, 2)
+    assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"]), 10).texts == 2
+    assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"], late_chunking=True), 10).texts == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pooling": "cls"}, "pooling is cls"),
+        ({"pooling": "mean+lasttoken"}, "pooling is lasttoken"),
+        ({}, "is an older one"),
+    ],
+)
+async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dict[str, Any], words: str) -> None:
+    """An older worker's card lacks the field, and it would answer with the vectors of whole texts."""
+    worker = FakeWorker(card(**changes))
+    for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
+        with pytest.raises(UnsupportedTask, match=words) as refused:
+            await embed(worker, texts=["a b"], **fields)
+        assert refused.value.field in fields
+    assert not worker.jobs
+
+
+def of(tokenizer: ModelTokenizer, document: Document, overlap: int | None = None) -> Any:
+    cut = Truncation()
+    return run_to_end(tokenizer.documents.tokenize([document], "", cut, InputType.UNSPECIFIED, overlap))
+
+
+@given(st.lists(st.text("ab éß\N{GRINNING FACE}\n.", min_size=1, max_size=5), min_size=1, max_size=6), st.booleans())
+def test_every_token_belongs_to_one_chunk(chunks: list[str], prefix: bool) -> None:
+    """By a byte-level tokenizer, whose tokens may be less than a letter and begin with a space; or a chunk has none."""
+    tokenizer = ModelTokenizer(
+        byte_level(prefix=prefix).to_str().encode(), card(max_tokens=500, vocabulary_size=100_000)
+    )
+    ends = np.cumsum([0, *map(len, chunks)]).tolist()
+    document = Document(
+        text="".join(chunks), spans=list(pairwise(ends)), entry="texts", span_entry="texts[{}]", chunks=True
+    )
+    offsets = tokenizer.tokenizer.encode(document.text).offsets
+    owners = np.searchsorted(ends, [max(start, end - 1) for start, end in offsets], side="right") - 1
+    counts = np.bincount(owners, minlength=len(chunks))
+    if not counts.all():
+        with pytest.raises(InvalidInput, match="no token"):
+            of(tokenizer, document)
+        return
+    batch = of(tokenizer, document)
+    assert batch.ranges.starts == (0, *batch.ranges.stops[:-1])
+    assert batch.ranges.stops[-1] == batch.tokens.total
+    assert list(batch.token_counts) == counts.tolist()
+
+
+@given(
+    st.lists(st.tuples(st.integers(3, 60), st.integers(1, 9)), min_size=1, max_size=20),
+    st.integers(9, 14),
+    st.integers(0, 8),
+)
+def test_every_span_is_in_one_window_with_what_is_before_it(
+    sizes: list[tuple[int, int]], room: int, overlap: int
+) -> None:
+    """As a whole; and with the overlap before it where that fits."""
+    bounds = [(start, start + size) for start, size in sizes]
+    end = max(stop for _, stop in bounds)
+    found: list[int] = []
+    for window in windows(bounds, (3, end), room, overlap):
+        assert 3 <= window.start < window.stop <= end
+        assert window.stop - window.start <= room
+        found += window.spans
+        for number in window.spans:
+            start, stop = bounds[number]
+            assert window.start <= start < stop <= window.stop
+        first = bounds[window.spans[0]]
+        before = first[0] - window.start
+        assert before >= min(overlap, first[0] - 3, room - (first[1] - first[0]))
+    assert sorted(found) == list(range(len(bounds)))

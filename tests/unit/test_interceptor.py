@@ -1,0 +1,58 @@
+"""What the interceptor of gRPC calls does once, and not for each call: refusals must cost little."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from shared.errors import Overloaded
+from shared.estimate import Estimate
+from shared.server.calls import Calls
+from shared.server.rpc.interceptor import Interceptor
+from shared.server.rpc.status import details_of
+
+
+async def answer(*_: object) -> bytes:
+    return b""
+
+
+def refusal(wait: float) -> Overloaded:
+    with pytest.raises(Overloaded) as refused:
+        Estimate(wait=wait).check(1.0)
+    return refused.value
+
+
+@pytest.mark.parametrize(("method", "lookups"), [("/selvage.v1.A/B", 1), ("/grpc.health.v1.Health/Check", 2)])
+async def test_a_method_of_ours_is_looked_up_once(method: str, lookups: int) -> None:
+    """Further calls get the same handler; grpcio's own services stay as grpcio has them."""
+    interceptor, asked = Interceptor(Calls(timeout=60), ThreadPoolExecutor(1)), []
+
+    async def found(details: Any) -> Any:
+        asked.append(details.method)
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    details: Any = SimpleNamespace(method=method)
+    handlers = [await interceptor.intercept_service(found, details) for _ in range(2)]
+    assert asked == [method] * lookups
+    assert (handlers[0] is handlers[1]) is (lookups == 1)
+
+
+async def test_a_method_that_is_not_there_is_not_remembered() -> None:
+    """Callers may ask for any number of names."""
+    interceptor = Interceptor(Calls(timeout=60), ThreadPoolExecutor(1))
+
+    async def nothing(_: Any) -> None:
+        return None
+
+    details: Any = SimpleNamespace(method="/selvage.v1.Nobody/Knows")
+    assert await interceptor.intercept_service(nothing, details) is None
+    assert not interceptor._handlers
+
+
+def test_refusals_of_the_same_moment_share_one_status() -> None:
+    """A status takes longer to make than all else of a refusal; waits differ by microseconds from call to call."""
+    first, second, later = (details_of(refusal(wait)) for wait in (3.0, 3.000001, 3.2))
+    assert first is second
+    assert first != later
