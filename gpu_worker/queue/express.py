@@ -51,8 +51,10 @@ class ExpressSteps:
         return chosen if self._was_express else ()
 
     def tokens_left(self, budget: int, pays: Pays) -> int:
-        """Most tokens that another small job may have to be in the next express step; 0 where there is none. `budget`:
-        tokens of a full step."""
+        """Most tokens that another small job may have to be in the next express step; 0 where there is none, as where
+        another job would be one too many. `budget`: tokens of a full step."""
+        if any(len(priority_class.small) >= MOST_JOBS for priority_class in self._classes):
+            return 0
         small = [self._small_jobs(priority_class, budget) for priority_class in self._classes]
         waiting = sum(job.tokens for jobs in small for job in jobs)
         size = self._most(budget)
