@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import result
 from benchmarks.published.rows import rows
-from benchmarks.workloads import MINILM, SHAPES, named
+from benchmarks.workloads import MINILM, SHAPES, batches, named
 
 ROUNDS = {
     "offline": (2, 2),
@@ -31,7 +31,11 @@ ROUNDS = {
     "tenants": (3, 1),
     "rankings": (1, 1),
     "beside": (2, 1),
+<<<<<<< HEAD
     "inference_free": (3, 1),
+=======
+    "frontends": (1, 1),
+>>>>>>> scale
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
@@ -91,8 +95,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _load(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
-    add("--target", default="127.0.0.1:50051", help="HOST:PORT, several with commas, or http://... (%(default)s)")
-    add("--workload", choices=named(), default="short", help="which requests (default: %(default)s)")
+    target = "HOST:PORT, tei:HOST:PORT or http://..., several with commas (%(default)s)"
+    add("--target", default="127.0.0.1:50051", help=target)
+    add("--workload", choices=named() | batches(), default="short", help="which requests (default: %(default)s)")
     add("--scale", choices=SCALES, default="small", help="of shapes: for two cores, or a device (%(default)s)")
     add("--clients", type=int, default=0, help="closed loop (default: the workload's own)")
     add("--rate", type=float, default=0.0, help="open loop instead: requests a second, whatever the answers do")
