@@ -31,11 +31,8 @@ ROUNDS = {
     "tenants": (3, 1),
     "rankings": (1, 1),
     "beside": (2, 1),
-<<<<<<< HEAD
     "inference_free": (3, 1),
-=======
     "frontends": (1, 1),
->>>>>>> scale
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")

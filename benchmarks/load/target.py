@@ -3,11 +3,8 @@
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-<<<<<<< HEAD
-from types import MappingProxyType
-=======
 from itertools import cycle
->>>>>>> scale
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import grpc

@@ -54,13 +54,8 @@ class ExpressSteps:
         return chosen if self._was_express else ()
 
     def tokens_left(self, budget: int, pays: Pays) -> int:
-<<<<<<< HEAD
         """Most tokens that another small job may have to be in the next express step; 0 where there is none, also where
         one more job would be too many. `budget`: tokens of a full step."""
-=======
-        """Most tokens that another small job may have to be in the next express step; 0 where there is none, as where
-        another job would be one too many. `budget`: tokens of a full step."""
->>>>>>> scale
         if any(len(priority_class.small) >= MOST_JOBS for priority_class in self._classes):
             return 0
         small = [self._small_jobs(priority_class, budget) for priority_class in self._classes]

@@ -83,7 +83,6 @@ def test_what_is_told_is_what_would_pay() -> None:
     assert FairQueue[int](quantum=32, chunk=20).express_tokens(256, always) == 20
 
 
-<<<<<<< HEAD
 def test_no_express_step_is_told_to_a_job_that_would_be_one_too_many() -> None:
     """The queue has none either."""
     queue = FairQueue[int](quantum=128, short=64)
@@ -95,20 +94,6 @@ def test_no_express_step_is_told_to_a_job_that_would_be_one_too_many() -> None:
         queue.add_job(number, [1])
         assert queue.express_tokens(512, always) == 0
     assert 0 in queue.next_step(512, express_pays=always)
-=======
-def test_nothing_is_promised_where_another_job_would_be_one_too_many() -> None:
-    """It would wait behind all others, and callers would be let in who are late."""
-    queue = FairQueue[int](quantum=128, short=64)
-    queue.add_job(0, [16] * 100)
-    for each in range(1, MOST_JOBS):
-        queue.add_job(each, [1])
-    assert queue.express_tokens(1024, always) == 128 - (MOST_JOBS - 1)
-    queue.add_job(MOST_JOBS, [1])
-    assert queue.express_tokens(1024, always) == 0
-    queue.add_job(MOST_JOBS + 1, [1])
-    assert queue.express_tokens(1024, always) == 0
-    assert 0 in queue.next_step(1024, express_pays=always)
->>>>>>> scale
 
 
 def test_what_does_not_pay_shares_a_step() -> None:
