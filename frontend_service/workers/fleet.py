@@ -63,7 +63,7 @@ class Fleet:
         self._attaching: dict[str, asyncio.Task[None]] = {}  # by address
         self._served: dict[str, ServedModel] = {}  # by id
         self._aliases: dict[str, set[ModelKey]] = {}
-        self._standby: set[str] = set()  # addresses of workers whose model takes over later
+        self._standby: set[tuple[str, str]] = set()  # workers, by address, whose model of a name takes over later
         self._changed = asyncio.Event()
         self._unresolved = ""
         self.refused = Counter(deadline=0, queue_seconds=0)
@@ -77,8 +77,8 @@ class Fleet:
         """
         counts: Counter[str] = Counter()
         for link in list(self._links.values()):
-            if link.model is not None:
-                counts[link.model.card.id] += link.serving is not None
+            for model in link.models:
+                counts[model.card.id] += bool(link.serving)
         return counts
 
     @property
@@ -94,8 +94,7 @@ class Fleet:
         """
         waits: dict[str, float] = {}
         for link in list(self._links.values()):
-            served = link.serving
-            if served is not None:
+            for served in link.serving:
                 name, wait = served.card.id, link.wait(1, Priority.DEFAULT, "")
                 waits[name] = min(waits.get(name, wait), wait)
         return waits
@@ -108,8 +107,10 @@ class Fleet:
         if model is not None and (not keys or _key(model.card) in keys):
             return model
         all_ids = sorted({card.id for card in self._cards()})
-        if not name and len(all_ids) == 1:
-            for single_model in self._served.values():
+        own_ids = {model.card.id for model in self._models() if not model.adapter} or {*all_ids}
+        if not name and len(own_ids) == 1:
+            single_model = self._served.get(min(own_ids))
+            if single_model is not None:
                 return single_model
         elif not name and all_ids:  # even while only one of them serves: its vectors might pass for the other's
             raise UnknownModel(f"there are several models, name one: {', '.join(all_ids)}", field="model")
@@ -130,11 +131,11 @@ class Fleet:
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back."""
-        return await self._run(model, job, None)
+        return await self._run(model, model.job(job), None)
 
     async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
         """See `Workers` and `run`: a job that is given back was not computed, and has no rows yet."""
-        return await self._run(model, job, parts)
+        return await self._run(model, model.job(job), parts)
 
     async def _run(self, model: ServedModel, job: Job, parts: RowParts | None) -> JobResult:
         refusing: set[WorkerLink] = set()
@@ -173,7 +174,7 @@ class Fleet:
 
     def check_terms(self, terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""
-        serving = [link for link in self._links.values() if link.serving is not None]
+        serving = [link for link in self._links.values() if link.serving]
         # A request of one token has the shortest wait; the margin leaves room for the wait of what it turns out to be:
         # test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read (test_fleet.py).
         waits = {link: link.wait(1, terms.priority, terms.key) for link in serving}
@@ -201,26 +202,30 @@ class Fleet:
                 ready = bool(self._served)
                 await self._on_ready(ready)
 
+    def _models(self) -> list[ServedModel]:
+        """The models of all linked workers that have been attached, whether they serve at the moment or not."""
+        return [model for link in self._links.values() for model in link.models]
+
     def _cards(self) -> list[ModelCard]:
-        """The cards of all linked workers that have been attached, whether they serve at the moment or not."""
-        return [link.model.card for link in self._links.values() if link.model is not None]
+        """The cards of these models."""
+        return [model.card for model in self._models()]
 
     def _choose_models(self) -> None:
         """Decides which model each name and alias stands for."""
         self._aliases = _aliases(self._cards())
-        serving = {address: model for address, link in self._links.items() if (model := link.serving) is not None}
+        serving = [(address, model) for address, link in self._links.items() for model in link.serving]
         served: dict[str, ServedModel] = {}
-        for address, model in serving.items():
+        for address, model in serving:
             name, current = model.card.id, self._served.get(model.card.id)
-            stays = current is not None and any(_is_same(other, current) for other in serving.values())
+            stays = current is not None and any(_is_same(other, current) for _, other in serving)
             if current is None or not stays:
                 served.setdefault(name, model)
             else:
                 served[name] = current
             if _is_same(model, served[name]):
-                self._standby.discard(address)
-            elif address not in self._standby:
-                self._standby.add(address)
+                self._standby.discard((address, name))
+            elif (address, name) not in self._standby:
+                self._standby.add((address, name))
                 formats = {"dtype": model.card.dtype, "linear": model.card.linear}
                 log.warning("another model of that name is served; waiting", target=address, model=name, **formats)
         for name, model in served.items():
@@ -271,7 +276,7 @@ class Fleet:
         This holds requests to the worker's limit itself; the worker refuses jobs only above LENIENCE times the limit.
         `wait`: that of the request, which is never shorter than its time in the queue.
         """
-        longest = link.model.queue_seconds if link.model is not None else inf
+        longest = link.models[0].queue_seconds if link.models else inf
         if wait > longest and (queue := link.queue_seconds(1, terms.priority, terms.key)) > longest:
             self.refused["queue_seconds"] += 1
             raise Overloaded(queue_refusal(queue, longest), retry_after=retry_after(queue - longest))
@@ -300,8 +305,7 @@ def _is_same(first: ServedModel, second: ServedModel) -> bool:
 
 
 def _serves(link: WorkerLink, model: ServedModel) -> bool:
-    served = link.serving
-    return served is not None and _is_same(served, model)
+    return any(_is_same(served, model) for served in link.serving)
 
 
 async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], parts: RowParts | None = None) -> JobResult:

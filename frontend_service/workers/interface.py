@@ -1,6 +1,6 @@
 """The workers as the services see them. Knows no transport; tests pass a fake of a dozen lines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
@@ -15,20 +15,25 @@ class ServedModel:
     """A model behind a ready worker.
 
     The worker refuses jobs that would make its queue longer than `queued_tokens`, or would stand in it for longer than
-    `queue_seconds`.
+    `queue_seconds`. `adapter`: it is an adapter over the worker's own model, which serves beside it.
     """
 
     card: ModelCard
     tokenizer: ModelTokenizer
     queued_tokens: int
     queue_seconds: float = inf
+    adapter: bool = False
+
+    def job(self, job: Job) -> Job:
+        """The job as this model's worker wants it."""
+        return replace(job, model=self.card.fingerprint) if self.adapter else job
 
 
 class Workers(Protocol):
     """All workers together: the models that they serve, and the jobs that they compute."""
 
     def model(self, name: str) -> ServedModel:
-        """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
+        """The model of that name; empty: the only one that is no adapter. Raises UnknownModel, WorkerUnavailable."""
 
     def models(self) -> tuple[ServedModel, ...]:
         """All models that are served, sorted by name. Raises WorkerUnavailable where there is none."""

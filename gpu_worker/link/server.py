@@ -38,9 +38,11 @@ log = structlog.get_logger("link")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What the service needs to serve a model. `queue_seconds`: longest wait of a job, `inf` for no limit."""
+    """What the service needs to serve a model. `adapters`: the cards of those over it. `queue_seconds`: longest wait of
+    a job, `inf` for no limit."""
 
     card: ModelCard
+    adapters: tuple[ModelCard, ...] = ()
     tokenizer: bytes
     loop: AsyncLoop
     queued_tokens: int
@@ -75,6 +77,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         ready = self._ready()
         return pb.DescribeResponse(
             card=codec.card_to_pb(ready.card),
+            adapters=[codec.card_to_pb(card) for card in ready.adapters],
             message_bytes=MESSAGE_BYTES,
             queued_tokens=ready.queued_tokens,
             queue_seconds=0.0 if ready.queue_seconds == inf else ready.queue_seconds,

@@ -32,6 +32,11 @@ class JobFactory:
 
     def create(self, job: Job) -> StepJob:
         """Opens a job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
+        opened = self._opened(job)
+        opened.sequences.adapter = self._model.adapter
+        return opened
+
+    def _opened(self, job: Job) -> StepJob:
         match job.work:
             case MaxSim(queries=None) as work:
                 return self._text_max_sim(job, work)
