@@ -18,6 +18,7 @@ from benchmarks.load.outcome import EXPIRED, OK
 from benchmarks.scale.timed_engine import StepTime
 from benchmarks.scale.timed_worker import QUEUED_TOKENS, card, servicer_of, timed_loop, tokenizer
 from benchmarks.scale.virtual_link import VirtualNetwork, VirtualTransport
+from frontend_service.tokenizing.model_texts import ModelTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.interface import ServedModel
@@ -85,7 +86,7 @@ class SimulatedFleet(Fleet):
 
     def _link_to(self, address: str, host: str) -> WorkerLink:
         link = super()._link_to(address, host)
-        link.model = self._known
+        link._last, link.models = self._known, (self._known,)
         return link
 
 
@@ -158,8 +159,8 @@ async def simulate(scale: Scale, offered: Offered) -> dict[str, float]:
         loop = timed_loop(scale.time, scale.step_tokens, WIDTH)
         network.servicers[address] = servicer_of(loop, model_card, b"", threads)
         tasks.append(asyncio.create_task(loop.run()))
-    reader = ModelTokenizer(tokenizer().to_str().encode(), model_card)
-    model = ServedModel(card=model_card, tokenizer=reader, queued_tokens=QUEUED_TOKENS)
+    texts = ModelTexts(tokenizer=ModelTokenizer(tokenizer().to_str().encode(), model_card))
+    model = ServedModel(card=model_card, texts=texts, queued_tokens=QUEUED_TOKENS)
     frontends = [
         SimulatedFrontend(_fleet(addresses, threads, network, f"frontend-{number}", model), scale)
         for number in range(scale.frontends)

@@ -25,6 +25,7 @@ from shared.server.calls import Calls
 from shared.server.services import WORKER_SERVICES
 from shared.server.serving import LAST_WORDS, Server, until_told_to_stop
 from shared.telemetry import logs
+from shared.tokenizer_files import TOKENIZER_FILE
 from shared.vectors import OutputKind, Task
 
 WIDTH, STEP_TOKENS, QUEUED_TOKENS, QUEUE_SECONDS = 384, 4096, 8_388_608, 30.0
@@ -83,7 +84,7 @@ def servicer_of(loop: AsyncLoop, card: ModelCard, content: bytes, threads: Execu
     """The worker's service, ready. `content`: the tokenizer's file. `threads`: where large messages are parsed."""
     servicer = WorkerServicer(threads, UnsentLimit(UNSENT_BYTES), limits=JobLimits(), log_jobs=False)
     servicer.ready = Ready(
-        card=card, tokenizer=content, loop=loop, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
+        card=card, files={TOKENIZER_FILE: content}, loop=loop, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
     )
     return servicer
 

@@ -5,7 +5,6 @@ Messages are the bytes of the contract, arrive in order, and take a set time by 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -58,19 +57,30 @@ class VirtualStream:
     async def _serve(self, servicer: WorkerServicer) -> None:
         context: Any = _WorkerEnd(self._down, self._frontend)
         try:
-            await servicer.Attach(self._requests(), context)
+            await servicer.Attach(_Requests(self._up), context)
         finally:
             self._down.put(lost(self._address))
-
-    async def _requests(self) -> AsyncIterator[pb.AttachRequest]:
-        while True:
-            yield pb.AttachRequest.FromString(await self._up.get())
 
     async def write(self, message: bytes) -> None:
         self._up.put(message)
 
     async def read(self) -> bytes:
         return await self._down.get()
+
+
+class _Requests:
+    """The messages of a frontend; see `AttachRequests`."""
+
+    def __init__(self, up: Pipe) -> None:
+        self._up, self.size = up, 0
+
+    def __aiter__(self) -> "_Requests":
+        return self
+
+    async def __anext__(self) -> pb.AttachRequest:
+        content = await self._up.get()
+        self.size = len(content)
+        return pb.AttachRequest.FromString(content)
 
 
 class _WorkerEnd:

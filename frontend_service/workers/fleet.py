@@ -62,7 +62,7 @@ class Fleet:
         self._attaching: dict[str, asyncio.Task[None]] = {}  # by address
         self._served: dict[str, ServedModel] = {}  # by id
         self._aliases: dict[str, set[ModelKey]] = {}
-        self._standby: set[str] = set()  # addresses of workers whose model takes over later
+        self._standby: set[tuple[str, str]] = set()  # workers, by address, whose model of a name takes over later
         self._changed = asyncio.Event()
         self._unresolved = ""
         self._choice = WorkerChoice()
@@ -76,8 +76,8 @@ class Fleet:
         """
         counts: Counter[str] = Counter()
         for link in list(self._links.values()):
-            if link.model is not None:
-                counts[link.model.card.id] += link.serving is not None
+            for model in link.models:
+                counts[model.card.id] += bool(link.serving)
         return counts
 
     @property
@@ -93,8 +93,7 @@ class Fleet:
         """
         waits: dict[str, float] = {}
         for link in list(self._links.values()):
-            served = link.serving
-            if served is not None:
+            for served in link.serving:
                 name, wait = served.card.id, link.wait(1, Priority.DEFAULT, "")
                 waits[name] = min(waits.get(name, wait), wait)
         return waits
@@ -107,8 +106,10 @@ class Fleet:
         if model is not None and (not keys or _key(model.card) in keys):
             return model
         all_ids = sorted({card.id for card in self._cards()})
-        if not name and len(all_ids) == 1:
-            for single_model in self._served.values():
+        own_ids = {model.card.id for model in self._models() if not model.adapter} or {*all_ids}
+        if not name and len(own_ids) == 1:
+            single_model = self._served.get(min(own_ids))
+            if single_model is not None:
                 return single_model
         elif not name and all_ids:  # even while only one of them serves: its vectors might pass for the other's
             raise UnknownModel(f"there are several models, name one: {', '.join(all_ids)}", field="model")
@@ -129,11 +130,11 @@ class Fleet:
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back."""
-        return await self._run(model, job, None)
+        return await self._run(model, model.job(job), None)
 
     async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
         """See `Workers` and `run`: a job that is given back was not computed, and has no rows yet."""
-        return await self._run(model, job, parts)
+        return await self._run(model, model.job(job), parts)
 
     async def _run(self, model: ServedModel, job: Job, parts: RowParts | None) -> JobResult:
         refusing: set[WorkerLink] = set()
@@ -149,7 +150,7 @@ class Fleet:
     def _candidates(self, model: ServedModel, job: Job, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
         """The links whose workers serve a model and know all that the job asks for, without those that gave it back."""
         links = [link for link in self._links.values() if _serves(link, model) and link not in refusing]
-        return links if job.ranges is None else [link for link in links if link.model and link.model.card.pools_spans]
+        return links if job.ranges is None else [link for link in links if _pools_spans(link, model)]
 
     async def _run_once(
         self, model: ServedModel, job: Job, parts: RowParts | None, refusing: set[WorkerLink]
@@ -166,8 +167,8 @@ class Fleet:
 
     def check_terms(self, terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""
-        serving = [link for link in self._links.values() if link.serving is not None]
-        if not any(link.serving.texts.query_table for link in serving if link.serving is not None):
+        serving = [link for link in self._links.values() if link.serving]
+        if not any(model.texts.query_table for link in serving for model in link.serving):
             self._choice.check_terms(serving, terms)
         # Queries that are looked up here wait for no worker, and nobody knows yet what this request is.
 
@@ -190,26 +191,30 @@ class Fleet:
                 ready = bool(self._served)
                 await self._on_ready(ready)
 
+    def _models(self) -> list[ServedModel]:
+        """The models of all linked workers that have been attached, whether they serve at the moment or not."""
+        return [model for link in self._links.values() for model in link.models]
+
     def _cards(self) -> list[ModelCard]:
-        """The cards of all linked workers that have been attached, whether they serve at the moment or not."""
-        return [link.model.card for link in self._links.values() if link.model is not None]
+        """The cards of these models."""
+        return [model.card for model in self._models()]
 
     def _choose_models(self) -> None:
         """Decides which model each name and alias stands for."""
         self._aliases = _aliases(self._cards())
-        serving = {address: model for address, link in self._links.items() if (model := link.serving) is not None}
+        serving = [(address, model) for address, link in self._links.items() for model in link.serving]
         served: dict[str, ServedModel] = {}
-        for address, model in serving.items():
+        for address, model in serving:
             name, current = model.card.id, self._served.get(model.card.id)
-            same = [other for other in serving.values() if current is not None and _is_same(other, current)]
+            same = [other for _, other in serving if current is not None and _is_same(other, current)]
             if same:  # of several versions of a worker, the card of one that can do more
                 served[name] = max(same, key=lambda other: (other.card.pools_spans, other is current))
             else:
                 served.setdefault(name, model)
             if _is_same(model, served[name]):
-                self._standby.discard(address)
-            elif address not in self._standby:
-                self._standby.add(address)
+                self._standby.discard((address, name))
+            elif (address, name) not in self._standby:
+                self._standby.add((address, name))
                 formats = {"dtype": model.card.dtype, "linear": model.card.linear}
                 log.warning("another model of that name is served; waiting", target=address, model=name, **formats)
         for name, model in served.items():
@@ -269,9 +274,12 @@ def _is_same(first: ServedModel, second: ServedModel) -> bool:
     return _key(first.card) == _key(second.card)
 
 
+def _pools_spans(link: WorkerLink, model: ServedModel) -> bool:
+    return any(_is_same(served, model) and served.card.pools_spans for served in link.serving)
+
+
 def _serves(link: WorkerLink, model: ServedModel) -> bool:
-    served = link.serving
-    return served is not None and _is_same(served, model)
+    return any(_is_same(served, model) for served in link.serving)
 
 
 async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], parts: RowParts | None = None) -> JobResult:

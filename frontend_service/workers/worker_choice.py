@@ -59,7 +59,7 @@ class WorkerChoice:
         This holds requests to the worker's limit itself; the worker refuses jobs only above LENIENCE times the limit.
         `wait`: that of the request, which is never shorter than its time in the queue.
         """
-        longest = link.model.queue_seconds if link.model is not None else inf
+        longest = link.models[0].queue_seconds if link.models else inf
         if wait > longest and (queue := link.queue_seconds(1, terms.priority, terms.key)) > longest:
             self.refused["queue_seconds"] += 1
             raise Overloaded(queue_refusal(queue, longest), retry_after=retry_after(queue - longest))
