@@ -22,7 +22,7 @@ ROUNDS = {
     "steps": (5, 1),
     "pieces": (3, 1),
     "same_bits": (3, 1),
-    "adapters": (5, 1),
+    "adapters": (3, 1),
     "maxsim": (4, 1),
     "services": (3, 1),
     "bulk": (3, 1),

@@ -68,16 +68,16 @@ def turn(engine: ours.Ours, texts: Sequence[Ids], adapters: Sequence[str]) -> Fi
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
-    """Loads the model without adapters and with each number of them; yields the turns."""
+    """Loads the model without adapters and with all of them; yields the turns."""
     torch.set_num_threads(options.threads)
     root = options.folder / f"adapters-{time.monotonic_ns()}"
     root.mkdir()
     folders = {f"adapter-{seed}": write_adapter(root / f"adapter-{seed}", seed) for seed in range(max(COUNTS))}
+    adapted = ours.Ours(MINILM, adapters=folders)
     sides: dict[str, tuple[ours.Ours, list[str]]] = {OURS: (ours.Ours(MINILM), [])}
+    sides[f"none beside {max(COUNTS)}"] = (adapted, [])
     for number in COUNTS:
-        engine = ours.Ours(MINILM, adapters=dict(list(folders.items())[:number]))
-        sides[f"{number} adapter{'s' * (number > 1)}"] = (engine, list(engine.adapters))
-    sides[f"none beside {number}"] = (engine, [])
+        sides[f"{number} mixed"] = (adapted, list(adapted.adapters)[:number])
     yield {
         f"{title}, float32": {
             side: partial(turn, side_engine, token_ids(lengths, vocabulary=1000), adapters)
