@@ -40,12 +40,14 @@ MOST_BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`."""
+    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`. `instance`: the worker
+    process that says so; empty for one of an earlier version."""
 
     card: ModelCard
     adapters: tuple[ModelCard, ...]
     queued_tokens: int
     queue_seconds: float
+    instance: str
 
 
 async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
@@ -63,6 +65,7 @@ async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescr
         adapters=check_adapters(card, adapters),
         queued_tokens=message.queued_tokens,
         queue_seconds=message.queue_seconds or inf,
+        instance=message.instance,
     )
 
 

@@ -203,14 +203,17 @@ class Fleet:
         """Decides which model each name and alias stands for."""
         self._aliases = _aliases(self._cards())
         serving = [(address, model) for address, link in self._links.items() for model in link.serving]
+        attached = [model for link in self._links.values() if link.attached for model in link.models]
         served: dict[str, ServedModel] = {}
         for address, model in serving:
             name, current = model.card.id, self._served.get(model.card.id)
-            same = [other for _, other in serving if current is not None and _is_same(other, current)]
-            if same:  # of several versions of a worker, the card of one that can do more
+            if name not in served:
+                stays = current is not None and any(_is_same(other, current) for _, other in serving)
+                chosen = current if current is not None and stays else model
+                # Of several versions of a worker, the card of one that can do more. While it drains or stalls, what it
+                # alone can do is unavailable, and not unknown to the model.
+                same = [other for other in attached if _is_same(other, chosen)]
                 served[name] = max(same, key=lambda other: (other.card.pools_spans, other is current))
-            else:
-                served.setdefault(name, model)
             if _is_same(model, served[name]):
                 self._standby.discard((address, name))
             elif (address, name) not in self._standby:

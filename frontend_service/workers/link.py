@@ -174,15 +174,18 @@ class WorkerLink:
         try:
             description = await describe(channel, metadata)
             last, card = self._last, description.card
-            cards = self._pins.allowed([card, *description.adapters])
+            described = [card, *description.adapters]
+            cards = self._pins.allowed(described)
             if last is not None and last.card.fingerprint == card.fingerprint:
                 texts = last.texts
             else:
                 texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
-            expected = partial(
-                _expected, {model_card.fingerprint: model_card for model_card in (card, *description.adapters)}, card
-            )
+            if not instance or instance != description.instance:
+                # Another worker may have described itself, and one of an earlier version does not see token ranges.
+                cards = [replace(each, pools_spans=False) for each in cards]
+                card, *_ = described = [replace(each, pools_spans=False) for each in described]
+            expected = partial(_expected, {each.fingerprint: each for each in described}, card)
             stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
             self._last = ServedModel(
                 card=card,
@@ -201,7 +204,7 @@ class WorkerLink:
 
 def _with_card(base: ServedModel, card: ModelCard) -> ServedModel:
     """The worker's own model, or that of an adapter over it, by its card."""
-    if card is base.card:
+    if card == base.card:
         return base
     return replace(base, card=card, texts=base.texts.with_card(card), adapter=True)
 

@@ -100,6 +100,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             message_bytes=MESSAGE_BYTES,
             queued_tokens=ready.queued_tokens,
             queue_seconds=0.0 if ready.queue_seconds == inf else ready.queue_seconds,
+            instance=self._instance,
         )
 
     async def GetTokenizer(

@@ -5,6 +5,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, TokenizeRequest
 from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import INLINE_TOKENS, Pipeline
 from frontend_service.tokenizing.model_texts import read_files
 from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.workers.claims import check_card
@@ -117,6 +118,22 @@ async def test_queries_are_looked_up_without_a_worker() -> None:
     assert weights_of(answer.result.sparse) == [both, {c: WEIGHTS[c]}, both]
     assert answer.tokens.lengths == (3, 1, 3)
     assert worker.jobs == []
+
+
+async def test_many_tokens_are_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop would stand still meanwhile; few are done before a thread would have begun."""
+    threads: list[bool] = []
+    look_up = QueryTable.look_up
+
+    def told(*arguments: Any) -> SparseRows:
+        threads.append(current_thread() is not main_thread())
+        return look_up(*arguments)
+
+    monkeypatch.setattr(QueryTable, "look_up", told)
+    service, _ = services(SparseWorker(query_route=route(max_tokens=INLINE_TOKENS)))
+    for count in (INLINE_TOKENS, INLINE_TOKENS + 1):
+        await service.embed(embed(QUERY, "a " * (count - 1), "b"), LATER)
+    assert threads == [False, True]
 
 
 async def test_documents_go_to_a_worker() -> None:

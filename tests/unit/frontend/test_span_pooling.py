@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.tokenizing.documents import Document
+from frontend_service.tokenizing.documents import SLICE_TOKENS, Document, DocumentTokenizer
 from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.tokenizing.windows import windows
 from selvage.v1 import embedding_pb2 as pb
+from shared.card import QueryRoute
 from shared.errors import (
     InputTooLong,
     InvalidInput,
@@ -33,7 +35,7 @@ from shared.errors import (
 )
 from shared.ragged import RANGE_TIMES
 from shared.terms import RequestTerms
-from shared.vectors import InputType
+from shared.vectors import InputType, TruncationSide
 
 LATER = RequestTerms.within(3600)
 ABLE: dict[str, Any] = {"pools_spans": True}
@@ -217,6 +219,54 @@ async def test_limits_are_those_of_the_request(
     assert not worker.jobs
 
 
+async def test_windows_count_as_tokens_before_they_are_made() -> None:
+    """They may have a short text many times over: then none of them is made."""
+    worker = FakeWorker(card(**ABLE, max_tokens=102))
+    text, letters = "a " * 1100, [spans(*[(2 * number, 2 * number + 1) for number in range(1100)])]
+    with pytest.raises(LimitExceeded, match="the request has 102102 tokens, the limit is 102101"):
+        await embed(worker, Limits(request_tokens=102_101), texts=[text], spans=letters, window_overlap=99)
+    assert not worker.jobs
+    answer = await embed(worker, Limits(request_tokens=102_102), texts=[text], spans=letters, window_overlap=99)
+    assert answer.tokens.lengths == (102,) * 1001
+
+
+def test_spans_are_counted_before_they_are_read() -> None:
+    """Even before it is looked whether they lie within their texts."""
+    message = pb.EmbedRequest(texts=["a", "b"], spans=[spans(*[(0, 9)] * 3), spans((0, 9))])
+    with pytest.raises(LimitExceeded, match="4 entries, the limit is 3") as refused:
+        codec.embed_request_from_pb(message, Limits(spans=3))
+    assert refused.value.field == "spans"
+
+
+def test_windows_are_made_in_slices() -> None:
+    """So a request of many can be cancelled, and others take turns with it."""
+    tokenizer = FakeWorker(card(max_tokens=1002)).served.tokenizer
+    bounds = [(2 * number, 2 * number + 1) for number in range(2000)]
+    document = Document(text="a " * 2000, spans=bounds, entry="texts[0]", span_entry="spans[0]")
+    slices = tokenizer.documents.tokenize([document], "", Truncation(), InputType.UNSPECIFIED, 999)
+    total, *told = slices
+    assert total == told[-1] == 1001 * 1002
+    assert max(after - before for before, after in pairwise([0, *told])) <= SLICE_TOKENS + 1002
+
+
+async def test_windows_are_made_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a short text too: its windows may have it many times over. So are many spans of one."""
+    threads: list[bool] = []
+    tokenize = DocumentTokenizer.tokenize
+
+    def told(*arguments: Any) -> Any:
+        result = yield from tokenize(*arguments)
+        threads.append(current_thread() is not main_thread())
+        return result
+
+    monkeypatch.setattr(DocumentTokenizer, "tokenize", told)
+    worker = FakeWorker(card(**ABLE))
+    await embed(worker, texts=["a b"], spans=[spans((0, 1))])
+    await embed(worker, texts=["a b"], spans=[spans((0, 1))], window_overlap=1)
+    await embed(worker, texts=["a b"], spans=[spans(*[(0, 1)] * 200)])
+    assert threads == [False, True, True]
+
+
 def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
     """The chunks of a document are not computed apart, whatever their number."""
     asked = [spans((0, number)) for number in range(1, 4)]
@@ -228,12 +278,26 @@ def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
     assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"], late_chunking=True), 10).texts == 1
 
 
+ROUTE = QueryRoute(
+    default_input_type=InputType.QUERY,
+    family="bert",
+    pooling="cls",
+    attention="",
+    max_tokens=9,
+    vocabulary_size=len(WORDS),
+    include_prompt=True,
+    truncation_side=TruncationSide.RIGHT,
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"pooling": "cls"}, "pooling is cls"),
         ({"pooling": "mean+lasttoken"}, "pooling is lasttoken"),
         ({}, "is an older one"),
+        ({"query_route": ROUTE}, "is an older one"),
+        ({"query_route": ROUTE, "pooling": "cls"}, "pooling of documents is cls"),
     ],
 )
 async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dict[str, Any], words: str) -> None:
@@ -241,14 +305,56 @@ async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dic
     worker = FakeWorker(card(**changes))
     for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
         with pytest.raises(UnsupportedTask, match=words) as refused:
-            await embed(worker, texts=["a b"], **fields)
+            await embed(worker, texts=["a b"], input_type=2, **fields)
         assert refused.value.field in fields
     assert not worker.jobs
+
+
+async def test_spans_are_of_documents_whatever_the_way_of_queries() -> None:
+    """Texts without a kind are not taken for queries in silence: a span is no query."""
+    worker = FakeWorker(card(**ABLE, query_route=ROUTE))
+    for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
+        with pytest.raises(InvalidInput, match="set it to DOCUMENT") as refused:
+            await embed(worker, texts=["a b"], **fields)
+        assert refused.value.field == "input_type"
+        assert not worker.jobs
+        assert len(told(await embed(worker, texts=["a b"], input_type=2, **fields))) == 1
+        worker.jobs.clear()
 
 
 def of(tokenizer: ModelTokenizer, document: Document, overlap: int | None = None) -> Any:
     cut = Truncation()
     return run_to_end(tokenizer.documents.tokenize([document], "", cut, InputType.UNSPECIFIED, overlap))
+
+
+PROMPT, TEXT = "the: ", "the other the other"
+
+
+@pytest.mark.parametrize("limit", [20, 5])
+@pytest.mark.parametrize("chunks", [False, True])
+def test_spans_are_pooled_of_all_their_tokens_behind_a_prompt_that_is_left_out(chunks: bool, limit: int) -> None:
+    """Though the prompt's last space belongs to the word behind it, and is a token only where the prompt stands alone.
+    The oracle is the library's own spelling of the tokens that are pooled. In windows too."""
+    tokenizer = ModelTokenizer(
+        byte_level(prefix=False).to_str().encode(),
+        card(max_tokens=limit, vocabulary_size=100_000, include_prompt=False, pooling="mean"),
+    )
+    library = tokenizer.tokenizer
+    alone, before = (library.encode(text).tokens for text in (PROMPT, PROMPT + TEXT))
+    assert before[: len(alone)] != alone, "the prompt's last token should be another before the text"
+    bounds = [(0, 9), (9, 13), (13, 19)]
+    document = Document(text=TEXT, spans=bounds, entry="texts", span_entry="spans[{}]", chunks=chunks)
+    batch = run_to_end(tokenizer.documents.tokenize([document], PROMPT, Truncation(), InputType.UNSPECIFIED, 0))
+    assert (len(batch.tokens) > 1) == (limit == 5)
+    ids = np.split(np.frombuffer(batch.tokens.ids, dtype="<i4"), batch.tokens.offsets[1:-1])
+    pooled = [
+        [library.id_to_token(token) for token in sequence[max(start, skip) : stop]]
+        for sequence, skip, ranges in zip(ids, batch.prompt_lengths, batch.ranges.of_each(), strict=True)
+        for start, stop in ranges
+    ]
+    # The first chunk has the prompt, of which sentence-transformers leaves out as many tokens as it has by itself.
+    first = before[len(alone) : 4] if chunks else before[2:4]
+    assert pooled == [first, ["Ġthe"], ["Ġother"]]
 
 
 @given(st.lists(st.text("ab éß\N{GRINNING FACE}\n.", min_size=1, max_size=5), min_size=1, max_size=6), st.booleans())
