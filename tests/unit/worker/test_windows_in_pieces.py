@@ -180,6 +180,27 @@ def test_what_is_kept_is_seen_at_load(kind: str) -> None:
     assert cutting(PackedEncoder(model, OneByOne()), reference).text_bytes == kept_of(kind, 16)
 
 
+@pytest.mark.parametrize("kind", ["gemma2", "mistral", "llama4_text"])
+def test_wrong_keys_of_windowed_layers_are_seen_at_load(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate's texts are longer than a window, if not by much. It gives back what no piece needs any more."""
+    extend, later, earlier = RecentStates.extend, set[int](), set[int]()
+
+    def zeroed(states: RecentStates, start: int, key: Tensor, value: Tensor, collected: int) -> Any:
+        seen = extend(states, start, key, value, collected)
+        later.update(place for place in states._before if place > start)
+        earlier.update(place for place in states._before if place < start)
+        for keys, _ in states._before.values():
+            keys.zero_()
+        return seen
+
+    monkeypatch.setattr(RecentStates, "extend", zeroed)
+    model = built(kind, 100)
+    register()
+    assert "do not run in pieces" in cutting(PackedEncoder(model, OneByOne()), referee(model)).refusal
+    assert later
+    assert not earlier
+
+
 @given(st.integers(1, 500), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 999)), max_size=3), st.data())
 def test_the_longest_text_is_the_one_whose_bytes_fit(
     token_bytes: int, recent: list[tuple[int, int]], data: st.DataObject
