@@ -32,7 +32,7 @@ PLACES = {
     "output.dense": (INNER, WIDTH),
 }
 """Inputs and outputs of MiniLM's linear layers, by their names in a layer."""
-TEXTS = {"64 texts, lognormal": lognormal(64), "16 texts of 16 tokens": (16,) * 16}
+TEXTS = {"64 texts, lognormal": lognormal(64, longest=256), "16 texts of 16 tokens": (16,) * 16}
 
 
 def write_adapter(folder: Path, seed: int) -> str:

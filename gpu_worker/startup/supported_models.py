@@ -178,7 +178,9 @@ another base's name, changed embeddings, whole modules or other biases, layers w
 At load every adapter's rows in a mixed step are compared with the model's own run. The log and `--check` tell each
 adapter's rank, modules, memory and fingerprint, and how much longer a step of several adapters takes. Layers with
 adapters run as transformers wrote them, not by the processor's kernels for whole layers, compiled or as graphs: texts
-without an adapter pay for that too.
+without an adapter may pay for that too. MiniLM with 16 adapters of rank 16 on all its linear layers, on two cores of an
+AMD EPYC: texts without one are as fast as before; steps of 1, 4 and 16 adapters mixed take 1.2, 1.3 and 1.4 times as
+long, and 16 texts of 16 tokens with an adapter each 1.9 times (`python -m benchmarks adapters`).
 """
 
 
