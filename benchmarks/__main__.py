@@ -34,6 +34,7 @@ ROUNDS = {
     "beside": (2, 1),
     "inference_free": (3, 1),
     "frontends": (1, 1),
+    "scaling_check": (1, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
@@ -43,7 +44,7 @@ SHAPED = ("offline",)
 SCALES = ("tiny", "small", "full")
 COMMANDS = {
     name.partition(".")[0]: f"benchmarks.{name}"
-    for name in ("load.generator", "accelerator.run", "published.run", "render")
+    for name in ("load.generator", "accelerator.run", "published.run", "scaling", "render")
 }
 """Modules of the commands that have flags of their own, by name."""
 
@@ -87,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     _load(flags["load"])
     _accelerator(flags["accelerator"])
     _published(flags["published"])
+    _scaling(flags["scaling"])
     flags["render"].add_argument("--check", action="store_true", help="compare, write nothing")
     return made
 
@@ -130,6 +132,13 @@ def _published(flags: argparse.ArgumentParser) -> None:
     add("--side", action="append", default=[], metavar="NAME", help="such as 'vLLM, all cores'; repeats (default: all)")
     add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
+
+
+def _scaling(flags: argparse.ArgumentParser) -> None:
+    add = flags.add_argument
+    add("--size", action="append", metavar="WxF", help="workers x frontends; repeats (default: 1x1 to 64x256)")
+    add("--load", action="append", type=float, metavar="TIMES", help="of the capacity; repeats (default: all)")
+    add("--out", type=Path, default=result.RESULTS / "scaling.json", help="default: %(default)s")
 
 
 def measure(arguments: argparse.Namespace) -> None:

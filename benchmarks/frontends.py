@@ -3,7 +3,7 @@
 The worker has the real service, link and loop, and an engine whose steps take no time; the text's tokens are real.
 1, 2 and 4 frontends by gRPC, tei.v1 and HTTP, 1 to 256 clients; then longer texts, several texts a request, token rows.
 Generator, frontends and worker share the cores, so requests/s here are those of this machine's cores for all of them.
-CPU a request of a process hardly depends on the sharing: `of a whole core` is what one core for that process alone
+CPU a request of a process depends far less on the sharing: `of a whole core` is what one core for that process alone
 would give by it, and `of its event loop` what its one busiest thread would.
 """
 

@@ -82,11 +82,11 @@ class SimulatedFleet(Fleet):
 
     def __init__(self, *arguments: Any, model: ServedModel) -> None:
         super().__init__(*arguments)
-        self._known = model
+        self._known_model = model
 
     def _link_to(self, address: str, host: str) -> WorkerLink:
         link = super()._link_to(address, host)
-        link._last, link.models = self._known, (self._known,)
+        link._last, link.models = self._known_model, (self._known_model,)
         return link
 
 
@@ -191,20 +191,20 @@ def least_share(calls: Sequence[Call]) -> float:
 
     Shares are max-min fair: what was served in all, divided evenly, and what a key did not ask for among the others.
     """
-    asked: dict[Sender, int] = {}
+    requested: dict[Sender, int] = {}
     served: dict[Sender, int] = {}
     for call in calls:
-        asked[call.sender] = asked.get(call.sender, 0) + 1
+        requested[call.sender] = requested.get(call.sender, 0) + 1
         served[call.sender] = served.get(call.sender, 0) + (call.status == OK)
-    shares = fair_shares(asked, sum(served.values()))
+    shares = fair_shares(requested, sum(served.values()))
     return min(served[sender] / share for sender, share in shares.items())
 
 
-def fair_shares(asked: Mapping[Sender, int], served: float) -> dict[Sender, float]:
-    """Divides `served` evenly among those who asked, none getting more than it asked for."""
+def fair_shares(requested: Mapping[Sender, int], served: float) -> dict[Sender, float]:
+    """Divides `served` evenly among those who ask, none getting more than it asked for."""
     shares, left = dict[Sender, float](), served
-    for number, (sender, wanted) in enumerate(sorted(asked.items(), key=lambda pair: pair[1])):
-        shares[sender] = min(wanted, left / (len(asked) - number))
+    for number, (sender, wanted) in enumerate(sorted(requested.items(), key=lambda pair: pair[1])):
+        shares[sender] = min(wanted, left / (len(requested) - number))
         left -= shares[sender]
     return shares
 

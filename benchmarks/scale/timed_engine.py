@@ -69,7 +69,7 @@ class TimedEngine:
         self._time, self._width, self._free = time, width, 0.0
 
     def open(self, job: Job) -> TimedJob:
-        """Raises UnsupportedTask."""
+        """Opens a job, which needs no check but its kind. Raises UnsupportedTask."""
         return TimedJob(job, self._width)
 
     def launch(self, slices: Sequence[JobSlice]) -> TimedStep:

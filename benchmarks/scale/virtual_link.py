@@ -152,7 +152,7 @@ class VirtualChannel:
         self._streams: list[VirtualStream] = []
 
     def unary_unary(self, path: str, *_: object, **__: object) -> Any:
-        """Describe; no other method has one message each way."""
+        """The one method with one message each way, which is Describe."""
 
         async def describe(request: pb.DescribeRequest, **_: object) -> pb.DescribeResponse:
             await asyncio.sleep(2 * self._network.latency)
@@ -162,12 +162,12 @@ class VirtualChannel:
         return describe
 
     def unary_stream(self, path: str, *_: object, **__: object) -> Any:
-        """GetTokenizer."""
+        """The one method whose replies are a stream, which is GetTokenizer."""
         context: Any = None
         return lambda request, **_: self._servicer().GetTokenizer(request, context)
 
     def stream_stream(self, path: str, *_: object, **__: object) -> Any:
-        """Attach."""
+        """The one method with streams both ways, which is Attach."""
 
         def attach(**_: object) -> VirtualStream:
             self._servicer()

@@ -33,11 +33,11 @@ class Clockwork(asyncio.SelectorEventLoop):
         return self._now
 
     def _select(self, seconds: float | None = None) -> list[Any]:
-        found = self._ready_files(0)
-        if not found:
+        ready = self._ready_files(0)
+        if not ready:
             assert seconds is not None, "it waits for what nothing brings about"
             self._now += seconds + self.tick
-        return found
+        return ready
 
 
 class Ticking(Clockwork):
