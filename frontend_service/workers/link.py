@@ -183,9 +183,9 @@ class WorkerLink:
             call, instance = await _open_call(channel, metadata, card.fingerprint)
             if not instance or instance != description.instance:
                 # Another worker may have described itself, and one of an earlier version does not see token ranges.
-                cards = [replace(each, pools_spans=False) for each in cards]
-                card, *_ = described = [replace(each, pools_spans=False) for each in described]
-            expected = partial(_expected, {each.fingerprint: each for each in described}, card)
+                cards = [replace(allowed, pools_spans=False) for allowed in cards]
+                card, *_ = described = [replace(model_card, pools_spans=False) for model_card in described]
+            expected = partial(_expected, {model_card.fingerprint: model_card for model_card in described}, card)
             stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
             self._last = ServedModel(
                 card=card,
