@@ -11,7 +11,13 @@ import grpc
 
 from frontend_service.tokenizing.model_texts import ModelTexts, read_files
 from frontend_service.tokenizing.query_table import WEIGHT_BYTES
-from frontend_service.workers.claims import TOKENIZER_BYTES, TOKENIZER_PIECES, check_card, check_limits
+from frontend_service.workers.claims import (
+    TOKENIZER_BYTES,
+    TOKENIZER_PIECES,
+    check_adapters,
+    check_card,
+    check_limits,
+)
 from frontend_service.workers.reply_check import WrongReply
 from frontend_service.workers.transport import Metadata
 from selvage.worker.v1 import worker_pb2 as pb
@@ -33,10 +39,11 @@ MOST_BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """The model, and when the worker refuses a job: see `ServedModel`. `instance`: the worker process that says so;
-    empty for one of an earlier version."""
+    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`. `instance`: the worker
+    process that says so; empty for one of an earlier version."""
 
     card: ModelCard
+    adapters: tuple[ModelCard, ...]
     queued_tokens: int
     queue_seconds: float
     instance: str
@@ -48,11 +55,13 @@ async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescr
     message = await stub.Describe(pb.DescribeRequest(knows_query_route=True), timeout=TIMEOUT, metadata=metadata)
     try:
         card = codec.card_from_pb(message.card)
+        adapters = tuple(map(codec.card_from_pb, message.adapters))
     except ValueError as error:  # of a later version
         raise WrongReply("its card is not understood", shorten(str(error))) from None
     check_limits(message.queued_tokens, message.queue_seconds)
     return WorkerDescription(
         card=check_card(card),
+        adapters=check_adapters(card, adapters),
         queued_tokens=message.queued_tokens,
         queue_seconds=message.queue_seconds or inf,
         instance=message.instance,

@@ -112,15 +112,14 @@ class Loop:
         ended = [self._end_job(identity, late) for identity in expired]
         self._set_aside.pass_time(self._clock())
         while (open_job := self._set_aside.overdue) is not None:
-            ended.append(self._end_job(self._jobs.unanswered[open_job].job.id, Overloaded(NOT_READ, retry_after=1.0)))
+            ended.append(self._end_job(self._jobs.unanswered[open_job].job.id, Overloaded(NOT_READ)))
         return ended
 
     @property
     def seconds_to_deadline(self) -> float:
         """Seconds after which `drop_expired` should be called at the latest; `inf` where no job may be late."""
         now = self._clock()
-        self._set_aside.pass_time(now)
-        return min(max(0.0, self._jobs.deadlines.earliest - now), self._set_aside.seconds_left)
+        return min(max(0.0, self._jobs.deadlines.earliest - now), self._set_aside.seconds_left(now))
 
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""

@@ -52,10 +52,10 @@ class SetAsideJobs:
             self._seconds[job] += now - self._passed
         self._passed = now
 
-    @property
-    def seconds_left(self) -> float:
+    def seconds_left(self, now: float) -> float:
         """Seconds after which a job has kept others from room for too long; `inf` where none will."""
-        return min((max(0.0, MOST_SECONDS - self._seconds[job]) for job in self._keeping_others_out()), default=inf)
+        most = max((self._seconds[job] for job in self._keeping_others_out()), default=-inf)
+        return max(0.0, MOST_SECONDS - most - (now - self._passed))
 
     @property
     def overdue(self) -> OpenJob | None:

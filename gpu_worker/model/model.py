@@ -32,6 +32,8 @@ class Model:
     `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
     one order where a text's bits may not depend on others.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
+    `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
+    of such a model, 0 for the base.
     `query`: the model of queries where a Router sends them another way than documents, which this one is of.
     """
 
@@ -56,6 +58,8 @@ class Model:
     weight_bytes: int
     maxsim: MaxSimKernel
     cutting: Cutting
+    adapter: int = 0
+    adapters: "tuple[Model, ...]" = ()
     head_order: AbstractContextManager[object] = NO_ORDER
     score_order: AbstractContextManager[object] = NO_ORDER
     query: "Model | None" = None

@@ -43,27 +43,35 @@ class ExpressSteps:
         if self._was_express:
             self._was_express = False
             return ()
-        chosen, others = list[tuple[PriorityClass, WaitingJob]](), False
-        for priority_class in self._classes:
-            jobs = self._small_jobs(priority_class, budget)
-            chosen += [(priority_class, job) for job in jobs]
-            if others := priority_class.tokens > sum(job.tokens for job in jobs):
-                break
+        eligible, others = self._eligible(budget)
+        chosen = [(priority_class, job) for priority_class, jobs in eligible for job in jobs]
         tokens = sum(job.tokens for _, job in chosen)
         self._was_express = others and 0 < tokens <= self._most(budget) and pays(tokens)
         return chosen if self._was_express else ()
 
     def tokens_left(self, budget: int, pays: Pays) -> int:
         """Most tokens that another small job may have to be in the next express step; 0 where there is none, also where
-        one more job would be too many. `budget`: tokens of a full step."""
-        if any(len(priority_class.small) >= MOST_JOBS for priority_class in self._classes):
+        one more job would be too many. `budget`: tokens of a full step. What waits in a class that is left out
+        counts for nothing."""
+        eligible, _ = self._eligible(budget)
+        if any(len(priority_class.small) >= MOST_JOBS for priority_class, _ in eligible):
             return 0
-        small = [self._small_jobs(priority_class, budget) for priority_class in self._classes]
-        waiting = sum(job.tokens for jobs in small for job in jobs)
+        waiting = sum(job.tokens for _, jobs in eligible for job in jobs)
         size = self._most(budget)
         while size > waiting and not pays(size):
             size //= 2
         return max(0, size - waiting)
+
+    def _eligible(self, budget: int) -> tuple[list[tuple[PriorityClass, Sequence[WaitingJob]]], bool]:
+        """The classes down to the first one where others than small jobs wait, each with its small jobs; and whether
+        there is such a class."""
+        eligible = list[tuple[PriorityClass, Sequence[WaitingJob]]]()
+        for priority_class in self._classes:
+            jobs = self._small_jobs(priority_class, budget)
+            eligible.append((priority_class, jobs))
+            if priority_class.tokens > sum(job.tokens for job in jobs):
+                return eligible, True
+        return eligible, False
 
     def _small_jobs(self, priority_class: PriorityClass, budget: int) -> Sequence[WaitingJob]:
         """The small jobs of a class that may go ahead; none where too many wait."""

@@ -27,10 +27,12 @@ class SequenceCache:
     may call the methods; `collected` is set by the one that collects.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, places: int = PLACES) -> None:
+        """`places`: a layer keeps only recent tokens where so many times what a token sees is less than `length`."""
         self.length = length
         self.collected = 0
-        """The first tokens, whose pieces are never computed again."""
+        """The first token of the pieces that may still be computed again."""
+        self._places = places
         self._layers: list[_Layer] = []
         self._hidden: Tensor | None = None
 
@@ -42,7 +44,8 @@ class SequenceCache:
         if layer == len(self._layers):
             most = PLACES * horizon.most_seen
             token_bytes = sum(states.shape[0] * states.shape[2] * states.element_size() for states in (key, value))
-            layer_states = RecentStates(self.length, horizon) if most < self.length else AllStates(self.length)
+            recent = self._places * horizon.most_seen < self.length
+            layer_states = RecentStates(self.length, horizon) if recent else AllStates(self.length)
             self._layers.append(_Layer(states=layer_states, most=most, token_bytes=token_bytes))
         return self._layers[layer].states.extend(start, key, value, self.collected)
 

@@ -12,7 +12,13 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
 from gpu_worker.startup.memory_trials import try_step_sizes
-from gpu_worker.startup.piece_limits import cache_bytes, card_with_limits, piece_limits, summary
+from gpu_worker.startup.piece_limits import (
+    adapters_by_fingerprint,
+    cache_bytes,
+    card_with_limits,
+    piece_limits,
+    summary,
+)
 from gpu_worker.startup.step_size import Trial
 from gpu_worker.startup.time_trials import try_step_times
 from shared.card import LateInteraction, ModelCard, QueryRoute
@@ -97,10 +103,12 @@ def check_model(
         times = try_step_times(model, step_limit(model.placement.step_seconds), step_tokens, silent)
         tokens = trials[-1].tokens if trials else times.tokens
         limits = piece_limits(model, tokens, chunk_tokens, kept_bytes)
-        engine.cut_texts(limits)
+        adapters = adapters_by_fingerprint(model, limits)
+        engine.cut_texts(limits, adapters)
         card = card_with_limits(model, limits)
         loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_bytes=limits.cache_bytes)
-        for job in warm_up_jobs(model, card.max_tokens):
+        jobs = list(warm_up_jobs(model, card.max_tokens))
+        for job in (*jobs, *(replace(jobs[0], model=name) for name in adapters)):
             loop.submit(job)
             for answer in loop.until_idle():
                 if isinstance(answer.outcome, SelvageError):
@@ -117,6 +125,9 @@ def check_model(
         _print_line("steps, timed", str(times))
     _print_line("step, at most", f"{tokens} tokens")
     _print_line("long texts", summary(model, card))
+    for fingerprint, adapter in adapters.items():
+        size = f"{adapter.weight_bytes / MEBIBYTE:.1f} MiB, fingerprint {fingerprint}"
+        _print_line(f"adapter {adapter.names[0]}", f"{adapter.notice}; {size}")
     seconds = time.monotonic() - start
     print(f"loaded, compared with its own attention and warmed up in {seconds:.1f} s: it can be served")
     return 0

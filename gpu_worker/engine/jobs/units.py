@@ -29,7 +29,7 @@ class PieceLimits:
     def check(self, sequences: Sequences) -> None:
         """Raises InputTooLong for a sequence that would be cut and does not fit into what is kept."""
         longest = int(sequences.lengths[sequences.tails == 0].max(initial=0))  # those with a tail are never cut
-        if self.longest and longest > max(self.longest, self.cache_tokens):
+        if self.longest and longest > self.longest and self.text_bytes.of(longest) > self.cache_bytes:
             raise InputTooLong(
                 f"a sequence has {longest} tokens, --cache-megabytes holds keys and values of {int(self.cache_tokens)}"
             )

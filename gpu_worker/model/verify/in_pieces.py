@@ -112,7 +112,8 @@ def _groups(texts: list[NumberedText]) -> Iterator[list[NumberedText]]:
 def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> list[Tensor]:
     """Computes the first pieces of all texts in one step, then the second ones, then the third ones. Returns the hidden
     states [L, H] of each text."""
-    caches = [SequenceCache(len(text)) for _, text in texts]
+    # Windowed layers keep recent tokens only as soon as they may: in serving, only longer texts are computed so.
+    caches = [SequenceCache(len(text), places=1) for _, text in texts]
     cuts = [list(pairwise(places(number, len(text)))) for number, text in texts]
     shortest = min((text for _, text in texts), key=len)
     for turn in range(max(map(len, cuts))):
@@ -126,6 +127,7 @@ def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> list[Tensor
         hidden = encoder(step)
         for piece, rows in zip(step.pieces, step.piece_rows(), strict=True):
             piece.cache.add_hidden(piece.start, hidden[rows])
+            piece.cache.collected = piece.stop
     return [cache.hidden for cache in caches]
 
 

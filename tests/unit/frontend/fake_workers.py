@@ -14,6 +14,7 @@ from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
+from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
 from shared.codec.results import UnsentOutcome
@@ -33,6 +34,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     def __init__(self, scores: bytes = b"1234", **card: object) -> None:
         self.card, self.scores = fakes.card(**{"labels": ("score",)} | card), scores
+        self.adapters: list[ModelCard] = []
         self.tokenizer = fakes.tokenizer_json()
         self.more_files: list[tuple[str, bytes]] = []
         self.fetched = 0
@@ -52,6 +54,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await abort(context, WorkerUnavailable("it loads"), "id")
         return pb.DescribeResponse(
             card=codec.card_to_pb(self.card),
+            adapters=map(codec.card_to_pb, self.adapters),
             queued_tokens=1000,
             queue_seconds=self.queue_seconds,
             instance=self.described,

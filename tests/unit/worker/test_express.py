@@ -96,6 +96,18 @@ def test_no_express_step_is_told_to_a_job_that_would_be_one_too_many() -> None:
     assert 0 in queue.next_step(512, express_pays=always)
 
 
+def test_small_jobs_of_a_class_that_is_left_out_take_nothing_from_what_is_told() -> None:
+    """Those of a class below the one where long work waits; those of a class above it do."""
+    queue = with_long_job()
+    for number in range(1, MOST_JOBS + 1):
+        queue.add_job(number, [1], priority=BULK)
+    assert queue.express_tokens(256, always) == 32
+    queue.add_job(100, [10], priority=INTERACTIVE)
+    assert queue.express_tokens(256, always) == 22
+    queue.add_job(101, [22])
+    assert set(queue.next_step(256, express_pays=always)) == {100, 101}
+
+
 def test_what_does_not_pay_shares_a_step() -> None:
     """It is asked with the tokens of all small jobs."""
     asked = list[int]()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.engine.jobs.units import PieceLimits, Units
 from gpu_worker.engine.step.sequences import Sequences
+from gpu_worker.ragged.text_bytes import TextBytes
 from shared.errors import InputTooLong
 from shared.jobs import Job
 from support.synchronous_engine import WORK
@@ -107,6 +108,19 @@ def test_what_never_fits_is_refused_with_the_number_that_would() -> None:
     PieceLimits(longest=16, cache_bytes=4).check(sequences_of([16]))
     PieceLimits(longest=0, cache_bytes=0).check(sequences_of([100]))
     limits.check(sequences_of([41, 3], [1, 0]))  # it stays whole
+
+
+def test_the_number_that_would_fit_is_only_searched_for_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes longer than all else that is checked, and every job is checked."""
+    searches = list[float]()
+    longest_of = TextBytes.longest
+    monkeypatch.setattr(TextBytes, "longest", lambda *given: searches.append(given[1]) or longest_of(*given))
+    limits = PieceLimits(longest=16, cache_bytes=75, text_bytes=TextBytes(token_bytes=1, recent=((5, 7),)))
+    limits.check(sequences_of([40, 3]))
+    assert not searches
+    with pytest.raises(InputTooLong, match=r"a sequence has 41 tokens, --cache-megabytes .* of 40"):
+        limits.check(sequences_of([3, 41]))
+    assert searches == [75]
 
 
 def test_all_tokens_of_a_job_are_counted_once() -> None:
