@@ -137,9 +137,9 @@ class DocumentTokenizer:
         encoding, entry, limit = self._framing.post_process(read.encoding), document.entry, reading.limit
         length = len(encoding)
         if length > limit and reading.overlap is None:
-            has = f"{length} tokens" if read.whole else f"more than {limit} tokens"
-            remedy = "window_overlap would read it in windows"
-            raise InputTooLong(f"{entry} has {has}, the limit is {limit}{reading.reason}; {remedy}", field=entry)
+            raise self._limits.too_long(
+                entry, length, limit, "window_overlap would read it in windows", whole=read.whole
+            )
         ids = encoding.ids
         self._untrained.check(ids, entry)
         prompt, *spans = _token_spans(encoding, document, len(reading.prompt), self._special)

@@ -226,9 +226,7 @@ class ModelTokenizer:
         if length <= limit:
             return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
         if not bounds.cut.truncate:
-            has = f"{length} tokens" if read.whole else f"more than {limit} tokens"
-            why = self._limits.reason(limit)
-            raise InputTooLong(f"{field} has {has}, the limit is {limit}{why}; truncate would cut it", field=field)
+            raise self._limits.too_long(field, length, limit, "truncate would cut it", whole=read.whole)
         if bounds.side is TruncationSide.LEFT and prompt_length:
             prompt_length = max(self._leading, prompt_length - (length - limit))
         if prompt_length and prompt_length >= limit - (self._added - self._leading):
