@@ -59,7 +59,7 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
 def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard, input_type: InputType) -> None:
     """Raises UnsupportedTask where the model, or its worker, pools no spans; InvalidInput for queries, other outputs.
 
-    The card's own fields are those of documents, whatever the way of queries.
+    The card's own fields are those of documents, whatever the route of queries.
     """
     if card.side(input_type) is not card:
         why = "the model takes texts without input_type for queries; set it to DOCUMENT"

@@ -38,7 +38,7 @@ class Abilities:
         recipe = model.recipe
         self.own_multi_vectors = bool(recipe.multi_vector and (recipe.multi_vector.layers or recipe.dense is None))
         self.labels = recipe.classifier.labels if recipe.classifier else ()
-        # Spans are parts of documents, whatever way a Router sends queries.
+        # Spans are parts of documents, whatever the route of queries.
         self.pools_spans = heads.dense is not None and OF_ANY_TOKENS.issuperset(heads.dense.poolings)
         self.methods = self._methods()
         self.default_method = self._default_method()

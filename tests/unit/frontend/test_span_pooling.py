@@ -285,7 +285,7 @@ async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dic
     assert not worker.jobs
 
 
-async def test_spans_are_of_documents_whatever_the_way_of_queries() -> None:
+async def test_spans_are_of_documents_whatever_the_route_of_queries() -> None:
     """Texts without a kind are not taken for queries in silence: a span is no query."""
     worker = FakeWorker(card(**ABLE, query_route=ROUTE))
     for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):

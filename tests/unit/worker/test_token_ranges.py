@@ -166,7 +166,7 @@ def test_only_dense_rows_alone_have_ranges(work: object) -> None:
         engine("tiny-bert").open(replace(job(), work=work))  # type: ignore[arg-type]
 
 
-def test_ranges_are_of_documents_whatever_the_way_of_queries() -> None:
+def test_ranges_are_of_documents_whatever_the_route_of_queries() -> None:
     """A Router may pool its queries by one certain token; they have no ranges."""
     model = replace(engine("tiny-bert").model, query=engine("tiny-bert", ("cls",)).model)
     abilities = Abilities(model)
