@@ -7,6 +7,7 @@ from math import inf, isfinite
 from frontend_service.workers.reply_check import WrongReply
 from shared.card import ModelCard, QueryRoute
 from shared.load import Load
+from shared.tokenizer_files import TABLE_WEIGHTS
 from shared.vectors import OutputKind, ScoringMethod, Task
 
 NAME_LETTERS = 512
@@ -18,8 +19,6 @@ CARD_LETTERS = 1024 * 1024
 LARGEST = 2**31 - 1
 TOKENIZER_BYTES = 64 * 1024 * 1024
 """Most bytes of a tokenizer, twice those of the largest that are known (256,000 tokens: 33 MB)."""
-TABLE_WEIGHTS = 4 * 1024 * 1024
-"""Most weights of a table that queries are looked up in: 16 MiB."""
 ADAPTERS = 1024
 """Most adapters of a worker."""
 TOKENIZER_PIECES = 4096

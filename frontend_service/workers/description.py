@@ -12,7 +12,6 @@ import grpc
 from frontend_service.tokenizing.model_texts import ModelTexts, read_files
 from frontend_service.tokenizing.query_table import WEIGHT_BYTES
 from frontend_service.workers.claims import (
-    TABLE_WEIGHTS,
     TOKENIZER_BYTES,
     TOKENIZER_PIECES,
     check_adapters,
@@ -26,7 +25,7 @@ from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.errors import shorten
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 
 TIMEOUT = 10.0
 """Seconds for a description, and for all pieces of a tokenizer."""

@@ -15,11 +15,8 @@ from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 from shared.vectors import InputType
-
-MOST_WEIGHTS = 4 * 1024 * 1024
-"""Most weights of a table that frontends look up queries in: 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +73,7 @@ class Model:
     def table(self) -> bytes:
         """The weights of a sparse static embedding, little-endian float32 [V], which frontends can look up by
         themselves; empty for other models, and for more weights than frontends take."""
-        if not (self.recipe.static and self.recipe.sparse) or self.vocabulary_size > MOST_WEIGHTS:
+        if not (self.recipe.static and self.recipe.sparse) or self.vocabulary_size > TABLE_WEIGHTS:
             return b""
         weights: Tensor = self.encoder.model.weight
         return weights.detach().float().cpu().numpy().astype("<f4").tobytes()

@@ -53,18 +53,23 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
         ]
     works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
     works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
-    most = min(side.max_tokens for side in model.sides)
-    lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
-    middle = min(side.vocabulary_size for side in model.sides) // 2  # no special token, in most vocabularies
-    tokens = RaggedTokens.of([[middle] * length for length in lengths])
-    tails = tuple(length // 2 for length in lengths)
-    jobs = [Job(id=identity, work=work, tokens=tokens) for identity, work in enumerate(works)]
+    jobs = [Job(id=identity, work=work, tokens=_texts(model, work, longest)) for identity, work in enumerate(works)]
     yield from jobs
     late = model.late_interaction
     if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
+        tails = tuple(length // 2 for length in jobs[0].tokens.lengths)
         yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
     queries = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
     yield Job(id=len(jobs) + 1, work=_max_sim(queries, 8))
+
+
+def _texts(model: Model, work: Work, longest: int | None) -> RaggedTokens:
+    """Texts of a few lengths, of at most `longest` tokens and no more than each side that reads them can."""
+    sides = (model.side(work.input_type),) if isinstance(work, Encode) else model.sides
+    most = min(side.max_tokens for side in sides)
+    middle = min(side.vocabulary_size for side in sides) // 2  # no special token, in most vocabularies
+    lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
+    return RaggedTokens.of([[middle] * length for length in lengths])
 
 
 def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:

@@ -101,21 +101,6 @@ async def test_token_ranges_are_known_while_a_worker_for_them_is_attached() -> N
         assert (await world.run()).scores == b"1111"
 
 
-@pytest.mark.parametrize(("described", "instance"), [("one", "another"), ("", "one"), ("", "")])
-async def test_token_ranges_are_not_sent_where_another_worker_may_have_described_itself(
-    described: str, instance: str
-) -> None:
-    """An older worker may have the address by the time the frontend attaches. Other jobs are sent."""
-    worker = FakeWorker(b"1111", pools_spans=True)
-    worker.described, worker.instance = described, instance
-    async with World(worker) as world:
-        await world.until(True)
-        assert not world.fleet.model("").card.pools_spans
-        with pytest.raises(WorkerUnavailable):
-            await world.run(replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,))))
-        assert (await world.run()).scores == b"1111"
-
-
 async def test_models_of_several_names_are_chosen_by_name() -> None:
     """Without a name the request is refused, with an unknown one too."""
     one, two = FakeWorker(b"1111", id="one"), FakeWorker(b"2222", id="two", fingerprint="g")

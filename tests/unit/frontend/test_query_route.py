@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend_service.api.selvage_v1.codec import embedding
+from frontend_service.api.selvage_v1.codec.model import detokenize_request_from_pb
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, TokenizeRequest
 from frontend_service.services.embedding import EmbeddingService
@@ -26,7 +27,7 @@ from frontend_service.tokenizing.model_texts import read_files
 from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.workers.claims import check_card
 from frontend_service.workers.reply_check import WrongReply
-from selvage.v1 import embedding_pb2
+from selvage.v1 import embedding_pb2, model_pb2
 from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
 from shared.jobs import Encode, Job, JobResult, Priority, SparseRows
@@ -176,6 +177,30 @@ async def test_without_a_default_the_kind_must_be_said() -> None:
     await service.embed(embed(QUERY), LATER)
     shown = await models.tokenize(TokenizeRequest(texts=("a",), prompt=PromptChoice(input_type=QUERY)))
     assert len(shown.texts[0].encoding) == 1
+
+
+async def test_ids_become_text_by_the_tokenizer_of_their_kind() -> None:
+    """The same id may be another token of queries; a kind that is not told is the default one, or must be."""
+    reordered = json.loads(bare_tokenizer())
+    a, b = (WORDS.index(word) for word in "ab")
+    reordered["model"]["vocab"] |= {"a": b, "b": a}
+    files = FILES | {"query_tokenizer.json": json.dumps(reordered).encode()}
+    written: dict[tuple[InputType, InputType], list[str]] = {}
+    for default in (QUERY, DOCUMENT, UNSPECIFIED):
+        worker = SparseWorker(query_route=route(default_input_type=default))
+        worker.served = replace(worker.served, texts=read_files(files, worker.served.card))
+        _, models = services(worker)
+        for kind in (QUERY, DOCUMENT, UNSPECIFIED):
+            message = model_pb2.DetokenizeRequest(tokenized=[{"ids": [a]}], input_type=int(kind))  # type: ignore[arg-type]
+            request = detokenize_request_from_pb(message)
+            if default is kind is UNSPECIFIED:
+                with pytest.raises(InvalidInput) as refused:
+                    await models.detokenize(request)
+                assert refused.value.field == "input_type"
+            else:
+                written[default, kind] = (await models.detokenize(request)).texts
+    assert all(texts == ["b" if (kind or default) is QUERY else "a"] for (default, kind), texts in written.items())
+    assert len(written) == 8
 
 
 async def test_queries_have_limits_of_their_own() -> None:

@@ -1,38 +1,23 @@
 """Late chunking and spans in the frontend: which tokens belong to which span, windows, and what is refused by name."""
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes import WORDS, FakeWorker, card
-from hypothesis import given
-from hypothesis import strategies as st
-from kinds import byte_level
 
 from frontend_service.api.selvage_v1.batch_stream import _BatchPart as BatchPart
 from frontend_service.api.selvage_v1.codec import embedding as codec
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import Truncation
 from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.tokenizing.documents import SLICE_TOKENS, Document, DocumentTokenizer
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.tokenizing.windows import windows
+from frontend_service.tokenizing.documents import DocumentTokenizer
 from selvage.v1 import embedding_pb2 as pb
 from shared.card import QueryRoute
-from shared.errors import (
-    InputTooLong,
-    InvalidInput,
-    LimitExceeded,
-    ResultTooLarge,
-    SelvageError,
-    UnsupportedTask,
-)
+from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.ragged import RANGE_TIMES
 from shared.terms import RequestTerms
 from shared.vectors import InputType, TruncationSide
@@ -51,10 +36,11 @@ async def embed(worker: FakeWorker, limits: Limits | None = None, **fields: Any)
     return await EmbeddingService(made).embed(request, LATER)
 
 
-def told(answer: Answer) -> list[list[int]]:
-    """What the fake worker says of each row: the first token of its sequence's text, its first token, its end."""
+def told(answer: Answer, columns: slice = slice(3)) -> list[list[int]]:
+    """What the fake worker says of each row: the first token of its sequence's text, where its range starts and ends,
+    and the id of the range's last token."""
     assert answer.result.dense is not None
-    return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, :3].astype(int).tolist()
+    return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, columns].astype(int).tolist()
 
 
 def spelled(worker: FakeWorker) -> list[str]:
@@ -126,9 +112,9 @@ async def test_a_document_over_the_limit_is_read_in_windows() -> None:
         "[CLS] z e f g h [SEP]",
         "[CLS] z g h i j [SEP]",
     ]
-    a, c, e, g = (WORDS.index("z"),) * 4
     bounds = [[0, 3], [3, 4], [4, 5], [5, 6]] + [[4, 5], [5, 6]] * 2 + [[4, 5], [5, 7]]
-    assert told(answer) == [[first, *pair] for first, pair in zip([a] * 4 + [c, c, e, e, g, g], bounds, strict=True)]
+    last = [*map(WORDS.index, letters[:-1]), WORDS.index("[SEP]")]
+    assert told(answer, slice(1, 4)) == [[*pair, token] for pair, token in zip(bounds, last, strict=True)]
     assert answer.token_counts == (3, *(1,) * 8, 2)
     assert answer.tokens.total == 28
 
@@ -238,17 +224,6 @@ def test_spans_are_counted_before_they_are_read() -> None:
     assert refused.value.field == "spans"
 
 
-def test_windows_are_made_in_slices() -> None:
-    """So a request of many can be cancelled, and others take turns with it."""
-    tokenizer = FakeWorker(card(max_tokens=1002)).served.tokenizer
-    bounds = [(2 * number, 2 * number + 1) for number in range(2000)]
-    document = Document(text="a " * 2000, spans=bounds, entry="texts[0]", span_entry="spans[0]")
-    slices = tokenizer.documents.tokenize([document], "", Truncation(), InputType.UNSPECIFIED, 999)
-    total, *told = slices
-    assert total == told[-1] == 1001 * 1002
-    assert max(after - before for before, after in pairwise([0, *told])) <= SLICE_TOKENS + 1002
-
-
 async def test_windows_are_made_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a short text too: its windows may have it many times over. So are many spans of one."""
     threads: list[bool] = []
@@ -320,86 +295,3 @@ async def test_spans_are_of_documents_whatever_the_way_of_queries() -> None:
         assert not worker.jobs
         assert len(told(await embed(worker, texts=["a b"], input_type=2, **fields))) == 1
         worker.jobs.clear()
-
-
-def of(tokenizer: ModelTokenizer, document: Document, overlap: int | None = None) -> Any:
-    cut = Truncation()
-    return run_to_end(tokenizer.documents.tokenize([document], "", cut, InputType.UNSPECIFIED, overlap))
-
-
-PROMPT, TEXT = "the: ", "the other the other"
-
-
-@pytest.mark.parametrize("limit", [20, 5])
-@pytest.mark.parametrize("chunks", [False, True])
-def test_spans_are_pooled_of_all_their_tokens_behind_a_prompt_that_is_left_out(chunks: bool, limit: int) -> None:
-    """Though the prompt's last space belongs to the word behind it, and is a token only where the prompt stands alone.
-    The oracle is the library's own spelling of the tokens that are pooled. In windows too."""
-    tokenizer = ModelTokenizer(
-        byte_level(prefix=False).to_str().encode(),
-        card(max_tokens=limit, vocabulary_size=100_000, include_prompt=False, pooling="mean"),
-    )
-    library = tokenizer.tokenizer
-    alone, before = (library.encode(text).tokens for text in (PROMPT, PROMPT + TEXT))
-    assert before[: len(alone)] != alone, "the prompt's last token should be another before the text"
-    bounds = [(0, 9), (9, 13), (13, 19)]
-    document = Document(text=TEXT, spans=bounds, entry="texts", span_entry="spans[{}]", chunks=chunks)
-    batch = run_to_end(tokenizer.documents.tokenize([document], PROMPT, Truncation(), InputType.UNSPECIFIED, 0))
-    assert (len(batch.tokens) > 1) == (limit == 5)
-    ids = np.split(np.frombuffer(batch.tokens.ids, dtype="<i4"), batch.tokens.offsets[1:-1])
-    pooled = [
-        [library.id_to_token(token) for token in sequence[max(start, skip) : stop]]
-        for sequence, skip, ranges in zip(ids, batch.prompt_lengths, batch.ranges.of_each(), strict=True)
-        for start, stop in ranges
-    ]
-    # The first chunk has the prompt, of which sentence-transformers leaves out as many tokens as it has by itself.
-    first = before[len(alone) : 4] if chunks else before[2:4]
-    assert pooled == [first, ["Ġthe"], ["Ġother"]]
-
-
-@given(st.lists(st.text("ab éß\N{GRINNING FACE}\n.", min_size=1, max_size=5), min_size=1, max_size=6), st.booleans())
-def test_every_token_belongs_to_one_chunk(chunks: list[str], prefix: bool) -> None:
-    """By a byte-level tokenizer, whose tokens may be less than a letter and begin with a space; or a chunk has none."""
-    tokenizer = ModelTokenizer(
-        byte_level(prefix=prefix).to_str().encode(), card(max_tokens=500, vocabulary_size=100_000)
-    )
-    ends = np.cumsum([0, *map(len, chunks)]).tolist()
-    document = Document(
-        text="".join(chunks), spans=list(pairwise(ends)), entry="texts", span_entry="texts[{}]", chunks=True
-    )
-    offsets = tokenizer.tokenizer.encode(document.text).offsets
-    owners = np.searchsorted(ends, [max(start, end - 1) for start, end in offsets], side="right") - 1
-    counts = np.bincount(owners, minlength=len(chunks))
-    if not counts.all():
-        with pytest.raises(InvalidInput, match="no token"):
-            of(tokenizer, document)
-        return
-    batch = of(tokenizer, document)
-    assert batch.ranges.starts == (0, *batch.ranges.stops[:-1])
-    assert batch.ranges.stops[-1] == batch.tokens.total
-    assert list(batch.token_counts) == counts.tolist()
-
-
-@given(
-    st.lists(st.tuples(st.integers(3, 60), st.integers(1, 9)), min_size=1, max_size=20),
-    st.integers(9, 14),
-    st.integers(0, 8),
-)
-def test_every_span_is_in_one_window_with_what_is_before_it(
-    sizes: list[tuple[int, int]], room: int, overlap: int
-) -> None:
-    """As a whole; and with the overlap before it where that fits."""
-    bounds = [(start, start + size) for start, size in sizes]
-    end = max(stop for _, stop in bounds)
-    found: list[int] = []
-    for window in windows(bounds, (3, end), room, overlap):
-        assert 3 <= window.start < window.stop <= end
-        assert window.stop - window.start <= room
-        found += window.spans
-        for number in window.spans:
-            start, stop = bounds[number]
-            assert window.start <= start < stop <= window.stop
-        first = bounds[window.spans[0]]
-        before = first[0] - window.start
-        assert before >= min(overlap, first[0] - 3, room - (first[1] - first[0]))
-    assert sorted(found) == list(range(len(bounds)))
