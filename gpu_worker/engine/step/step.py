@@ -91,7 +91,9 @@ class Step:
             piece.cache.add_hidden(piece.start, hidden[rows])
             shown += [piece.cache.hidden] if piece.last else []
         first = self.batch.offsets[len(self.batch.lengths) - len(self.batch.pieces)]
-        return torch.cat([hidden[:first], *shown])
+        if first or not shown:
+            shown = [hidden[:first], *shown]
+        return torch.cat(shown) if len(shown) > 1 else shown[0]  # a long text that ends by itself is not copied
 
 
 def _packed(selection: Selection, whole_places: Counts, first_shown: int, shown: list[Piece]) -> PackedSequences:

@@ -66,6 +66,23 @@ def test_linear_layers_equal_pytorchs(
     assert torch.equal(alone[0], ours[rows // 2])
 
 
+EDGES = [float("-inf"), float("inf"), float("nan"), 3e38, -3e38, 0.0, -0.0, -88.0, -87.0, -104.0, 88.0, 1e-30, -1e-30]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize(("number", "function"), ACTIVATIONS[2:])
+def test_activations_of_edge_values_equal_pytorchs(number: int, function: nn.Module, dtype: torch.dtype) -> None:
+    """NaN where PyTorch has NaN, infinite where it is, and nothing overflows on the way."""
+    layer = nn.Linear(32, 64).to(dtype)
+    nn.init.zeros_(layer.weight)
+    edges = torch.tensor(EDGES + [1.0] * (64 - len(EDGES)))
+    with torch.inference_mode():
+        [ours] = torch.ops.selvage.linear(torch.zeros(1, 32, dtype=dtype), PackedLinear(layer).weight, edges, number)
+    smallest = 128 * torch.finfo(torch.float32).tiny  # where e^-|x| is smaller than normal numbers it may be 0
+    relative = 1e-5 if dtype == torch.float32 else 1e-2
+    assert torch.allclose(ours.double(), function(edges.double()), rtol=relative, atol=smallest, equal_nan=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Norm:
     """A normalisation of rows in float64, and its numbers as the kernels take them; none where `weight` is None."""
@@ -177,6 +194,42 @@ def test_what_precedes_attention_equals_pytorch(data: st.DataObject, rows: int, 
         expected = torch.cat([q, k, v], dim=1).flatten(1)
     assert close(ours, expected, dtype)
     assert torch.equal(alone[0], ours[place])
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("head", [16, 48, 64, 128])
+@pytest.mark.parametrize("kind", ["rms", "none"])
+def test_huge_heads_equal_pytorchs(kind: str, head: int, dtype: torch.dtype) -> None:
+    """Heads of 64 and 128 numbers that are normalised are finished in one go, others step by step. Where the sum of
+    squares leaves float32, either leaves what PyTorch leaves: the norm's bias, and NaN for what was infinite."""
+    torch.manual_seed(head)
+    count = 6
+    heads = torch.randn(count, head).sign() * (torch.rand(count, head) + 0.5)
+    heads *= torch.tensor([1.0, 1e17, 5e19, 1e38, 1.0, 1.0])[:, None]
+    heads[4, 3], heads[5, head - 1] = float("inf"), float("nan")
+    linear, norm = nn.Linear(32, (count + 2) * head).to(dtype), Norm.random(head, kind)
+    nn.init.zeros_(linear.weight)
+    angles = torch.randn(1, head // 2).repeat(1, 2)
+    numbers = [torch.empty(0), norm.numbers, torch.empty(0)]
+    bias = torch.cat([heads.flatten(), torch.zeros(2 * head)])
+    with torch.inference_mode():
+        ours = torch.ops.selvage.attention_inputs(
+            torch.zeros(1, 32, dtype=dtype),
+            PackedLinear(linear).weight,
+            bias,
+            numbers,
+            EPSILON,
+            False,
+            [head, count, 1],
+            angles.cos(),
+            angles.sin(),
+        )
+        expected = rotated(norm(heads.to(dtype).float())[None], angles.cos(), angles.sin())[0]
+    found = ours[0, : count * head].view(count, head).float()
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.isinf(), expected.isinf())
+    for row, right in zip(found.nan_to_num(0.0), expected.nan_to_num(0.0), strict=True):
+        assert close(row, right.double(), dtype)
 
 
 def rows_of(model: Model) -> Tensor:

@@ -42,8 +42,9 @@ class Crowded:
     Steps of one unit never do: whoever asked for them would be told that they never fit.
     """
 
-    def __init__(self, engine: ModelEngine, seed: int, often: float) -> None:
-        self._engine, self._chance, self._often = engine, random.Random(seed), often
+    def __init__(self, engine: ModelEngine, seed: int, often: float, ways: int = 3) -> None:
+        """`ways`: 2 for failures at launch and at collection only."""
+        self._engine, self._chance, self._often, self._ways = engine, random.Random(seed), often, ways
         self.failures = 0
 
     def open(self, job: Job) -> Any:
@@ -56,7 +57,7 @@ class Crowded:
         if sum(part.units for part in slices) == 1 or self._chance.random() > self._often:
             return self._engine.launch(slices)
         self.failures += 1
-        match self._chance.randrange(3):
+        match self._chance.randrange(self._ways):
             case 0:
                 raise OutOfMemory
             case 1:
@@ -222,6 +223,32 @@ def test_no_cache_outlives_its_sequence(
     finally:
         gc.enable()
     assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+
+
+def test_texts_of_windowed_layers_keep_no_more_than_their_room(
+    tables: Tables, device: Executor, caches: "weakref.WeakSet[SequenceCache]"
+) -> None:
+    """Computed in a thread of their own, by steps of which many fail, two under way; after each action."""
+    model = tables.engine("tiny-mistral", "vectors", "float32").model
+    text_bytes = model.cutting.text_bytes
+    [(most, _)] = text_bytes.recent
+    limits = PieceLimits(longest=CHUNK, cache_bytes=text_bytes.of(CAPACITY), text_bytes=text_bytes)
+    crowded = Crowded(ModelEngine(model, device, limits=limits), 0, 0.5, ways=2)
+    loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)
+    lengths = [most + 1, 5, 2 * most, 40, 400, 150, 3, most + 30, 225, 20, 2 * most + 7]
+    for number, length in enumerate(lengths):
+        loop.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(random_ids([length], seed=number))))
+    ended, fullest = list[EndedJob](), 0
+    while not isinstance(loop.next_action(), Idle):
+        ended += loop.advance()
+        device.submit(int).result()  # the device's thread has done what was launched
+        kept = sum(cache.bytes for cache in caches)
+        assert kept <= loop.room.taken
+        fullest = max(fullest, kept)
+    assert {each.id for each in ended if isinstance(each.outcome, JobResult)} == set(range(len(lengths)))
+    assert crowded.failures
+    assert fullest > text_bytes.of(2 * most) // 2
+    assert (loop.room.taken, len(caches)) == (0, 0)
 
 
 def test_rows_of_a_query_that_is_computed_again_replace_the_first() -> None:

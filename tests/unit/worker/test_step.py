@@ -15,11 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_worker.engine import engine as module
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import upload as upload_module
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.ragged.upload import Upload
 from selvage.worker.v1 import worker_pb2
 from shared.codec.leading_piece import led_by
@@ -97,6 +100,31 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
         copies.clear()
         run(engine, jobs(count, work))
         assert len(copies) == 1
+
+
+def test_hidden_states_of_a_long_text_that_ends_by_itself_are_not_copied() -> None:
+    """They are most of what heads take then. Beside a short text they are put behind its own."""
+    text = np.arange(5, 11, dtype=np.int32)
+    for beside, again in (([], False), ([text[:3]], False), ([], True)):
+        caches = [SequenceCache(6) for _ in range(1 + again)]
+        for cache in caches:
+            cache.add_hidden(0, torch.zeros(4, 8))
+        pieces = [Piece(text, 4, 6, cache) for cache in caches]
+        batch = RaggedBatch.pack(beside, CPU.device, pieces=pieces)
+        hidden = torch.arange(1.0, batch.total + 1)[:, None].expand(-1, 8)
+        shown = Step(batch=batch, texts=batch, packed=[]).hidden_of_texts(hidden)
+        expected = torch.cat([hidden[: 3 * len(beside)], *(cache.hidden for cache in caches)])
+        assert torch.equal(shown, expected)
+        assert (shown.data_ptr() == caches[0].hidden.data_ptr()) == (not beside and not again)
+
+
+def test_hidden_states_of_a_step_that_ends_no_text() -> None:
+    """Those of its short texts, be there any or none."""
+    text = np.arange(5, 11, dtype=np.int32)
+    for beside in ([], [text[:3]]):
+        batch = RaggedBatch.pack(beside, CPU.device, pieces=[Piece(text, 0, 4, SequenceCache(6))])
+        hidden = torch.ones(batch.total, 8)
+        assert Step(batch=batch, texts=batch, packed=[]).hidden_of_texts(hidden).shape == (3 * len(beside), 8)
 
 
 def test_a_row_is_copied_once_from_the_download_to_its_message() -> None:

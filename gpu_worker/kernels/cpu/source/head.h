@@ -8,8 +8,8 @@
 
 namespace selvage {
 
-// Normalises a head [depth] of one token by RMSNorm, where there is one, and rotates it, in place. Numbers are rounded
-// once, where all of a head turns.
+// Normalises a head [depth] of one token by RMSNorm, where there is one, and rotates it, in place. Where both are done to
+// all of a head, whose halves fill whole vectors, numbers are rounded once; else after either.
 template <typename Number>
 void finish_head(Number* head, int64_t depth, const Norm& norm, const Rotation& rotation, int64_t token) {
   const int64_t half = depth / 2;
