@@ -14,8 +14,9 @@ CACHE_SETTING = "--cache-megabytes"
 def card_of(model: Model, *, chunk_tokens: int = 0, cache_tokens: int = 0) -> ModelCard:
     """Makes the card. A field is empty, 0 or its default where the model has no such head or task.
 
-    `chunk_tokens`: most tokens of a piece, 0 where no text is cut. `cache_tokens`: how many tokens' keys and values the
-    device keeps. A text that needs more cannot be computed, so no limit on the card lies above that.
+    `chunk_tokens`: most tokens of a piece, 0 where no text is cut. `cache_tokens`: tokens of
+    the longest text that fits into what the device keeps. A longer one cannot be computed, so no limit on the card lies
+    above that.
     """
     card = _card_of_whole_texts(model)
     if not chunk_tokens:

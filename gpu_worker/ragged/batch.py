@@ -59,7 +59,7 @@ class RaggedBatch(PackedTexts):
     """[2 or 3, T] int64: ids, positions, and token types where the model reads them."""
     spans: tuple[Span, ...]
     """Spans of `beginnings`: one, or two where the longest sequence is much longer than most (see `launches`), or
-    none where the batch has later pieces alone."""
+    none where the batch has only later pieces."""
     pieces: tuple[Piece, ...] = ()
     """The last sequences of the batch, if these are pieces: first those that begin a sequence, then later ones."""
     adapters: tuple[AdapterRows, ...] = ()
@@ -143,7 +143,7 @@ class RaggedBatch(PackedTexts):
 
     @property
     def beginnings(self) -> "RaggedBatch":
-        """The batch without later pieces, for attention: its tokens attend to tokens of the batch alone."""
+        """The batch without later pieces, for attention: its tokens attend only to tokens of the batch."""
         count = len(self.lengths) - sum(piece.start > 0 for piece in self.pieces)
         return replace(
             self,

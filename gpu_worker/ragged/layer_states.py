@@ -6,8 +6,8 @@ from torch import Tensor
 from gpu_worker.ragged.horizon import Horizon
 
 PLACES = 3
-"""Most places of a sequence that pieces may begin at: with two pieces under way the beginning of either, since the
-first may be computed again, and with it the second; and the end of the second, where the next one begins."""
+"""Most places of a sequence at which a piece may still begin. With two pieces under way these are the beginning of
+either, since both are computed again where the first fails, and the end of the second, where the next one begins."""
 Seen = tuple[Tensor, Tensor, int]
 """Keys and values [Hkv, K, D] up to the end of a piece, and how many of the sequence's first tokens they leave out."""
 
@@ -50,7 +50,7 @@ class RecentStates:
         """Adds the states [Hkv, n, D] of the piece that begins at token `start`. Returns what the piece sees.
 
         `collected`: the first token that a piece may begin at which is computed again. States for earlier places are
-        given back; those for later places than `start` came of a step that failed.
+        given back; those for later places than `start` were left by a step that failed.
         """
         first, stop = self._horizon.first_seen(start), start + key.shape[1]
         keys, values = key.transpose(0, 1), value.transpose(0, 1)

@@ -217,7 +217,7 @@ class WorkerMetrics:
             yield CounterMetricFamily("selvage_padding_tokens", of, now.padding)
             yield CounterMetricFamily("selvage_pieces", "Pieces of long texts that were computed.", now.pieces)
             cache = {"kept": now.kept_bytes, "limit": now.cache_bytes}
-            of = "Memory for keys and values of texts in pieces."
+            of = "Room for keys and values of texts in pieces: what those that began have taken, and the limit."
             yield _gauges("selvage_cache_bytes", of, "state", cache)
             of = "Jobs whose next text waits until its keys and values have room."
             yield _gauge("selvage_jobs_waiting_for_cache", of, now.waiting_for_cache)

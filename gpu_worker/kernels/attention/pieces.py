@@ -12,7 +12,7 @@ class PieceAttention:
 
     It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
     through the usual kernel in one call, and each later piece in a call of its own. Keys and values are copied for it
-    in layers alone that do not see the whole text.
+    only in layers that do not see the whole text.
     """
 
     capturable = False  # the calls of a later piece have other shapes than those of the piece before

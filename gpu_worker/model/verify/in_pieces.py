@@ -36,8 +36,8 @@ NumberedText = tuple[int, Ids]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """Whether texts may be cut: `text_bytes` is what the device keeps of a text meanwhile, nothing where texts may not
-    be cut, for the reason `refusal`."""
+    """Whether texts may be cut. `text_bytes`: what the device keeps of a text meanwhile; `NOTHING` where texts may not
+    be cut. `refusal`: the reason for that; else empty."""
 
     text_bytes: TextBytes = NOTHING
     refusal: str = ""

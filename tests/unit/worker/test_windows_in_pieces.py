@@ -1,4 +1,4 @@
-"""Layers that see a part of the text alone keep less of it, and give what the model alone gives."""
+"""Layers that see only a part of the text keep less of it, and give what the model by itself gives."""
 
 import random
 from functools import cache
@@ -38,7 +38,7 @@ HEAD_BYTES = 2 * 16 * 4
 """A token's key and value in a head of the models, in float32."""
 HIDDEN_BYTES = 64 * 4
 RECENT = {"mistral": 3, "gemma2": 2, "gemma3_text": 2, "llama4_text": 2, "modernbert-decoder": 1, "cohere2": 2}
-"""How many of the three layers see a part of the text alone."""
+"""How many of the three layers see only a part of the text."""
 HEADS = dict.fromkeys(RECENT, 2) | {"modernbert-decoder": 4}
 """Heads of keys and values in each layer."""
 OFTEN = ("mistral", "gemma3_text", "llama4_text")
@@ -74,7 +74,7 @@ def kept_of(kind: str, reach: int) -> TextBytes:
 
 
 def tensors_of(cache: SequenceCache) -> list[Tensor]:
-    """All tensors that layers keep of earlier tokens alone."""
+    """All tensors of layers that keep only recent tokens."""
     layers = [layer.states for layer in cache._layers]
     recent = [states for states in layers if isinstance(states, RecentStates)]
     return [tensor for states in recent for both in states._before.values() for tensor in both]
@@ -124,8 +124,8 @@ class Pieces:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.slow) for kind in RECENT]
 )
-def test_pieces_give_what_the_model_alone_gives(kind: str, search: bool) -> None:
-    """Windows and chunks smaller than pieces, equal and larger; alone and in a mixture with layers that see all."""
+def test_pieces_give_what_the_model_itself_gives(kind: str, search: bool) -> None:
+    """Windows and chunks smaller than pieces, equal and larger; in all layers, or beside layers that see all."""
 
     @settings(deadline=None, max_examples=300 if search else 20)
     @given(

@@ -1,8 +1,8 @@
 // Softmax attention inside each sequence of a packed batch, in blocks of keys (FlashAttention, arXiv:2205.14135).
 //
-// Blocks of keys are counted from a sequence's first key and sums run in the order of the keys, whatever else is in the
-// batch, wherever a query's block begins, and whether or not there still are the keys that nobody sees: a token's result
-// has the same bits alone and beside others.
+// Blocks of keys are counted from a sequence's first key, and sums run in the order of the keys. Neither depends on what
+// else is in the batch, on where a block of queries begins, or on whether keys that no query sees were dropped: a token's
+// result has the same bits alone and beside others.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
