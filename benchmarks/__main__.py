@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import result
 from benchmarks.published.rows import rows
-from benchmarks.workloads import MINILM, SHAPES, named
+from benchmarks.workloads import MINILM, SHAPES, batches, named
 
 ROUNDS = {
     "offline": (2, 2),
@@ -22,6 +22,7 @@ ROUNDS = {
     "steps": (5, 1),
     "pieces": (3, 1),
     "same_bits": (3, 1),
+    "adapters": (3, 1),
     "maxsim": (4, 1),
     "services": (3, 1),
     "bulk": (3, 1),
@@ -32,6 +33,8 @@ ROUNDS = {
     "rankings": (1, 1),
     "beside": (2, 1),
     "inference_free": (3, 1),
+    "frontends": (1, 1),
+    "scaling_check": (1, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
@@ -41,7 +44,7 @@ SHAPED = ("offline",)
 SCALES = ("tiny", "small", "full")
 COMMANDS = {
     name.partition(".")[0]: f"benchmarks.{name}"
-    for name in ("load.generator", "accelerator.run", "published.run", "render")
+    for name in ("load.generator", "accelerator.run", "published.run", "scaling", "render")
 }
 """Modules of the commands that have flags of their own, by name."""
 
@@ -85,14 +88,16 @@ def parser() -> argparse.ArgumentParser:
     _load(flags["load"])
     _accelerator(flags["accelerator"])
     _published(flags["published"])
+    _scaling(flags["scaling"])
     flags["render"].add_argument("--check", action="store_true", help="compare, write nothing")
     return made
 
 
 def _load(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
-    add("--target", default="127.0.0.1:50051", help="HOST:PORT, several with commas, or http://... (%(default)s)")
-    add("--workload", choices=named(), default="short", help="which requests (default: %(default)s)")
+    target = "HOST:PORT, tei:HOST:PORT or http://..., several with commas (%(default)s)"
+    add("--target", default="127.0.0.1:50051", help=target)
+    add("--workload", choices=named() | batches(), default="short", help="which requests (default: %(default)s)")
     add("--scale", choices=SCALES, default="small", help="of shapes: for two cores, or a device (%(default)s)")
     add("--clients", type=int, default=0, help="closed loop (default: the workload's own)")
     add("--rate", type=float, default=0.0, help="open loop instead: requests a second, whatever the answers do")
@@ -127,6 +132,13 @@ def _published(flags: argparse.ArgumentParser) -> None:
     add("--side", action="append", default=[], metavar="NAME", help="such as 'vLLM, all cores'; repeats (default: all)")
     add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
+
+
+def _scaling(flags: argparse.ArgumentParser) -> None:
+    add = flags.add_argument
+    add("--size", action="append", metavar="WxF", help="workers x frontends; repeats (default: 1x1 to 64x256)")
+    add("--load", action="append", type=float, metavar="TIMES", help="of the capacity; repeats (default: all)")
+    add("--out", type=Path, default=result.RESULTS / "scaling.json", help="default: %(default)s")
 
 
 def measure(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ No other file of the benchmarks depends on the worker's internals. It needs torc
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -42,6 +42,8 @@ from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.random_models import synthetic
+from gpu_worker.repository.adapter_config import NamedAdapter
+from gpu_worker.startup.piece_limits import adapters_by_fingerprint
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import SelvageError
@@ -49,6 +51,7 @@ from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
+NO_ADAPTERS: Mapping[str, str] = {}
 Rows = npt.NDArray[np.float32]
 EAGER, SERVED = "eager", "served"
 """Kinds of encoder: as transformers wrote it, and in the form that the worker chose at load."""
@@ -76,12 +79,17 @@ class Ours:
         linear: linear.Linear = "auto",
         max_tokens: int = 0,
         same_bits: bool = False,
+        adapters: Mapping[str, str] = NO_ADAPTERS,
     ) -> None:
-        """Loads a model. Raises ModelRefused."""
+        """Loads a model. `adapters`: folders of those over it, by name. Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
         place = Placement.choose(device, dtype)
         forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
-        self.model = loading.load(name, place, max_tokens=max_tokens, forms=forms, linear=linear, same_bits=same_bits)
+        named = [NamedAdapter(name=adapter, folder=folder) for adapter, folder in adapters.items()]
+        self.model = loading.load(
+            name, place, max_tokens=max_tokens, forms=forms, linear=linear, same_bits=same_bits, adapters=named
+        )
+        self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
         self.step_tokens = try_step_times(self.model, place.step_seconds, 0, silent).tokens
@@ -93,6 +101,7 @@ class Ours:
         assert not self._submitted
         self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
+        self._engine.cut_texts(PieceLimits(), self.adapters)
         self.bound_steps(self.step_tokens)
         self.run(list(warm_up_jobs(self.model)))  # one job of every kind
 

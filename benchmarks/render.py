@@ -16,15 +16,17 @@ from benchmarks.published import page
 from benchmarks.result import RESULTS, number, read, shown, table, tables
 from benchmarks.roofline import H200, Device, Floor, floor, shape
 from benchmarks.rounds import SHARE, number_format
+from benchmarks.scale import page as scaling_page
 from benchmarks.workloads import named
 
 NOT_PEERS = ("selvage", "null", "engine")
 """Beginnings of the names of sides that are no other product."""
-README, MEASURED, ACCELERATOR, PUBLISHED = (
-    ROOT / path for path in ("README.md", "docs/measured.md", "docs/accelerator.md", "docs/published.md")
+README, MEASURED, ACCELERATOR, PUBLISHED, SCALING = (
+    ROOT / path
+    for path in ("README.md", "docs/measured.md", "docs/accelerator.md", "docs/published.md", "docs/scaling.md")
 )
 RESULTS_PAGE = RESULTS / "README.md"
-PAGES = (README, MEASURED, RESULTS_PAGE, ACCELERATOR, PUBLISHED)
+PAGES = (README, MEASURED, RESULTS_PAGE, ACCELERATOR, PUBLISHED, SCALING)
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
 NO_RESULT = "No result yet."
 TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}
@@ -182,7 +184,7 @@ def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: i
     return words.format_map(max(rows, key=lambda row: row["tokens/s"])) if rows else "nothing yet"
 
 
-BLOCKS = {"speed": speed, "summary": summary, "floors": floors, "goals": goals} | page.BLOCKS
+BLOCKS = {"speed": speed, "summary": summary, "floors": floors, "goals": goals} | page.BLOCKS | scaling_page.BLOCKS
 """Blocks with a function of their own; all others have the name of a benchmark."""
 
 

@@ -144,6 +144,21 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
     return {workload.name: workload for workload in workloads}
 
 
+def batches() -> dict[str, Workload]:
+    """Builds requests of several texts by name, for frontends."""
+    workloads = {"32-texts": 16, "32-long-texts": 128}
+    return {
+        name: Workload(
+            name=name,
+            says=f"32 texts of {tokens} tokens",
+            model=MINILM,
+            requests=((tokens,) * 32,) * 64,
+            in_flight=(16,),
+        )
+        for name, tokens in workloads.items()
+    }
+
+
 PROMPTS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
 """How often each prompt of a token-embed request repeats its three tokens."""
 

@@ -14,6 +14,7 @@ class EngineOptions(TypedDict, total=False):
 
     revision: str
     served_name: str | Sequence[str]
+    adapter: str | Sequence[str]
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16", "fastest"]
     least_cosine: float

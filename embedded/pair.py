@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
@@ -133,7 +134,8 @@ class Pair:
         """Serves calls until the pair is stopped."""
         reading = read_files(worker.model.tokenizer_files, worker.card)
         served = ServedModel(card=worker.card, texts=reading, queued_tokens=queued_tokens)
-        resident, threads = Resident(worker.loop, served), min(8, os.cpu_count() or 1)
+        adapters = [replace(served, card=card, texts=reading.with_card(card), adapter=True) for card in worker.adapters]
+        resident, threads = Resident(worker.loop, served, *adapters), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
         with ThreadPoolExecutor(threads, "selvage-text") as texts:

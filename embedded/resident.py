@@ -14,7 +14,8 @@ from shared.jobs import Job, JobResult
 class Resident:
     """The `Workers` of the services, in this process. `lost`: why the device no longer computes, or empty."""
 
-    def __init__(self, loop: AsyncLoop, served: ServedModel) -> None:
+    def __init__(self, loop: AsyncLoop, *served: ServedModel) -> None:
+        """`served`: the worker's model, and the adapters over it."""
         self._worker_loop, self._served = loop, served
         self.lost = ""
 
@@ -22,24 +23,26 @@ class Resident:
         """See `Workers`."""
         if self.lost:
             raise Internal(self.lost)  # a retry would not help
-        card = self._served.card
-        if name not in ("", *card.names):
-            raise UnknownModel(f"no model is called {clip(name)}; there is {card.id}", field="model")
-        return self._served
+        for served in self._served:
+            if name in ("", *served.card.names):
+                return served
+        ids = ", ".join(served.card.id for served in self._served)
+        raise UnknownModel(f"no model is called {clip(name)}; there is {ids}", field="model")
 
     def models(self) -> tuple[ServedModel, ...]:
         """See `Workers`."""
-        return (self.model(""),)
+        self.model("")
+        return tuple(sorted(self._served, key=lambda served: served.card.id))
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Workers`."""
-        return await self._run(job, None)
+        return await self._run(model.job(job), None)
 
     async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
         """See `Workers`."""
         loop = self._worker_loop
         parts.on_full = lambda full: (loop.set_aside if full else loop.bring_back)([job.id])
-        last = await self._run(job, partial(_put, parts))
+        last = await self._run(model.job(job), partial(_put, parts))
         _put(parts, last)
         return replace(last, tokens=None, token_ids=b"")
 

@@ -26,7 +26,7 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.pins import Pins
-from frontend_service.workers.transport import WorkerTransport
+from frontend_service.workers.transport import WorkerTransport, received_bytes
 from shared.caller import Caller
 from shared.memory import give_back_large_blocks
 from shared.security import guards
@@ -209,6 +209,7 @@ def worker_transport(settings: FrontendSettings, secret: LinkSecret | None) -> W
         key=settings.worker_key,
         name=settings.worker_name,
         secret=secret,
+        received=received_bytes(settings.max_texts),
     )
     guards.read("worker-ca", transport.ca, transport.credentials)
     if secret and not transport.ca and not all(is_loopback(target) for target in settings.worker):

@@ -113,6 +113,7 @@ async def _start_worker(server: Server, settings: WorkerSettings, observe: Obser
 def _create_ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
     return Ready(
         card=worker.card,
+        adapters=worker.adapters,
         files=worker.model.tokenizer_files,
         loop=worker.loop,
         queued_tokens=settings.queued_tokens,

@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 from gpu_worker.device.placement import Dtype
 from gpu_worker.link.request_check import JobLimits
 from gpu_worker.model.tune.linear import Linear
+from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
 from shared.settings import LISTED, Address, ServiceSettings
 
@@ -40,6 +41,12 @@ class WorkerSettings(ServiceSettings):
         (),
         description="The model's name for clients; may be given several times, or with commas between, and replies "
         "tell the first. Default: the last part of its path or id, and a whole hub id too.",
+    )
+    adapter: Annotated[tuple[str, ...], *LISTED] = Field(
+        (),
+        description="NAME=FOLDER: a LoRA adapter over the model, in a directory or hub id, as a model of its own name "
+        "beside it; may be given several times. All share one copy of the weights, and their texts share steps. It "
+        "takes over the model's pooling, and its own prompts where it has a modules.json.",
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
     dtype: Dtype = Field(
@@ -183,6 +190,15 @@ class WorkerSettings(ServiceSettings):
         return self
 
     @model_validator(mode="after")
+    def _adapter_names(self) -> Self:
+        names = [adapter.name for adapter in self.named_adapters()]
+        if any(not name or not adapter.folder for name, adapter in zip(names, self.named_adapters(), strict=True)):
+            raise ValueError(f"--adapter {', '.join(self.adapter)}: each must be NAME=FOLDER")
+        if len({*names, *self.served_name}) < len(names) + len({*self.served_name}):
+            raise ValueError(f"--adapter {', '.join(self.adapter)}: every model needs a name of its own")
+        return self
+
+    @model_validator(mode="after")
     def _cache_for_pieces(self) -> Self:
         if self.chunk_tokens == 0 and self.cache_megabytes:
             raise ValueError(f"--cache-megabytes {self.cache_megabytes} is for texts in pieces, --chunk-tokens is 0")
@@ -196,6 +212,11 @@ class WorkerSettings(ServiceSettings):
     def queue_limit(self) -> float:
         """Longest wait of a job in seconds, `inf` for no limit."""
         return self.queue_seconds or inf
+
+    def named_adapters(self) -> tuple[NamedAdapter, ...]:
+        """The adapters that are served over the model."""
+        parts = [adapter.partition("=") for adapter in self.adapter]
+        return tuple(NamedAdapter(name=name.strip(), folder=folder.strip()) for name, _, folder in parts)
 
     def late_overrides(self) -> LateOverrides:
         """The late-interaction settings, which override the model's files."""

@@ -24,7 +24,13 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import try_step_sizes
-from gpu_worker.startup.piece_limits import cache_bytes, card_with_limits, piece_limits, summary
+from gpu_worker.startup.piece_limits import (
+    adapters_by_fingerprint,
+    cache_bytes,
+    card_with_limits,
+    piece_limits,
+    summary,
+)
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.card import ModelCard
@@ -38,7 +44,7 @@ log = structlog.get_logger("worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWorker:
-    """A loaded model and the loop that computes its jobs.
+    """A loaded model and the loop that computes its jobs. `adapters`: the cards of the models over it.
 
     `engine`: launches the loop's steps. `serving`: the task that runs the loop until it is cancelled; it ends by itself
     only with DeviceLost. `threads`: all that the worker started, one thread each.
@@ -46,6 +52,7 @@ class ModelWorker:
 
     model: Model
     card: ModelCard
+    adapters: tuple[ModelCard, ...]
     engine: ModelEngine
     loop: AsyncLoop
     serving: asyncio.Task[None]
@@ -80,13 +87,18 @@ class ModelWorker:
         kept_bytes = cache_bytes(model, settings.cache_megabytes)
         step_tokens = await step_tokens_of(engine, host, device, settings, kept_bytes)
         limits = piece_limits(model, step_tokens, settings.chunk_tokens, kept_bytes)
-        engine.cut_texts(limits)
+        adapters = adapters_by_fingerprint(model, limits)
+        engine.cut_texts(limits, adapters)
         card = card_with_limits(model, limits)
         jobs = list(warm_up_jobs(model, card.max_tokens))
+        jobs += [replace(jobs[0], id=len(jobs) + number, model=name) for number, name in enumerate(adapters, 2)]
         loop = _create_loop(engine, host, step_tokens, settings, observe, jobs[0])
         serving = asyncio.create_task(loop.run())
         await _warm_up(loop, serving, jobs)
-        return cls(model=model, card=card, engine=engine, loop=loop, serving=serving, threads=tuple(threads))
+        cards = tuple(card_with_limits(adapter, limits) for adapter in model.adapters)
+        return cls(
+            model=model, card=card, adapters=cards, engine=engine, loop=loop, serving=serving, threads=tuple(threads)
+        )
 
     def log_ready(self) -> None:
         """Logs that the worker is ready, and what was measured when the model was loaded."""
@@ -99,6 +111,9 @@ class ModelWorker:
         log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
         if card.notice:
             log.warning("beware", notice=card.notice)
+        for adapter in self.adapters:
+            kibibytes = adapter.weight_bytes // 1024
+            log.info("adapter", model=adapter.id, fingerprint=adapter.fingerprint, kib=kibibytes, told=adapter.notice)
 
     def with_figures(self, figures: WorkerFigures) -> WorkerFigures:
         """Adds the figures that the model and its engine know. May be called from other threads."""
@@ -132,6 +147,7 @@ def load_model(settings: WorkerSettings) -> Model:
         forms=_forms(settings, placement),
         same_bits=settings.same_bits,
         cuts=settings.chunk_tokens != 0,
+        adapters=settings.named_adapters(),
     )
     if settings.dtype == "fastest":
         return load_fastest(load_settings, placement, settings.least_cosine)

@@ -78,16 +78,18 @@ async def stack(
     frontend: Mapping[str, object] | None = None,
     python: str | None = None,
     channel: OpenChannel = plain_channel,
+    worker_module: str = "gpu_worker",
 ) -> AsyncIterator[Stack]:
     """Starts the pair, waits for health, drains it at the end.
 
     `devices`: starts one worker for each, and `workers` is ignored. `worker` and `frontend`: further flags by name
     (`{"max-tokens": 512}`). `python`: the interpreter of the frontends. `channel`: opens channels to all processes.
+    `worker_module`: the program of the workers, which gets no `--model` where `model` is empty.
     Raises MemberFailed if a process does not become ready.
     """
     async with AsyncExitStack() as cleanup:
-        flags = worker_flags({"model": model, **(worker or {})}, workers, devices)
-        holders = [ServiceProcess("gpu_worker", WORKER_SERVICES, settings, channel=channel) for settings in flags]
+        flags = worker_flags({**({"model": model} if model else {}), **(worker or {})}, workers, devices)
+        holders = [ServiceProcess(worker_module, WORKER_SERVICES, settings, channel=channel) for settings in flags]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
         apis = str((frontend or {}).get("apis", "grpc"))
         fronts = [

@@ -106,8 +106,9 @@ class Job:
     sequence that pooling leaves out; empty: none. `second_segments`: where the second text of a pair begins in each
     sequence, 0 for nowhere; empty: nowhere in any. `unattended_tails`: tokens at the end of each sequence that no token
     attends to; empty: none. `ranges`: the token ranges that each get a dense row, instead of the sequences; None: none.
-    `key`: the fairness key; jobs of different keys share the worker evenly. `request_id`: the
-    id of the request, for logs. `traceparent`: the request's place in a trace.
+    `key`: the fairness key; jobs of different keys share the worker evenly. `request_id`: the id of the request, for
+    logs. `traceparent`: the request's place in a trace. `model`: the fingerprint of the model that it is for, where
+    that is an adapter over the worker's own; empty: the worker's own.
     """
 
     id: int
@@ -122,6 +123,7 @@ class Job:
     key: str = ""
     request_id: str = ""
     traceparent: str = ""
+    model: str = ""
 
 
 class ChunkKind(IntEnum):

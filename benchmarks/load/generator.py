@@ -20,7 +20,7 @@ from benchmarks.load import loops, outcome
 from benchmarks.load.processor import CpuSeconds, peak_mebibytes
 from benchmarks.load.target import reached
 from benchmarks.result import number, table
-from benchmarks.workloads import Workload, named
+from benchmarks.workloads import Workload, batches, named
 
 CLIENTS = "clients"
 """Name of this process among those whose CPU is measured."""
@@ -102,7 +102,7 @@ async def _run(
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs `python -m benchmarks load`; gives 1 where the run cannot be counted."""
-    workload = named(arguments.scale)[arguments.workload]
+    workload = (named(arguments.scale) | batches())[arguments.workload]
     options = {name: value for name, value in vars(arguments).items() if name in Load.__dataclass_fields__}
     watch = {name: int(pid) for name, pid in (pair.split("=") for pair in arguments.watch)}
     options |= {"workload": workload, "clients": arguments.clients or workload.in_flight[0], "watch": watch}

@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import cycle
 from types import MappingProxyType
 from typing import Any, Protocol, Self
 
@@ -14,8 +15,11 @@ from benchmarks.peers import infinity
 from benchmarks.workloads import SPECIAL, Workload, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.rpc import channel_options
+from tei.v1 import tei_pb2
 
 EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"
+TEI, TEI_EMBED = "tei:", "/tei.v1.Embed/Embed"
+"""The beginning of addresses that are called by tei.v1, and its method."""
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
 
 
@@ -63,9 +67,12 @@ class GrpcTarget:
 
     def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
         method = RERANK if workload.kind == "rerank" else EMBED
+        self._open(channels, method, messages(workload, seed))
+        self._workload, self._deadline = workload, deadline
+
+    def _open(self, channels: Sequence[grpc.aio.Channel], method: str, requests: Sequence[bytes]) -> None:
         self._calls: list[Any] = [channel.unary_unary(method) for channel in channels]  # no serialisers: bytes
-        self._workload, self._messages = workload, messages(workload, seed)
-        self._deadline, self._sent = deadline, 0
+        self._messages, self._sent = requests, 0
 
     async def check(self) -> None:
         """Makes a first call, whose reply must count exactly the tokens that were sent. Raises LoadFailed."""
@@ -91,12 +98,34 @@ class GrpcTarget:
         return OK
 
 
-class HttpTarget:
-    """A peer over HTTP: an aiohttp session with as many connections as calls."""
+class TeiTarget(GrpcTarget):
+    """Services over tei.v1, whose Embed has one text."""
 
-    def __init__(self, session: Any, url: str, bodies: Sequence[bytes], lost: type[Exception] = OSError) -> None:
-        """`lost`: the exception that a broken connection raises."""
-        self._session, self._url, self._bodies, self._lost = session, url, bodies, lost
+    def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
+        """Raises LoadFailed for a workload of anything else than single texts."""
+        if workload.kind != "dense" or any(len(request) > 1 for request in workload.requests):
+            raise LoadFailed(f"{workload.name}: an Embed of tei.v1 has one text")
+        requests = [tei_pb2.EmbedRequest(inputs=text).SerializeToString() for (text,) in texts_of(workload, seed)]
+        self._open(channels, TEI_EMBED, requests)
+        self._workload, self._deadline = workload, deadline
+
+    async def check(self) -> None:
+        """See `GrpcTarget.check`."""
+        try:
+            raw = await self._calls[0](self._messages[0], timeout=max(FIRST, self._deadline))
+        except grpc.aio.AioRpcError as error:
+            raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
+        sent, counted = sum(self._workload.requests[0]), tei_pb2.EmbedResponse.FromString(raw).metadata.compute_tokens
+        if counted != sent:
+            raise LoadFailed(f"the first request is made of {sent} tokens, the server counted {counted}")
+
+
+class HttpTarget:
+    """Servers over HTTP, used in rotation: an aiohttp session with as many connections as calls."""
+
+    def __init__(self, session: Any, urls: str, bodies: Sequence[bytes], lost: type[Exception] = OSError) -> None:
+        """`urls`: with commas between. `lost`: the exception that a broken connection raises."""
+        self._session, self._urls, self._bodies, self._lost = session, cycle(urls.split(",")), bodies, lost
 
     @classmethod
     @asynccontextmanager
@@ -126,7 +155,7 @@ class HttpTarget:
 
     async def call(self, request: int, sender: Sender) -> str:
         try:
-            async with self._session.post(self._url, data=self._bodies[request]) as response:
+            async with self._session.post(next(self._urls), data=self._bodies[request]) as response:
                 await response.read()
         except TimeoutError:
             return EXPIRED
@@ -137,16 +166,21 @@ class HttpTarget:
 
 @asynccontextmanager
 async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Checked]:
-    """Opens the target of http:..., or HOST:PORT (several with commas); calls end after `deadline` seconds."""
+    """Opens the target of http:..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once).
+
+    Calls end after `deadline` seconds.
+    """
     if address.startswith("http"):
-        url = f"{address.rstrip('/')}/{'rerank' if workload.kind == 'rerank' else 'embeddings'}"
+        path = "rerank" if workload.kind == "rerank" else "embeddings"
+        url = ",".join(f"{server.rstrip('/')}/{path}" for server in address.split(","))
         bodies = [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
         async with HttpTarget.opened(url, bodies, deadline=deadline) as target:
             yield target
         return
-    channels = [grpc.aio.insecure_channel(server, options=channel_options()) for server in address.split(",")]
+    servers = address.removeprefix(TEI).split(",")
+    channels = [grpc.aio.insecure_channel(server, options=channel_options()) for server in servers]
     try:
-        yield GrpcTarget(channels, workload, seed, deadline)
+        yield (TeiTarget if address.startswith(TEI) else GrpcTarget)(channels, workload, seed, deadline)
     finally:
         for channel in channels:
             await channel.close()

@@ -34,6 +34,7 @@ class Frontend:
         self.ranking = RankingService(pipeline)
         self.classification = ClassificationService(pipeline)
         self.models = ModelService(pipeline)
+        self.limits = pipeline.limits
         self._pipeline, self._tell_times = pipeline, tell_times
 
     async def exchange(self, exchange: Exchange[M, Q, A, R], message: M, size: int, caller: Caller) -> tuple[R, Timing]:

@@ -61,11 +61,12 @@ class TokenizeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetokenizeRequest:
-    """Lists of ids to turn back into texts."""
+    """Lists of ids to turn back into texts, which are queries or documents where a model reads the two differently."""
 
     model: str = ""
     tokenized: tuple[tuple[int, ...], ...]
     skip_special_tokens: bool = False
+    input_type: InputType = InputType.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

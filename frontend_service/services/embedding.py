@@ -126,7 +126,8 @@ class EmbeddingService:
             model=model,
             work=encode,
             slices=texts.tokenize_documents(documents, pooling.window_overlap),
-            letters=texts.letters,
+            # Finding the tokens of a span costs about as much as a short text. Windows may have a text many times over.
+            letters=texts.letters + TEXT_LETTERS * request.dense_rows if pooling.window_overlap is None else None,
             check_tokens=partial(self._check_tokens, request, encode, model.card),
         )
 

@@ -7,8 +7,7 @@ from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
-from frontend_service.tokenizing.tokenizer import TokenizedText
-from frontend_service.workers.interface import ServedModel
+from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 
@@ -77,14 +76,17 @@ class ModelService:
         return ShownTexts(model=model.card.id, prompt=prepared.prompt, texts=texts)
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
-        """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have."""
+        """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have, and InvalidInput
+        where the model wants an input type and there is none."""
         model, tokenized = self._pipeline.workers.model(request.model), request.tokenized
         self._limits.check_count(len(tokenized), "tokenized", self._limits.texts)
         if not tokenized:
             raise InvalidInput("tokenized is empty", field="tokenized")
         self._limits.check_ids(tokenized, "tokenized")
         letters = sum(ID_LETTERS * len(ids) + TEXT_LETTERS for ids in tokenized)
-        texts = await self._pipeline.run_slices(self._detokenize(model, request), letters)
+        texts = await self._pipeline.run_slices(
+            self._detokenize(model.tokenizer_of(request.input_type), request), letters
+        )
         return Detokenized(model=model.card.id, texts=texts)
 
     def _tokenize(self, prepared: PreparedTexts) -> TimeSlices[list[TokenizedText]]:
@@ -97,10 +99,10 @@ class ModelService:
             yield tokens
         return texts
 
-    def _detokenize(self, model: ServedModel, request: DetokenizeRequest) -> TimeSlices[list[str]]:
+    def _detokenize(self, tokenizer: ModelTokenizer, request: DetokenizeRequest) -> TimeSlices[list[str]]:
         texts: list[str] = []
         size = 0
-        for slice_texts in model.tokenizer.detokenize(request.tokenized, request.skip_special_tokens):
+        for slice_texts in tokenizer.detokenize(request.tokenized, request.skip_special_tokens):
             texts += slice_texts
             size += sum(len(text.encode()) for text in slice_texts)
             self._limits.check_reply(size, "ask for fewer ids")

@@ -33,6 +33,9 @@ from shared.terms import RequestTerms
 INLINE_LETTERS = 2048
 """Most letters that are tokenised on the event loop: half a millisecond, about the cost of a busy thread and back."""
 
+INLINE_TOKENS = 8192
+"""Most tokens that are looked up in a table on the event loop: a millisecond or two."""
+
 LOGGED_LETTERS = 200
 """Most letters of a tokenizer panic that are logged, because it may quote the text."""
 
@@ -46,11 +49,12 @@ class PreparedRequest:
     """A request that a service has checked against the model's card and the limits, ready to run.
 
     `slices` tokenise its texts; None for a request that brings vectors only. `letters`: the cost of tokenising, in
-    letters of text; None for pairs, which a thread always tokenises. The functions are None where there is nothing to
-    do. `check_tokens` raises where the tokens show that the request, or its reply, is too large. `check_values` raises
-    for wrong numbers in the request, and runs in a thread. `finish` turns the worker's result into that of the answer,
-    also in a thread. `parts`: where token rows go as they are computed; None: they are in the result. `look_up`: makes
-    the result of the tokens here, so that no worker is asked; None: a worker computes it.
+    letters of text; None for pairs and for texts in windows, which a thread always tokenises. The functions are None
+    where there is nothing to do. `check_tokens` raises where the tokens show that the request, or its reply, is too
+    large. `check_values` raises for wrong numbers in the request, and runs in a thread. `finish` turns the worker's
+    result into that of the answer, also in a thread. `parts`: where token rows go as they are computed; None: they are
+    in the result. `look_up`: makes the result of the tokens here, so that no worker is asked; None: a worker computes
+    it.
     """
 
     model: ServedModel
@@ -118,7 +122,8 @@ class Pipeline:
             self._reserve(size if prepared.parts is None else bytes_at_once(size, tokens.total, card.chunk_tokens))
         sent = self.clock()
         if prepared.look_up is not None:
-            result = await self.offload(job.tokens.total, prepared.look_up, job.tokens)
+            look_up = partial(prepared.look_up, job.tokens)
+            result = look_up() if job.tokens.total <= INLINE_TOKENS else await self.in_thread(look_up)
             result = replace(result, compute=self.clock() - sent)
         elif prepared.parts is None:
             result = await self.workers.run(prepared.model, job)

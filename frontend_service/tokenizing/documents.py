@@ -5,7 +5,7 @@ every token belongs to one, whether or not a tokenizer counts the space before a
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,9 @@ from frontend_service.tokenizing.windows import Span, Window, windows
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 from shared.ragged import RANGE_TIMES, RaggedTokens, TokenRanges
 from shared.vectors import InputType, TruncationSide
+
+SLICE_TOKENS = 64 * 1024
+"""Tokens of windows that are made in one slice: three milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """How documents are read: with `prompt` before each, whose first `left_out` tokens are not pooled; up to `limit`
+    """How documents are read: with `prompt` before each, by itself `left_out` tokens that are not pooled; up to `limit`
     tokens, or in windows that overlap by `overlap`. `reason`: what errors say of the limit."""
 
     prompt: str
@@ -64,19 +67,20 @@ class _Sequences:
 
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     lengths: list[int] = field(default_factory=list)
+    prompt_lengths: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     ranges: list[Span] = field(default_factory=list)
     range_of_span: list[int] = field(default_factory=list)
     token_counts: list[int] = field(default_factory=list)
 
-    def batch(self, left_out: int) -> TokenizedBatch:
+    def batch(self) -> TokenizedBatch:
         """All of them as a job needs them."""
         starts, stops = zip(*self.ranges, strict=True)
         in_order = self.range_of_span == list(range(len(self.ranges)))
         return TokenizedBatch(
             tokens=RaggedTokens.packed(self.ids, self.lengths),
             truncated=(False,) * len(self.token_counts),
-            prompt_lengths=(left_out,) * len(self.lengths),
+            prompt_lengths=tuple(self.prompt_lengths),
             ranges=TokenRanges(counts=tuple(self.counts), starts=starts, stops=stops),
             range_of_span=() if in_order else tuple(self.range_of_span),
             token_counts=tuple(self.token_counts),
@@ -121,36 +125,51 @@ class DocumentTokenizer:
         sequences, waiting = _Sequences(), iter(documents)
         for reads in self._reader.read_batches((prompt + document.text for document in documents), need, offsets=True):
             for read in reads:
-                self._add(sequences, next(waiting), read, reading)
+                yield from self._add(sequences, next(waiting), read, reading)
             yield len(sequences.ids)
-        return sequences.batch(reading.left_out)
+        return sequences.batch()
 
-    def _add(self, sequences: _Sequences, document: Document, read: PrefixRead, reading: _Reading) -> None:
-        """Adds the sequence of a document, or those of its windows."""
+    def _add(self, sequences: _Sequences, document: Document, read: PrefixRead, reading: _Reading) -> Iterator[int]:
+        """Adds the sequence of a document, or those of its windows, some in each slice.
+
+        Windows may have the tokens of a document many times over. So their tokens are told before any of them is made.
+        """
         encoding, entry, limit = self._framing.post_process(read.encoding), document.entry, reading.limit
         length = len(encoding)
         if length > limit and reading.overlap is None:
-            has = f"{length} tokens" if read.whole else f"more than {limit} tokens"
-            remedy = "window_overlap would read it in windows"
-            raise InputTooLong(f"{entry} has {has}, the limit is {limit}{reading.reason}; {remedy}", field=entry)
+            raise self._limits.too_long(
+                entry, length, limit, "window_overlap would read it in windows", whole=read.whole
+            )
         ids = encoding.ids
         self._untrained.check(ids, entry)
         prompt, *spans = _token_spans(encoding, document, len(reading.prompt), self._special)
         begin, end = prompt[1], length - (self._special.added - self._special.leading)
-        whole = [Window(start=begin, stop=end, spans=tuple(range(len(spans))))]
+        parts = [Window(start=begin, stop=end, spans=tuple(range(len(spans))))]
+        if length > limit:
+            parts = self._windows(spans, (begin, end), document, reading)
+            around = length - (end - begin)
+            yield len(sequences.ids) + sum(around + window.stop - window.start for window in parts)
         ranges: dict[int, int] = {}  # by span, the place of its range
-        for window in whole if length <= limit else self._windows(spans, (begin, end), document, reading):
+        yielded = len(sequences.ids)
+        for window in parts:
             shift = window.start - begin
             chosen = [(spans[number][0] - shift, spans[number][1] - shift) for number in window.spans]
             window_ids = ids[:begin] + ids[window.start : window.stop] + ids[end:]
+            # Before a text a prompt may have fewer tokens than by itself. The first chunk begins with the prompt, and
+            # leaves out as many tokens as a text behind that prompt does; all other ranges begin behind the prompt.
+            left_out = min(reading.left_out, begin)
             if document.chunks:
                 chosen = _with_ends(chosen, window, len(spans), len(window_ids))
-            _check(chosen, window, len(window_ids), document, reading)
+                left_out = reading.left_out if window.spans[0] == 0 else left_out
+            _check(chosen, window, len(window_ids), document, left_out)
             ranges |= {number: place for place, number in enumerate(window.spans, len(sequences.ranges))}
             sequences.ids.extend(window_ids)
             sequences.lengths.append(len(window_ids))
+            sequences.prompt_lengths.append(left_out)
             sequences.counts.append(len(chosen))
             sequences.ranges += chosen
+            if len(sequences.ids) - yielded >= SLICE_TOKENS:
+                yield (yielded := len(sequences.ids))
         sequences.range_of_span += [ranges[number] for number in range(len(spans))]
         bounds = [sequences.ranges[ranges[number]] for number in range(len(spans))]
         sequences.token_counts += [stop - start for start, stop in bounds] if document.chunks else [length]
@@ -203,10 +222,10 @@ def _with_ends(ranges: Sequence[Span], window: Window, count: int, length: int) 
     return list(zip(starts, stops, strict=True))
 
 
-def _check(ranges: Sequence[Span], window: Window, length: int, document: Document, reading: _Reading) -> None:
+def _check(ranges: Sequence[Span], window: Window, length: int, document: Document, left_out: int) -> None:
     """Raises InvalidInput for a span of a prompt alone, which is not pooled, and LimitExceeded for too much overlap."""
     for number, (_, stop) in zip(window.spans, ranges, strict=True):
-        if stop <= reading.left_out:
+        if stop <= left_out:
             why = "has only tokens of the prompt, which this model leaves out of pooling"
             raise InvalidInput(f"{_name(document, number)} {why}", field=document.span_entry.format(number))
     total = sum(stop - start for start, stop in ranges)

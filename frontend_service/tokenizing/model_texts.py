@@ -1,7 +1,7 @@
 """Everything that reads the texts of one model: its tokenizer and, behind a Router, what queries are read with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
@@ -18,6 +18,10 @@ class ModelTexts:
     tokenizer: ModelTokenizer
     query: ModelTokenizer | None = None
     query_table: QueryTable | None = None
+
+    def with_card(self, card: ModelCard) -> "ModelTexts":
+        """What reads the texts of an adapter over the model, by its card; all that was read is shared."""
+        return replace(self, tokenizer=self.tokenizer.with_card(card))
 
 
 def read_files(files: Mapping[str, bytes], card: ModelCard) -> ModelTexts:

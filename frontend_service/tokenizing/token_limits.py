@@ -2,7 +2,7 @@
 
 from frontend_service.domain.requests import Truncation
 from shared.card import ModelCard
-from shared.errors import InvalidInput, LimitExceeded
+from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 from shared.vectors import InputType
 
 UNLIMITED = 2**31 - 1
@@ -43,6 +43,14 @@ class TokenLimits:
         card = self._card
         limited = card.limited_by and limit == max(card.chunk_tokens, card.cache_tokens)
         return f" (the worker's {card.limited_by})" if limited else ""
+
+    def too_long(self, entry: str, length: int, limit: int, remedy: str, *, whole: bool) -> InputTooLong:
+        """The error for a text of `length` tokens; where it was not read as a `whole`, it has more than `limit`.
+
+        `entry`: what the error calls the text. `remedy`: its advice.
+        """
+        has = f"{length} tokens" if whole else f"more than {limit} tokens"
+        return InputTooLong(f"{entry} has {has}, the limit is {limit}{self.reason(limit)}; {remedy}", field=entry)
 
     def _model_limit(self, input_type: InputType) -> int:
         """The model's limit for texts of this kind: late-interaction models have others for queries and documents."""

@@ -5,6 +5,7 @@ Works in slices (`frontend_service/tokenizing/fair_thread_pool.py`) and does not
 
 from array import array
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -88,13 +89,17 @@ class ModelTokenizer:
                 self._load(tokenizer_json, card)
         except Exception as error:
             raise ValueError(f"tokenizer.json: {error}") from error
-        self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
+
+    def with_card(self, card: ModelCard) -> "ModelTokenizer":
+        """The tokenizer of another model that reads the same file; both share what was read."""
+        other = copy(self)
+        other._read_card(card)
+        return other
 
     def _load(self, tokenizer_json: bytes, card: ModelCard) -> None:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        self._card = card
         self._expansion = QueryExpander(self.tokenizer, card)
         # Texts are cut after they are read and before special tokens are put around them, as the library does it:
         # offsets depend on it. The tokenizer for special tokens needs no added tokens, and shares the vocabulary.
@@ -103,9 +108,15 @@ class ModelTokenizer:
         self._reader = PrefixReader(self.tokenizer)
         self._added = self._framing.num_special_tokens_to_add(is_pair=False)  # around every text
         self._leading = (*self._encode("a").special_tokens_mask, 0).index(0)  # of these, before the text
-        self._limits = TokenLimits(card, self._added)
         self._untrained = UntrainedTokens(self.tokenizer, card.vocabulary_size)
+        self._read_card(card)
+
+    def _read_card(self, card: ModelCard) -> None:
+        """Takes prompts and limits from a card; expansion and vocabulary are the same for all models of a file."""
+        self._card = card
+        self._limits = TokenLimits(card, self._added)
         self._pairs = PairTokenizer(self._reader, self._framing, card, self._untrained)
+        self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
         special = SpecialTokens(leading=self._leading, added=self._added)
         self.documents = DocumentTokenizer(
             self._reader, self._framing, special, self._limits, self._untrained, self._left_out
@@ -215,9 +226,7 @@ class ModelTokenizer:
         if length <= limit:
             return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
         if not bounds.cut.truncate:
-            has = f"{length} tokens" if read.whole else f"more than {limit} tokens"
-            why = self._limits.reason(limit)
-            raise InputTooLong(f"{field} has {has}, the limit is {limit}{why}; truncate would cut it", field=field)
+            raise self._limits.too_long(field, length, limit, "truncate would cut it", whole=read.whole)
         if bounds.side is TruncationSide.LEFT and prompt_length:
             prompt_length = max(self._leading, prompt_length - (length - limit))
         if prompt_length and prompt_length >= limit - (self._added - self._leading):

@@ -1,12 +1,13 @@
 """What a worker says of itself, checked before anything relies on it: its card, its limits, its load. No transport."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
 from frontend_service.workers.reply_check import WrongReply
 from shared.card import ModelCard, QueryRoute
 from shared.load import Load
+from shared.tokenizer_files import TABLE_WEIGHTS
 from shared.vectors import OutputKind, ScoringMethod, Task
 
 NAME_LETTERS = 512
@@ -18,8 +19,8 @@ CARD_LETTERS = 1024 * 1024
 LARGEST = 2**31 - 1
 TOKENIZER_BYTES = 64 * 1024 * 1024
 """Most bytes of a tokenizer, twice those of the largest that are known (256,000 tokens: 33 MB)."""
-TABLE_WEIGHTS = 4 * 1024 * 1024
-"""Most weights of a table that queries are looked up in: 16 MiB."""
+ADAPTERS = 1024
+"""Most adapters of a worker."""
 TOKENIZER_PIECES = 4096
 """Most messages in which a tokenizer comes."""
 BACKLOG_BUCKETS = 64
@@ -64,6 +65,18 @@ def _check_route(card: ModelCard, route: QueryRoute) -> None:
         _require(card.outputs == (OutputKind.SPARSE,), "a table of queries, and other outputs than SPARSE")
         most = min(card.vocabulary_size, TABLE_WEIGHTS)
         _require(route.vocabulary_size <= most, f"a table of {route.vocabulary_size} queries' token ids")
+
+
+def check_adapters(card: ModelCard, adapters: Sequence[ModelCard]) -> tuple[ModelCard, ...]:
+    """Returns the cards of adapters over the model of a card that makes sense. Raises WrongReply where they do not."""
+    _require(len(adapters) <= ADAPTERS, f"{len(adapters)} adapters")
+    cards = [card, *map(check_card, adapters)]
+    _require(
+        len({claim.id for claim in cards}) == len({claim.fingerprint for claim in cards}) == len(cards), "its adapters"
+    )
+    read = {(claim.vocabulary_size, claim.late_interaction) for claim in cards}  # the model's tokenizer serves them all
+    _require(len(read) == 1, "its adapters read other tokens")
+    return tuple(adapters)
 
 
 def _check_texts(card: ModelCard) -> None:

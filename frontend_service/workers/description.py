@@ -11,7 +11,13 @@ import grpc
 
 from frontend_service.tokenizing.model_texts import ModelTexts, read_files
 from frontend_service.tokenizing.query_table import WEIGHT_BYTES
-from frontend_service.workers.claims import TABLE_WEIGHTS, TOKENIZER_BYTES, TOKENIZER_PIECES, check_card, check_limits
+from frontend_service.workers.claims import (
+    TOKENIZER_BYTES,
+    TOKENIZER_PIECES,
+    check_adapters,
+    check_card,
+    check_limits,
+)
 from frontend_service.workers.reply_check import WrongReply
 from frontend_service.workers.transport import Metadata
 from selvage.worker.v1 import worker_pb2 as pb
@@ -19,7 +25,7 @@ from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.errors import shorten
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 
 TIMEOUT = 10.0
 """Seconds for a description, and for all pieces of a tokenizer."""
@@ -33,11 +39,14 @@ MOST_BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """The model, and when the worker refuses a job: see `ServedModel`."""
+    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`. `instance`: the worker
+    process that says so; empty for one of an earlier version."""
 
     card: ModelCard
+    adapters: tuple[ModelCard, ...]
     queued_tokens: int
     queue_seconds: float
+    instance: str
 
 
 async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
@@ -46,11 +55,16 @@ async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescr
     message = await stub.Describe(pb.DescribeRequest(knows_query_route=True), timeout=TIMEOUT, metadata=metadata)
     try:
         card = codec.card_from_pb(message.card)
+        adapters = tuple(map(codec.card_from_pb, message.adapters))
     except ValueError as error:  # of a later version
         raise WrongReply("its card is not understood", shorten(str(error))) from None
     check_limits(message.queued_tokens, message.queue_seconds)
     return WorkerDescription(
-        card=check_card(card), queued_tokens=message.queued_tokens, queue_seconds=message.queue_seconds or inf
+        card=check_card(card),
+        adapters=check_adapters(card, adapters),
+        queued_tokens=message.queued_tokens,
+        queue_seconds=message.queue_seconds or inf,
+        instance=message.instance,
     )
 
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from math import inf
 from typing import NamedTuple
 
 import structlog
@@ -17,10 +16,10 @@ from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.transport import WorkerTransport
+from frontend_service.workers.worker_choice import WorkerChoice
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import GivenBack, Overloaded, UnknownModel, WorkerUnavailable, clip
-from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, queue_refusal, retry_after
+from shared.errors import GivenBack, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import RequestTerms
 from shared.together import either
@@ -63,11 +62,11 @@ class Fleet:
         self._attaching: dict[str, asyncio.Task[None]] = {}  # by address
         self._served: dict[str, ServedModel] = {}  # by id
         self._aliases: dict[str, set[ModelKey]] = {}
-        self._standby: set[str] = set()  # addresses of workers whose model takes over later
+        self._standby: set[tuple[str, str]] = set()  # workers, by address, whose model of a name takes over later
         self._changed = asyncio.Event()
         self._unresolved = ""
-        self.refused = Counter(deadline=0, queue_seconds=0)
-        """Requests and jobs so far that no worker could answer in time, by the limit that they would exceed."""
+        self._choice = WorkerChoice()
+        self.refused = self._choice.refused
 
     @property
     def workers(self) -> dict[str, int]:
@@ -77,8 +76,8 @@ class Fleet:
         """
         counts: Counter[str] = Counter()
         for link in list(self._links.values()):
-            if link.model is not None:
-                counts[link.model.card.id] += link.serving is not None
+            for model in link.models:
+                counts[model.card.id] += bool(link.serving)
         return counts
 
     @property
@@ -94,8 +93,7 @@ class Fleet:
         """
         waits: dict[str, float] = {}
         for link in list(self._links.values()):
-            served = link.serving
-            if served is not None:
+            for served in link.serving:
                 name, wait = served.card.id, link.wait(1, Priority.DEFAULT, "")
                 waits[name] = min(waits.get(name, wait), wait)
         return waits
@@ -108,8 +106,10 @@ class Fleet:
         if model is not None and (not keys or _key(model.card) in keys):
             return model
         all_ids = sorted({card.id for card in self._cards()})
-        if not name and len(all_ids) == 1:
-            for single_model in self._served.values():
+        own_ids = {model.card.id for model in self._models() if not model.adapter} or {*all_ids}
+        if not name and len(own_ids) == 1:
+            single_model = self._served.get(min(own_ids))
+            if single_model is not None:
                 return single_model
         elif not name and all_ids:  # even while only one of them serves: its vectors might pass for the other's
             raise UnknownModel(f"there are several models, name one: {', '.join(all_ids)}", field="model")
@@ -130,11 +130,11 @@ class Fleet:
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back."""
-        return await self._run(model, job, None)
+        return await self._run(model, model.job(job), None)
 
     async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
         """See `Workers` and `run`: a job that is given back was not computed, and has no rows yet."""
-        return await self._run(model, job, parts)
+        return await self._run(model, model.job(job), parts)
 
     async def _run(self, model: ServedModel, job: Job, parts: RowParts | None) -> JobResult:
         refusing: set[WorkerLink] = set()
@@ -150,7 +150,7 @@ class Fleet:
     def _candidates(self, model: ServedModel, job: Job, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
         """The links whose workers serve a model and know all that the job asks for, without those that gave it back."""
         links = [link for link in self._links.values() if _serves(link, model) and link not in refusing]
-        return links if job.ranges is None else [link for link in links if link.model and link.model.card.pools_spans]
+        return links if job.ranges is None else [link for link in links if _pools_spans(link, model)]
 
     async def _run_once(
         self, model: ServedModel, job: Job, parts: RowParts | None, refusing: set[WorkerLink]
@@ -159,31 +159,18 @@ class Fleet:
         candidates = self._candidates(model, job, refusing)
         if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
-        tokens = job.tokens.total
-        waits = {link: link.wait(tokens, job.priority, job.key) for link in candidates}
-        estimates = {
-            link: Estimate(wait=wait, takes=link.compute_seconds(tokens), slowdown=link.slowdown(tokens, job.priority))
-            for link, wait in waits.items()
-        }
-        best = min(candidates, key=lambda link: estimates[link].slowed)
-        self._check_deadline(estimates[best], job.remaining, MARGIN)
+        best, waits = self._choice.best(candidates, job)
         queries = split_job.shared_queries(job)
-        if queries is None or len(candidates) == 1 or tokens < 2 * split_job.LEAST_PART_TOKENS:
+        if queries is None or len(candidates) == 1 or job.tokens.total < 2 * split_job.LEAST_PART_TOKENS:
             return await _run_on(best, job, refusing, parts)
         return await _run_in_parts(job, queries, waits, refusing)
 
     def check_terms(self, terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""
-        serving = [link for link in self._links.values() if link.serving is not None]
-        if any(link.serving.texts.query_table for link in serving if link.serving is not None):
-            return  # queries that are looked up here wait for no worker, and nobody knows yet what this request is
-        # A request of one token has the shortest wait; the margin leaves room for the wait of what it turns out to be:
-        # test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read (test_fleet.py).
-        waits = {link: link.wait(1, terms.priority, terms.key) for link in serving}
-        if waits:
-            best = min(waits, key=waits.__getitem__)
-            self._check_deadline(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
-            self._check_queue(best, waits[best], terms)
+        serving = [link for link in self._links.values() if link.serving]
+        if not any(model.texts.query_table for link in serving for model in link.serving):
+            self._choice.check_terms(serving, terms)
+        # Queries that are looked up here wait for no worker, and nobody knows yet what this request is.
 
     async def supervise(self) -> None:
         """Keeps links to the workers at all addresses of all targets. Never returns."""
@@ -204,26 +191,33 @@ class Fleet:
                 ready = bool(self._served)
                 await self._on_ready(ready)
 
+    def _models(self) -> list[ServedModel]:
+        """The models of all linked workers that have been attached, whether they serve at the moment or not."""
+        return [model for link in self._links.values() for model in link.models]
+
     def _cards(self) -> list[ModelCard]:
-        """The cards of all linked workers that have been attached, whether they serve at the moment or not."""
-        return [link.model.card for link in self._links.values() if link.model is not None]
+        """The cards of these models."""
+        return [model.card for model in self._models()]
 
     def _choose_models(self) -> None:
         """Decides which model each name and alias stands for."""
         self._aliases = _aliases(self._cards())
-        serving = {address: model for address, link in self._links.items() if (model := link.serving) is not None}
+        serving = [(address, model) for address, link in self._links.items() for model in link.serving]
+        attached = [model for link in self._links.values() if link.attached for model in link.models]
         served: dict[str, ServedModel] = {}
-        for address, model in serving.items():
+        for address, model in serving:
             name, current = model.card.id, self._served.get(model.card.id)
-            same = [other for other in serving.values() if current is not None and _is_same(other, current)]
-            if same:  # of several versions of a worker, the card of one that can do more
+            if name not in served:
+                stays = current is not None and any(_is_same(other, current) for _, other in serving)
+                chosen = current if current is not None and stays else model
+                # Of several versions of a worker, the card of one that can do more. While it drains or stalls, what it
+                # alone can do is unavailable, and not unknown to the model.
+                same = [other for other in attached if _is_same(other, chosen)]
                 served[name] = max(same, key=lambda other: (other.card.pools_spans, other is current))
-            else:
-                served.setdefault(name, model)
             if _is_same(model, served[name]):
-                self._standby.discard(address)
-            elif address not in self._standby:
-                self._standby.add(address)
+                self._standby.discard((address, name))
+            elif (address, name) not in self._standby:
+                self._standby.add((address, name))
                 formats = {"dtype": model.card.dtype, "linear": model.card.linear}
                 log.warning("another model of that name is served; waiting", target=address, model=name, **formats)
         for name, model in served.items():
@@ -260,25 +254,6 @@ class Fleet:
             address, host, self._transport, self._message_threads, on_change=self._changed.set, pins=self._pins
         )
 
-    def _check_deadline(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
-        """Raises Overloaded as `Estimate.check` does, and counts it."""
-        try:
-            estimate.check(remaining, margin)
-        except Overloaded:
-            self.refused["deadline"] += 1
-            raise
-
-    def _check_queue(self, link: WorkerLink, wait: float, terms: RequestTerms) -> None:
-        """Raises Overloaded for a request that would stand in a worker's queue for too long, whatever its deadline.
-
-        This holds requests to the worker's limit itself; the worker refuses jobs only above LENIENCE times the limit.
-        `wait`: that of the request, which is never shorter than its time in the queue.
-        """
-        longest = link.model.queue_seconds if link.model is not None else inf
-        if wait > longest and (queue := link.queue_seconds(1, terms.priority, terms.key)) > longest:
-            self.refused["queue_seconds"] += 1
-            raise Overloaded(queue_refusal(queue, longest), retry_after=retry_after(queue - longest))
-
     def _why(self) -> str:
         reasons = dict.fromkeys(link.why for link in self._links.values()) or {self._unresolved: None}
         return "; ".join(reason for reason in reasons if reason) or "no worker has answered yet"
@@ -302,9 +277,12 @@ def _is_same(first: ServedModel, second: ServedModel) -> bool:
     return _key(first.card) == _key(second.card)
 
 
+def _pools_spans(link: WorkerLink, model: ServedModel) -> bool:
+    return any(_is_same(served, model) and served.card.pools_spans for served in link.serving)
+
+
 def _serves(link: WorkerLink, model: ServedModel) -> bool:
-    served = link.serving
-    return served is not None and _is_same(served, model)
+    return any(_is_same(served, model) for served in link.serving)
 
 
 async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], parts: RowParts | None = None) -> JobResult:

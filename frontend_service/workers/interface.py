@@ -1,6 +1,6 @@
 """The workers as the services see them. Knows no transport; tests pass a fake of a dozen lines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
@@ -19,13 +19,19 @@ class ServedModel:
     """A model behind a ready worker.
 
     `texts` reads its texts. The worker refuses jobs that would make its queue longer than `queued_tokens`, or would
-    stand in it for longer than `queue_seconds`.
+    stand in it for longer than `queue_seconds`. `adapter`: it is an adapter over the worker's own
+    model, which serves beside it.
     """
 
     card: ModelCard
     texts: ModelTexts
     queued_tokens: int
     queue_seconds: float = inf
+    adapter: bool = False
+
+    def job(self, job: Job) -> Job:
+        """The job as this model's worker wants it."""
+        return replace(job, model=self.card.fingerprint) if self.adapter else job
 
     @property
     def tokenizer(self) -> ModelTokenizer:
@@ -54,7 +60,7 @@ class Workers(Protocol):
     """All workers together: the models that they serve, and the jobs that they compute."""
 
     def model(self, name: str) -> ServedModel:
-        """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
+        """The model of that name; empty: the only one that is no adapter. Raises UnknownModel, WorkerUnavailable."""
 
     def models(self) -> tuple[ServedModel, ...]:
         """All models that are served, sorted by name. Raises WorkerUnavailable where there is none."""

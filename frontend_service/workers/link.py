@@ -7,8 +7,9 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import grpc
 
 from frontend_service.workers.connection_failure import failure_of
 from frontend_service.workers.description import describe, fetch_texts
-from frontend_service.workers.expected_reply import expected_reply
+from frontend_service.workers.expected_reply import ExpectedReply, expected_reply
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link_log import LinkLog
 from frontend_service.workers.pins import ANY_MODEL, Pins
@@ -25,6 +26,7 @@ from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.stream import SILENCE, JobStream, parse_response
 from frontend_service.workers.transport import Metadata, WorkerTransport
 from selvage.worker.v1 import worker_pb2 as pb
+from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
 from shared.load import Load
@@ -40,7 +42,8 @@ LONGEST_WRONG_PAUSE = 10.0
 class WorkerLink:
     """Keeps a worker attached, and sends it jobs. Nothing that it replies is believed unchecked.
 
-    `model`: the worker's model when it was last attached, None before. `why`: the reason why it does not serve.
+    `models`: the worker's model and the adapters over it when it was last attached; none before. `why`: the reason why
+    it does not serve.
     """
 
     def __init__(
@@ -55,21 +58,22 @@ class WorkerLink:
         """`address`: HOST:PORT, found by the name `host`. `message_threads`: where large messages are made and read.
         `pins`: the models that may be served.
 
-        `on_change` is called whenever `serving`, `model` or `why` may have changed: after each attempt to attach, and
+        `on_change` is called whenever `serving`, `models` or `why` may have changed: after each attempt to attach, and
         when the worker begins or ends to drain or to stall.
         """
         self.address, self._host, self._transport = address, host, transport
         self._message_threads, self._on_change, self._pins = message_threads, on_change, pins
-        self.model: ServedModel | None = None
+        self.models: tuple[ServedModel, ...] = ()
+        self._last: ServedModel | None = None  # the worker's own model, whether it may be served or not
         self._stream: JobStream | None = None
         self._log = LinkLog(address)
         self.why = "no worker has answered yet"
 
     @property
-    def serving(self) -> ServedModel | None:
-        """The worker's model while it takes jobs, else None."""
+    def serving(self) -> tuple[ServedModel, ...]:
+        """The worker's models while it takes jobs, else none."""
         stream = self._stream
-        return self.model if stream is not None and not (stream.load.draining or stream.load.stalled) else None
+        return self.models if stream is not None and not (stream.load.draining or stream.load.stalled) else ()
 
     @property
     def attached(self) -> bool:
@@ -169,27 +173,45 @@ class WorkerLink:
         channel, metadata = self._transport.channel(self.address, self._host), self._transport.metadata
         try:
             description = await describe(channel, metadata)
-            last, card = self.model, description.card
-            self._pins.check(card)
+            last, card = self._last, description.card
+            described = [card, *description.adapters]
+            cards = self._pins.allowed(described)
             if last is not None and last.card.fingerprint == card.fingerprint:
                 texts = last.texts
             else:
                 texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
-            expected = partial(expected_reply, card=card)
+            if not instance or instance != description.instance:
+                # Another worker may have described itself, and one of an earlier version does not see token ranges.
+                cards = [replace(allowed, pools_spans=False) for allowed in cards]
+                card, *_ = described = [replace(model_card, pools_spans=False) for model_card in described]
+            expected = partial(_expected, {model_card.fingerprint: model_card for model_card in described}, card)
             stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
-            self.model = ServedModel(
+            self._last = ServedModel(
                 card=card,
                 texts=texts,
                 queued_tokens=description.queued_tokens,
                 queue_seconds=description.queue_seconds,
             )
+            self.models = tuple(_with_card(self._last, allowed) for allowed in cards)
             self._stream = stream
             self._log.attached(card, instance)
             self._on_change()
             await stream.serve()
         finally:
             await channel.close()
+
+
+def _with_card(base: ServedModel, card: ModelCard) -> ServedModel:
+    """The worker's own model, or that of an adapter over it, by its card."""
+    if card == base.card:
+        return base
+    return replace(base, card=card, texts=base.texts.with_card(card), adapter=True)
+
+
+def _expected(cards: Mapping[str, ModelCard], base: ModelCard, job: Job) -> ExpectedReply:
+    """What a worker should reply to a job, by the card of the model that it is for."""
+    return expected_reply(job, cards.get(job.model, base))
 
 
 async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str) -> tuple[Any, str]:

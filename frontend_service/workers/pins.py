@@ -1,6 +1,6 @@
 """The fingerprints that a frontend is bound to: which models of workers it may serve. Knows no gRPC."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shared.card import ModelCard
@@ -17,11 +17,13 @@ class Pins:
 
     fingerprints: Collection[str] = ()
 
-    def check(self, card: ModelCard) -> None:
-        """Raises WorkerUnavailable for the card of a model that may not be served."""
-        if self.fingerprints and card.fingerprint not in self.fingerprints:
-            pinned = ", ".join(sorted(self.fingerprints))
+    def allowed(self, cards: Sequence[ModelCard]) -> list[ModelCard]:
+        """The cards of the models that may be served. Raises WorkerUnavailable where there are none."""
+        allowed = [card for card in cards if not self.fingerprints or card.fingerprint in self.fingerprints]
+        if not allowed:
+            card, pinned = cards[0], ", ".join(sorted(self.fingerprints))
             raise WorkerUnavailable(f"its {card.id} has the fingerprint {card.fingerprint}, --fingerprint is {pinned}")
+        return allowed
 
 
 ANY_MODEL = Pins()

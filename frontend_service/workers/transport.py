@@ -10,9 +10,16 @@ from shared.security.link_secret import LinkSecret
 from shared.server.rpc import channel_options
 
 RECEIVED_BYTES = 2 * 1024 * 1024
-"""Most bytes of a worker's message: an honest one has less than a mebibyte unless the lengths of one result need more.
-Parsed, a message takes up to thirty times its bytes."""
+"""Least limit for a worker's message: an honest one has less than a mebibyte beside the lengths of one result. Parsed,
+a message takes up to thirty times its bytes."""
+LENGTHS_BYTES = 8
+"""Most bytes of a text's token rows and sparse entries, as two numbers of up to 268 million."""
 Metadata = tuple[tuple[str, str], ...]
+
+
+def received_bytes(texts: int) -> int:
+    """Most bytes of a worker's message, where a request has so many texts: a result leaves with all its lengths."""
+    return max(RECEIVED_BYTES, RECEIVED_BYTES // 2 + LENGTHS_BYTES * texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +28,8 @@ class WorkerTransport:
 
     `ca`: the certificates that workers must be signed by; without it channels are plain text. `certificate` and `key`:
     the frontend's own, for workers that ask for it. `name`: the name in the workers' certificates, where that is not
-    the name by which they are found. `secret`: the link secret that goes with every call.
+    the name by which they are found. `secret`: the link secret that goes with every call. `received`: most bytes of a
+    message that comes.
     """
 
     ca: str = ""
@@ -29,10 +37,11 @@ class WorkerTransport:
     key: str = ""
     name: str = ""
     secret: LinkSecret | None = None
+    received: int = RECEIVED_BYTES
 
     def channel(self, address: str, host: str) -> grpc.aio.Channel:
         """Makes a channel to HOST:PORT of a worker that was found by the name `host`. Raises OSError."""
-        options: list[tuple[str, int | str]] = [*channel_options(received=RECEIVED_BYTES)]
+        options: list[tuple[str, int | str]] = [*channel_options(received=self.received)]
         credentials = self.credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)

@@ -28,7 +28,8 @@ def clearly_fastest(
     Runs alternate, `rounds` times in a trial, so that other work of the machine slows down all of them alike; the first
     round does not count. Near ties are noise, and all workers of a kind should choose alike: one disturbed moment must
     not change the choice. `clear`: the largest share of the usual run's time at which another is clearly faster.
-    `clock`: on a processor the thread's, since what other processes take from it tells nothing of a run.
+    `clock`: on a processor that of this process, since the wall's counts other processes too, and the thread's only a
+    part of a run that several threads share.
     """
     times = shortest_seconds(runs, 0, clock)
     for _ in range(TRIALS):

@@ -4,10 +4,11 @@ A launch packs on the host, hands the step to the device's thread, and waits for
 are uploaded in one copy, and results are downloaded in one. Knows no settings, no kinds of jobs and no gRPC.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -26,10 +27,12 @@ from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.token_types import Ids
 from gpu_worker.ragged.upload import Upload
+from shared.errors import WorkerUnavailable, clip
 from shared.jobs import Job
 
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Roles of special tokens that carry no lexical weight (BGE-M3)."""
+NO_ADAPTERS: Mapping[str, Model] = MappingProxyType({})
 Computed = tuple[StepDownload, list[StepSlice]]
 """A step's download, and its job slices, which wait for it."""
 
@@ -97,13 +100,17 @@ class ModelEngine:
         self.cut_texts(limits)
         self._sides = [(side, _dropped_ids(side)) for side in model.sides]
 
-    def cut_texts(self, limits: PieceLimits) -> None:
-        """Cuts the texts of further jobs so."""
-        self.limits, self._factory = limits, JobFactory(self.model, limits)
+    def cut_texts(self, limits: PieceLimits, adapters: Mapping[str, Model] = NO_ADAPTERS) -> None:
+        """Cuts the texts of further jobs so. `adapters`: the models over this one, by the fingerprints in jobs."""
+        self.limits = limits
+        self._factories = {name: JobFactory(model, limits) for name, model in {"": self.model, **adapters}.items()}
 
     def open(self, job: Job) -> StepJob:
         """Validates a job and opens it. Raises InvalidInput, or another error of the job's."""
-        return self._factory.create(job)
+        factory = self._factories.get(job.model)
+        if factory is None:
+            raise WorkerUnavailable(f"this worker has no model with the fingerprint {clip(job.model)}", retry_after=1.0)
+        return factory.create(job)
 
     def reclaim(self) -> None:
         """Gives back memory that is kept for nothing; see `StepEngine`."""

@@ -54,11 +54,12 @@ class AttachRequests(Protocol):
 class Ready:
     """What the service needs to serve a model.
 
-    `queue_seconds`: longest wait of a job, `inf` for no limit. `files`: what frontends read texts with, by the names in
-    worker.proto.
+    `adapters`: the cards of those over it. `queue_seconds`: longest wait of a job, `inf` for no limit. `files`: what
+    frontends read texts with, by the names in worker.proto.
     """
 
     card: ModelCard
+    adapters: tuple[ModelCard, ...] = ()
     files: Mapping[str, bytes]
     loop: AsyncLoop
     queued_tokens: int
@@ -95,9 +96,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise UnsupportedTask(OLD_FRONTEND, field="knows_query_route")
         return pb.DescribeResponse(
             card=codec.card_to_pb(ready.card),
+            adapters=[codec.card_to_pb(card) for card in ready.adapters],
             message_bytes=MESSAGE_BYTES,
             queued_tokens=ready.queued_tokens,
             queue_seconds=0.0 if ready.queue_seconds == inf else ready.queue_seconds,
+            instance=self._instance,
         )
 
     async def GetTokenizer(

@@ -1,8 +1,7 @@
 """Loads what `--model` names: encoder, heads, tokenizer and fingerprint, ready to serve; or refuses in one line."""
 
 import hashlib
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +11,10 @@ from torch import nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.maxsim import choice as maxsim
+from gpu_worker.model.beside import BesideAdapter
+from gpu_worker.model.beside import read as read_beside
 from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
+from gpu_worker.model.fingerprint import fingerprint_of
 from gpu_worker.model.format_judge import FormatJudge
 from gpu_worker.model.model import Model as Model
 from gpu_worker.model.preparation import Preparation
@@ -26,7 +28,8 @@ from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.repository import fitting, packages, vocabulary
+from gpu_worker.repository import fitting, vocabulary
+from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
 from gpu_worker.repository.late_reading import LengthLimits, resolve
@@ -60,16 +63,19 @@ def load(
     same_bits: bool = False,
     judge: FormatJudge | None = None,
     cuts: bool = True,
+    adapters: Sequence[NamedAdapter] = (),
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
     encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
     the same bits whatever other texts are computed with it; `judge`: judges the number format, None where the user
-    chose it; `cuts`: whether long texts are to be computed in pieces.
+    chose it; `cuts`: whether long texts are to be computed in pieces; `adapters`: those that are served over the model.
 
     Raises ModelRefused.
     """
     placement.enter()
+    if adapters and (linear in ROUNDED or judge is not None):
+        raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8 or fp8, no --dtype fastest")
     if linear in ROUNDED:
         ROUNDED[linear].check_device(placement)
         placement = replace(placement, automatic=False)
@@ -81,10 +87,14 @@ def load(
         try:
             if judge is not None and (source.recipe.static or source.query):
                 raise ModelRefused(f"--dtype fastest: the format {NO_ADVICE}")
+            if adapters and (source.recipe.static or source.query):
+                raise ModelRefused("--adapter: static embeddings and Routers take no adapter")
+            beside = read_beside(source, adapters, trust_remote_code)
             names = served_names or source.names
             options = (names, max_tokens, late, forms, linear, same_bits, judge)
             if source.query is None:
-                return _loaded(source, *options, cuts)
+                model = _loaded(source, *options, cuts, beside)
+                return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
             return _joined(_loaded(source.query, *options, cuts=False), _loaded(source, *options, cuts=False))
         except ModelRefused as refused:
             if source.placement == placement:
@@ -104,6 +114,7 @@ def _loaded(
     same_bits: bool,
     judge: FormatJudge | None,
     cuts: bool,
+    beside: Sequence[BesideAdapter] = (),
 ) -> Model:
     if source.recipe.static:
         return _static(source, names, max_tokens, same_bits)
@@ -129,7 +140,16 @@ def _loaded(
     )
     form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
     preparation = Preparation(
-        source, length_limits, probes, feeding, form_finder, linear_setting, same_bits=same_bits, judge=judge, cuts=cuts
+        source,
+        length_limits,
+        probes,
+        feeding,
+        form_finder,
+        linear_setting,
+        same_bits=same_bits,
+        judge=judge,
+        cuts=cuts,
+        beside=beside,
     )
     prepared = preparation.run()
     mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
@@ -148,7 +168,7 @@ def _loaded(
         late_interaction=reading,
         placement=placement,
         linear=linear,
-        fingerprint=_fingerprint(source, limit, reading, linear, same_bits),
+        fingerprint=fingerprint_of(source, limit, reading, linear, same_bits=same_bits, adapted=bool(beside)),
         notice="; ".join(notice for notice in notices if notice),
         formats=prepared.formats,
         findings=(*source.findings, *mode.findings),
@@ -184,7 +204,7 @@ def _static(source: Source, names: tuple[str, ...], max_tokens: int, same_bits: 
         late_interaction=None,
         placement=source.placement,
         linear=prepared.linear,
-        fingerprint=_fingerprint(source, limit, None, prepared.linear, same_bits),
+        fingerprint=fingerprint_of(source, limit, None, prepared.linear, same_bits=same_bits, adapted=False),
         notice=source.recipe.notice,
         formats="",
         findings=(),
@@ -250,26 +270,20 @@ def _multiplied_weights(base: Any) -> int:
     return whole - looked_up
 
 
-def _fingerprint(source: Source, limit: int, late: LateInteraction | None, linear: str, same_bits: bool) -> str:
-    """A digest of everything that the model's rows depend on.
-
-    Linear layers count where they are rounded, since all other kernels give the same numbers up to rounding. Where the
-    same bits are promised, everything that they depend on counts. Late interaction counts as resolved, so a setting
-    that repeats what the files say changes nothing. Notices do not count.
-    """
-    digest = source.digest.copy()
-    digest.update(source.tokenizer.content)
-    facts: list[Any] = [
-        repr(replace(source.recipe, late_interaction=None, notice="")),
-        repr(late),
-        limit,
-        source.placement.dtype_name,
-    ]
-    facts += [packages.installed(), packages.code_of(source.model)]
-    facts += [linear] if linear.partition(",")[0] in {rounded.NAME for rounded in ROUNDED.values()} else []
-    facts += [linear, bits.build()] if same_bits else []
-    digest.update(json.dumps(facts, sort_keys=True).encode())
-    return digest.hexdigest()
+def _with_adapter(base: Model, number: int, adapter: BesideAdapter) -> Model:
+    """The model of an adapter over a base: its own name, prompts, limit and fingerprint."""
+    limit = min(base.max_tokens, adapter.recipe.max_tokens or base.max_tokens)
+    notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.parts.description}")
+    return replace(
+        base,
+        names=(adapter.name,),
+        recipe=adapter.recipe,
+        max_tokens=limit,
+        fingerprint=adapter.fingerprint(base.fingerprint, limit),
+        notice="; ".join(filter(None, notices)),
+        weight_bytes=adapter.weight_bytes,
+        adapter=number,
+    )
 
 
 def _bytes(modules: Iterable[nn.Module]) -> int:

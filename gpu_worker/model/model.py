@@ -15,11 +15,8 @@ from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 from shared.vectors import InputType
-
-MOST_WEIGHTS = 4 * 1024 * 1024
-"""Most weights of a table that frontends look up queries in: 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +32,8 @@ class Model:
     `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
     one order where a text's bits may not depend on others.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
+    `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
+    of such a model, 0 for the base.
     `query`: the model of queries where a Router sends them another way than documents, which this one is of.
     """
 
@@ -59,6 +58,8 @@ class Model:
     weight_bytes: int
     maxsim: MaxSimKernel
     cutting: Cutting
+    adapter: int = 0
+    adapters: "tuple[Model, ...]" = ()
     head_order: AbstractContextManager[object] = NO_ORDER
     score_order: AbstractContextManager[object] = NO_ORDER
     query: "Model | None" = None
@@ -72,7 +73,7 @@ class Model:
     def table(self) -> bytes:
         """The weights of a sparse static embedding, little-endian float32 [V], which frontends can look up by
         themselves; empty for other models, and for more weights than frontends take."""
-        if not (self.recipe.static and self.recipe.sparse) or self.vocabulary_size > MOST_WEIGHTS:
+        if not (self.recipe.static and self.recipe.sparse) or self.vocabulary_size > TABLE_WEIGHTS:
             return b""
         weights: Tensor = self.encoder.model.weight
         return weights.detach().float().cpu().numpy().astype("<f4").tobytes()

@@ -3,7 +3,7 @@
 Takes the reference runs, builds the heads, chooses how the encoder runs, and compares the results with the references.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,6 +16,8 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
+from gpu_worker.model.beside import BesideAdapter
+from gpu_worker.model.beside import install as install_adapters
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import (
@@ -40,6 +42,7 @@ from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify import bits
+from gpu_worker.model.verify.beside import AdapterReference
 from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
@@ -91,9 +94,11 @@ class Preparation:
         same_bits: bool = False,
         judge: FormatJudge | None = None,
         cuts: bool = True,
+        beside: Sequence[BesideAdapter] = (),
     ) -> None:
         """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused.
 
+        `beside`: the adapters that are served over the model.
         `judge` judges the number format; None where the user chose it. `cuts`: whether long texts are to be cut.
         """
         model = source.model
@@ -106,6 +111,8 @@ class Preparation:
         longformer.install(model, self._base)
         # The encoder comes before the heads: its long text finds out models that short texts change for good.
         self._reference = Reference(self._base, probes, feeding)
+        adapters = {adapter.name: adapter.parts for adapter in beside}
+        self._adapters = AdapterReference(model, self._reference, adapters) if adapters else None
         self._head_reference: HeadReference | None = None
         if source.recipe.weights_of != "encoder":
             self._head_reference = HeadReference(model, source.recipe, probes, length_limits.positions, feeding)
@@ -114,6 +121,9 @@ class Preparation:
         chosen = "int8" if linear == "int8" else self._placement.dtype_name
         self._trials = FormatTrials(self._base, self._heads, self._reference, self._kernels, chosen)
         self._judge, self._cuts = judge, cuts
+        if adapters:
+            install_adapters(model, [*adapters.values()], fixed=same_bits)
+            self._form_finder = None  # compiled layers and graphs know no adapters
 
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
@@ -128,6 +138,9 @@ class Preparation:
                 linear = f"{linear}; whole layers: {products}" if products else linear
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
+        if self._adapters is not None:
+            cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
+            mode = replace(mode, findings=(*mode.findings, cost))
         if self._judge is not None:
             self._judge.see(self._reference, mode.encoder, self._heads, self._trials.cosines)
         head_order: Order = nullcontext()

@@ -54,7 +54,8 @@ class Source:
     `names` are those that clients may call it by. `placement` says where the class was loaded. `layers` reads the
     tensors of a head's layer. `digest` is of the files, for the fingerprint. `model` is a transformers class, or the
     table [V, W] of a static embedding. `query`: what queries go through where a Router sends them another way.
-    `findings` are lines for the log.
+    `findings` are lines for the log. `folder` has the files of the transformers class; None where an
+    adapter was merged, and for static embeddings and random weights.
     """
 
     names: tuple[str, ...]
@@ -67,6 +68,7 @@ class Source:
     digest: "hashlib._Hash"
     query: "Source | None" = None
     findings: tuple[str, ...] = ()
+    folder: Path | None = None
 
 
 def open_source(
@@ -101,7 +103,7 @@ def _source_on_disk(
     name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str
 ) -> Source:
     """A model whose files are in a directory, in a package, or on the hub; its adapter, if it has one, is merged."""
-    path = _locate(name, trust_remote_code, revision)
+    path = locate(name, trust_remote_code, revision)
     adapter_folder = adapters.folder_of(path)
     if adapter_folder is None:
         return _source_in(path, name, path, placement, trust_remote_code, late)
@@ -122,6 +124,7 @@ def _source_on_disk(
         source,
         recipe=_with_notice(source.recipe, notice),
         digest=digest,
+        folder=None,
         layers=lambda layer: _layer_tensors(layers_folder, layer),
         findings=(f"{parts.description}, merged into {adapter.config.base if base else 'the weights beside it'}",),
     )
@@ -133,7 +136,7 @@ def _base_of(adapter: Adapter, trust_remote_code: bool) -> Path:
     if not config.base:
         raise ModelRefused(f"{config.file}: it names no base (base_model_name_or_path), and there is no config.json")
     try:
-        base = _locate(config.base, trust_remote_code, "" if Path(config.base).is_dir() else config.revision)
+        base = locate(config.base, trust_remote_code, "" if Path(config.base).is_dir() else config.revision)
     except ModelRefused as refused:
         raise ModelRefused(f"{config.file}: base_model_name_or_path {config.base}: {refused}") from refused
     if adapters.folder_of(base) is not None:
@@ -183,6 +186,7 @@ def _source_of(
         tokenizer=exported,
         reader=exported_reader,
         layers=lambda layer: _layer_tensors(path, layer),
+        folder=folder,
         digest=contents.digest(path, trust_remote_code),
     )
 
@@ -273,7 +277,7 @@ def _check_no_revision(revision: str, place: str) -> None:
         raise ModelRefused(f"--revision = {revision!r} is for models of the hub, this is {place}")
 
 
-def _locate(name: str, trust_remote_code: bool, revision: str) -> Path:
+def locate(name: str, trust_remote_code: bool, revision: str) -> Path:
     """Folder of a model's files, downloaded where it is a hub id. Raises ModelRefused."""
     if name == "minilm":
         _check_no_revision(revision, "in a package")

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_worker.ragged.adapter_rows import AdapterRows, adapter_rows
 from gpu_worker.ragged.launches import launches
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.spans import Span
@@ -61,6 +62,8 @@ class RaggedBatch(PackedTexts):
     none where the batch has only later pieces."""
     pieces: tuple[Piece, ...] = ()
     """The last sequences of the batch, if these are pieces: first those that begin a sequence, then later ones."""
+    adapters: tuple[AdapterRows, ...] = ()
+    """The rows of sequences with an adapter, in their order; empty where none has one."""
 
     @classmethod
     def pack(
@@ -73,6 +76,7 @@ class RaggedBatch(PackedTexts):
         second_segments: Sequence[int] = (),
         tails: Sequence[int] = (),
         pieces: Sequence[Piece] = (),
+        adapters: Sequence[int] = (),
         upload: Upload | None = None,
     ) -> "RaggedBatch":
         """Lays sequences end to end, and pieces behind them; positions start anew in each sequence.
@@ -81,7 +85,8 @@ class RaggedBatch(PackedTexts):
         counted from the id + 1 on. None: every token is counted, from 0 on. `types`: token types of a model that reads
         them; such a model runs no pieces. `second_segments`: where the second text of a pair begins in each sequence, 0
         for no pair; empty: no pairs. `tails`: the number of tokens at the end of each sequence that no token attends
-        to; empty: none. `pieces`: those that begin a sequence come first. `upload`: takes the arrays and is sent later
+        to; empty: none. `pieces`: those that begin a sequence come first. `adapters`: the number of the adapter of each
+        sequence and piece, 0 for none; empty: none. `upload`: takes the arrays and is sent later
         by the caller; None: they are sent at once.
         """
         arrays = upload or Upload(device)
@@ -117,6 +122,7 @@ class RaggedBatch(PackedTexts):
                 for start, stop in (launches(lengths[:beginnings]) if beginnings else ())
             ),
             pieces=tuple(pieces),
+            adapters=adapter_rows(adapters, offsets) if any(adapters) else (),
         )
         if upload is None:
             arrays.send()

@@ -30,6 +30,14 @@ PLAIN_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedAdapter:
+    """An adapter as a user names it: clients call it `name`, its files are in `folder`, a directory or a hub id."""
+
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterConfig:
     """What adapter_config.json says of a LoRA adapter; `file` is its path.
 

@@ -46,16 +46,24 @@ def run_largest_steps(engine: ModelEngine, memory: Memory, report: Report, token
 
 
 def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
-    """Jobs that each fill a step: the largest outputs of the longest texts, and of the shortest."""
-    longest = min(*(side.longest for side in model.sides), max(tokens - 1, 1))
-    whole, rest = divmod(max(tokens - 1, 0), longest)
+    """Jobs that each fill a step: the largest outputs of the longest texts, and of the shortest.
+
+    The sides of a Router have lengths of their own. Those of a Score's documents count, since its query has one token.
+    """
     middle = min(side.vocabulary_size for side in model.sides) // 2  # no special token, in most vocabularies
-    # A text of one token comes first, since scores need a query.
-    for lengths in ([1, *([longest] * whole), *([rest] if rest else [])], [1] * tokens):
-        texts = RaggedTokens.of([[middle] * length for length in lengths])
+    for is_long in (True, False):
         for work in _largest_work(Abilities(model), model.input_types):
+            side = model.side(work.input_type) if isinstance(work, Encode) else model
+            lengths = _longest_texts(side.longest, tokens) if is_long else [1] * tokens
             if len(lengths) > 1 or not isinstance(work, Score):
-                yield Job(id=0, work=work, tokens=texts)
+                yield Job(id=0, work=work, tokens=RaggedTokens.of([[middle] * length for length in lengths]))
+
+
+def _longest_texts(longest: int, tokens: int) -> list[int]:
+    """The lengths of the longest texts of a step. A text of one token comes first, since scores need a query."""
+    longest = min(longest, max(tokens - 1, 1))
+    whole, rest = divmod(max(tokens - 1, 0), longest)
+    return [1, *([longest] * whole), *([rest] if rest else [])]
 
 
 def _largest_work(abilities: Abilities, sides: Sequence[InputType]) -> Iterator[Work]:

@@ -59,6 +59,11 @@ def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
     return card_of(model, chunk_tokens=limits.longest, cache_tokens=int(limits.cache_tokens))
 
 
+def adapters_by_fingerprint(model: Model, limits: PieceLimits) -> dict[str, Model]:
+    """The models of adapters over a model, by the fingerprints of their cards."""
+    return {card_with_limits(adapter, limits).fingerprint: adapter for adapter in model.adapters}
+
+
 def summary(model: Model, card: ModelCard) -> str:
     """Tells people in one line how long texts are computed."""
     if not card.chunk_tokens:

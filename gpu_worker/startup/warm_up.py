@@ -12,7 +12,13 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
 from gpu_worker.startup.memory_trials import try_step_sizes
-from gpu_worker.startup.piece_limits import cache_bytes, card_with_limits, piece_limits, summary
+from gpu_worker.startup.piece_limits import (
+    adapters_by_fingerprint,
+    cache_bytes,
+    card_with_limits,
+    piece_limits,
+    summary,
+)
 from gpu_worker.startup.step_size import Trial
 from gpu_worker.startup.time_trials import try_step_times
 from shared.card import LateInteraction, ModelCard, QueryRoute
@@ -47,18 +53,23 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
         ]
     works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
     works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
-    most = min(side.max_tokens for side in model.sides)
-    lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
-    middle = min(side.vocabulary_size for side in model.sides) // 2  # no special token, in most vocabularies
-    tokens = RaggedTokens.of([[middle] * length for length in lengths])
-    tails = tuple(length // 2 for length in lengths)
-    jobs = [Job(id=identity, work=work, tokens=tokens) for identity, work in enumerate(works)]
+    jobs = [Job(id=identity, work=work, tokens=_texts(model, work, longest)) for identity, work in enumerate(works)]
     yield from jobs
     late = model.late_interaction
     if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
+        tails = tuple(length // 2 for length in jobs[0].tokens.lengths)
         yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
     queries = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
     yield Job(id=len(jobs) + 1, work=_max_sim(queries, 8))
+
+
+def _texts(model: Model, work: Work, longest: int | None) -> RaggedTokens:
+    """Texts of a few lengths, of at most `longest` tokens and no more than each side that reads them can."""
+    sides = (model.side(work.input_type),) if isinstance(work, Encode) else model.sides
+    most = min(side.max_tokens for side in sides)
+    middle = min(side.vocabulary_size for side in sides) // 2  # no special token, in most vocabularies
+    lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
+    return RaggedTokens.of([[middle] * length for length in lengths])
 
 
 def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:
@@ -92,10 +103,12 @@ def check_model(
         times = try_step_times(model, step_limit(model.placement.step_seconds), step_tokens, silent)
         tokens = trials[-1].tokens if trials else times.tokens
         limits = piece_limits(model, tokens, chunk_tokens, kept_bytes)
-        engine.cut_texts(limits)
+        adapters = adapters_by_fingerprint(model, limits)
+        engine.cut_texts(limits, adapters)
         card = card_with_limits(model, limits)
         loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_bytes=limits.cache_bytes)
-        for job in warm_up_jobs(model, card.max_tokens):
+        jobs = list(warm_up_jobs(model, card.max_tokens))
+        for job in (*jobs, *(replace(jobs[0], model=name) for name in adapters)):
             loop.submit(job)
             for answer in loop.until_idle():
                 if isinstance(answer.outcome, SelvageError):
@@ -112,6 +125,9 @@ def check_model(
         _print_line("steps, timed", str(times))
     _print_line("step, at most", f"{tokens} tokens")
     _print_line("long texts", summary(model, card))
+    for fingerprint, adapter in adapters.items():
+        size = f"{adapter.weight_bytes / MEBIBYTE:.1f} MiB, fingerprint {fingerprint}"
+        _print_line(f"adapter {adapter.names[0]}", f"{adapter.notice}; {size}")
     seconds = time.monotonic() - start
     print(f"loaded, compared with its own attention and warmed up in {seconds:.1f} s: it can be served")
     return 0

@@ -27,7 +27,7 @@ def job_bytes(job: Job) -> int:
 
 
 def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
-    """Writes jobs into one message. `fingerprint`: that of the model for which they were made."""
+    """Writes jobs into one message. `fingerprint`: that of the worker's model, over which a job's own may lie."""
     request = pb.AttachRequest(fingerprint=fingerprint)
     ids = []
     for job in jobs:
@@ -44,6 +44,7 @@ def jobs_to_pb(jobs: Iterable[Job], fingerprint: str) -> pb.AttachRequest:
             second_segment_starts=job.second_segments,
             unattended_tails=job.unattended_tails,
             **_ranges_to_pb(job.ranges),
+            fingerprint="" if job.model == fingerprint else job.model,
             **_work_to_pb(job.work),
         )
         if job.remaining is not None:
@@ -109,6 +110,7 @@ def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
         key=message.key,
         request_id=message.request_id,
         traceparent=traceparent.valid(message.traceparent) if message.traceparent else "",
+        model=message.fingerprint,
     )
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
@@ -11,6 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tokenizers import Tokenizer
 
+from gpu_worker.kernels.cpu import library
 from support.tiny import reader, write_encoder
 
 ROWS, WIDTH = 1000, 64
@@ -76,3 +78,8 @@ def cut_tokenizer(most: int, direction: str = "right") -> Tokenizer:
     tokenizer = reader().backend_tokenizer
     tokenizer.enable_truncation(most, direction=direction)
     return tokenizer
+
+
+MISSING = library.load().missing
+SAME_BITS = [False, pytest.param(True, marks=pytest.mark.skipif(bool(MISSING), reason=f"the kernels: {MISSING}"))]
+"""Whether a text must have the same bits whatever else a step computes, which needs the processor's kernels."""

@@ -1,33 +1,13 @@
-"""An event loop whose seconds take no time: they pass when nothing else is to be done, and not while a machine is busy.
-
-For what waits on the loop's own clock. Where threads or other processes work meanwhile, time would run away from them.
-"""
+"""Tests on an event loop whose seconds take no time, for what waits on the loop's own clock."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec
 
+from benchmarks.scale.virtual_time import Clockwork
+
 P = ParamSpec("P")
-
-
-class Clockwork(asyncio.SelectorEventLoop):
-    """Goes to the next timer at once when nothing is ready."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = 0.0
-        self._ready_files, self._selector.select = self._selector.select, self._select
-
-    def time(self) -> float:
-        return self._now
-
-    def _select(self, seconds: float | None = None) -> list[Any]:
-        found = self._ready_files(0)
-        if not found:
-            assert seconds is not None, "it waits for what nothing brings about"
-            self._now += seconds
-        return found
 
 
 def in_no_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

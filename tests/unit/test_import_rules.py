@@ -90,8 +90,12 @@ RULES = {
         },
     ),
     "of the benchmarks one file drives the worker's engine": (
-        [path for path in files("benchmarks/**/*.py") if path.name != "ours.py"],
+        [path for path in files("benchmarks/**/*.py") if path.name != "ours.py" and path.parent.name != "scale"],
         {"gpu_worker"},
+    ),
+    "timed workers have the worker's link and loop, and no engine": (
+        files("benchmarks/scale/*.py"),
+        {"torch", "transformers", *(f"gpu_worker.{room}" for room in ("engine", "model", "kernels", "worker"))},
     ),
     "Prometheus is known to one file, OpenTelemetry to another": (
         [

@@ -56,7 +56,7 @@ async def test_one_caller_leaves_half_of_the_streams_to_others() -> None:
         assert opened_by(calls, calling("10.0.0.1"), greedy) == STREAMS // 2
         for number in range(2, 11):
             honest.enter_context(calls.stream(calling(f"10.0.0.{number}")))
-        with pytest.raises(Overloaded, match="this caller has 32 open streams, for all others 23 are left"):
+        with pytest.raises(Overloaded, match="this caller has 32 open streams, for all others 23 are left of 64"):
             greedy.enter_context(calls.stream(calling("10.0.0.1")))
     assert calls.admission.refused["share"] == 2
     assert len(calls.admission.streams) == 0

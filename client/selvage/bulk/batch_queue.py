@@ -173,13 +173,17 @@ class BatchQueue:
                 self._refuse_text(batch, error, _place_at_fault(error) if whole else None)
             self._changed.notify_all()
 
-    def record_stream_end(self, stream: OpenStream, error: SelvageError) -> None:
-        """Puts the batches of a stream that has ended back, in front, for another stream."""
+    def record_stream_end(self, stream: OpenStream, error: SelvageError, *, counts: bool = True) -> None:
+        """Puts the batches of a stream that has ended back, in front, for another stream.
+
+        `counts`: whether the end counts against the patience: not where a service serves as many streams as it may.
+        """
         with self._changed:
             stream.ended = True
             self._waiting.extendleft(reversed(stream.unanswered.values()))
             stream.unanswered.clear()
-            self._check_patience(error)
+            if counts:
+                self._check_patience(error)
             self._changed.notify_all()
 
     @property

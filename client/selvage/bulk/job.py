@@ -100,7 +100,7 @@ def _embed(
     )
     reader = InputReader(files, options.columns, plan, lambda: meter.show(queue.answered_texts, reader.fraction_read))
     writer = _BlockWriter(queue, shards, reader, meter)
-    with running_targets(services, options.template, fingerprint, queue), _cleaned(shards):
+    with running_targets(services, options.template, fingerprint, queue, meter.tell), _cleaned(shards):
         for block in row_blocks(reader, plan, most=options.block_rows, keep_empty=options.keep_empty):
             writer.begin()
             while queue.open_blocks > len(services):

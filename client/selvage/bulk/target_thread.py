@@ -1,7 +1,7 @@
 """A thread for each target: it sends batches of the queue and records their results, through one stream at a time."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from selvage.bulk.batch_queue import FIRST, LONGEST, BatchQueue, OpenStream
 from selvage.bulk.failures import Failed
@@ -19,10 +19,20 @@ PASSING = (Unavailable, DeadlineExceeded, Overloaded, Cancelled)
 class TargetThread(threading.Thread):
     """Works until the queue has no more batches. A service that returns with another model ends the work."""
 
-    def __init__(self, service: BulkService, queue: BatchQueue, template: Template, fingerprint: str) -> None:
+    def __init__(
+        self,
+        service: BulkService,
+        queue: BatchQueue,
+        template: Template,
+        fingerprint: str,
+        tell: Callable[[str], None],
+    ) -> None:
+        """`tell`: takes a line for people, where the service has no stream left for this command."""
         super().__init__(name=f"selvage-bulk-{service.name}", daemon=True)
         self._service, self._queue, self._template, self._fingerprint = service, queue, template, fingerprint
+        self._tell = tell
         self._lost_streams = 0
+        self._is_told = False
 
     def run(self) -> None:
         pause = 0.0
@@ -36,17 +46,23 @@ class TargetThread(threading.Thread):
 
     def _run_stream(self) -> float:
         """Runs one stream from its beginning to its end; returns the seconds to wait before the next one."""
-        stream = OpenStream()
+        stream, is_refused = OpenStream(), False
         try:
             self._check_model()
+            is_refused = True  # until it replies: what is refused of an open stream is a reply
             for reply in self._service.replies(self._requests(stream)):
+                is_refused = False
                 self._record_reply(stream, reply)
             error: SelvageError = Unavailable("the stream was ended", retry_after=0.0)
         except PASSING as passing:
             error = passing
         finally:
             stream.ended = True
-        self._queue.record_stream_end(stream, error)
+        is_refused = is_refused and isinstance(error, Overloaded)
+        if is_refused and not self._is_told:
+            self._tell(f"{self._service.name} has no stream left: {error}; it goes on when another stream ends")
+        self._is_told = is_refused
+        self._queue.record_stream_end(stream, error, counts=not is_refused)
         self._lost_streams += 1
         return error.retry_after if error.retry_after is not None else _pause_after(self._lost_streams)
 

@@ -43,10 +43,17 @@ def card_of(services: Sequence[BulkService], patience: float, tell: Callable[[st
 
 @contextmanager
 def running_targets(
-    services: Sequence[BulkService], template: Template, fingerprint: str, queue: BatchQueue
+    services: Sequence[BulkService],
+    template: Template,
+    fingerprint: str,
+    queue: BatchQueue,
+    tell: Callable[[str], None],
 ) -> Iterator[None]:
-    """Runs a thread for each service; closes the queue and the services at the end."""
-    threads = [TargetThread(service, queue, template, fingerprint) for service in services]
+    """Runs a thread for each service; closes the queue and the services at the end.
+
+    `tell`: takes a line for people, as soon as a service has no stream left for this command.
+    """
+    threads = [TargetThread(service, queue, template, fingerprint, tell) for service in services]
     for thread in threads:
         thread.start()
     try:

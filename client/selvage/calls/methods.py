@@ -319,12 +319,14 @@ def detokenize(
     ids: Sequence[int] | Iterable[Sequence[int]],
     *,
     model: str = "",
+    input_type: str | None = None,
     skip_special_tokens: bool = False,
     timeout: float | None = None,
 ) -> Operation[Any]:
     """Turns token ids into text: a list of strings, or one for the ids of a single text.
 
     - `model`: the model's name, by default the client's, else the only one.
+    - `input_type`: "query" or "document", for models that read the two with different tokenizers.
     - `skip_special_tokens`: leave special tokens out.
     - `timeout`: seconds for the whole call, by default the client's.
 
@@ -334,7 +336,11 @@ def detokenize(
     inputs = Inputs.of(ids, "tokenized")
     if not inputs.tokenized:
         raise InvalidInput("wanted are token ids", field="tokenized")
-    template = model_pb2.DetokenizeRequest(model=model or self.settings.model, skip_special_tokens=skip_special_tokens)
+    template = model_pb2.DetokenizeRequest(
+        model=model or self.settings.model,
+        input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
+        skip_special_tokens=skip_special_tokens,
+    )
     return TokenizeOrDetokenize(template, inputs, seconds=timeout)
 
 

@@ -79,16 +79,17 @@ class BatchEmbedding:
             patience=patience,
             has_ids=bool(id_column),
         )
+        tell = Meter().tell
         target_services = services(model, target, other_options)
         try:
-            card = card_of(target_services, patience, Meter().tell)
+            card = card_of(target_services, patience, tell)
         except Failed as failed:
             raise without_flag(failed) from failed
         if fingerprint and fingerprint != card.fingerprint:
             raise Failed(f"the model's fingerprint is {card.fingerprint}, wanted is {fingerprint}")
         self.schema = schema(outputs, vectors, card.dimensions, card.multi_vector_dimensions)
         self._resources = ExitStack()
-        self._resources.enter_context(running_targets(target_services, template, card.fingerprint, self._queue))
+        self._resources.enter_context(running_targets(target_services, template, card.fingerprint, self._queue, tell))
 
     def table(self, texts: Sequence[Any], ids: Sequence[Any] | None = None) -> Any:
         """Embeds a batch: a pyarrow.Table of `schema`, with a row for each text in their order.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from selvage.errors import UnsupportedTask
+from selvage.errors import Internal, UnsupportedTask
 from selvage.messages import enums, vectors
 from selvage.messages.inputs import Inputs, fields_set
 from selvage.messages.parts import InputPart
@@ -127,10 +127,12 @@ class Embed:
         if field and not reply.pools_spans:  # its rows are those of whole texts
             raise UnsupportedTask(f"the frontend is of an earlier version, which does not know {field}", field=field)
         if reply.HasField("dense"):
-            rows = vectors.rows(reply.dense)
+            rows, place = vectors.rows(reply.dense), slice(self._row_starts[part.start], self._row_starts[part.stop])
+            if len(rows) != place.stop - place.start:  # numpy would copy a single row to all places
+                raise Internal(f"the reply has {len(rows)} dense rows, {place.stop - place.start} were asked for")
             if self._dense is None:  # all rows have one width: they share one memory, and each is copied once
                 self._dense = np.empty((self._row_starts[-1], rows.shape[1]), dtype=rows.dtype)
-            self._dense[self._row_starts[part.start] : self._row_starts[part.stop]] = rows
+            self._dense[place] = rows
             reply.dense.ClearField("data")
         self._replies[part.start] = reply
 

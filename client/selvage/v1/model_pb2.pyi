@@ -293,14 +293,16 @@ class TokenizeResponse(_message.Message):
     def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[_Union[TokenizedText, _Mapping]]] = ...) -> None: ...
 
 class DetokenizeRequest(_message.Message):
-    __slots__ = ("model", "tokenized", "skip_special_tokens")
+    __slots__ = ("model", "tokenized", "skip_special_tokens", "input_type")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TOKENIZED_FIELD_NUMBER: _ClassVar[int]
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
     model: str
     tokenized: _containers.RepeatedCompositeFieldContainer[_embedding_pb2.TokenIds]
     skip_special_tokens: bool
-    def __init__(self, model: _Optional[str] = ..., tokenized: _Optional[_Iterable[_Union[_embedding_pb2.TokenIds, _Mapping]]] = ..., skip_special_tokens: bool = ...) -> None: ...
+    input_type: _vectors_pb2.InputType
+    def __init__(self, model: _Optional[str] = ..., tokenized: _Optional[_Iterable[_Union[_embedding_pb2.TokenIds, _Mapping]]] = ..., skip_special_tokens: bool = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ...) -> None: ...
 
 class DetokenizeResponse(_message.Message):
     __slots__ = ("model", "texts")

@@ -73,7 +73,7 @@ class EmbeddingServicer(_ExchangeServicer, EmbeddingServiceServicer):
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         self._embed = Exchange(
-            read=embedding.embed_request_from_pb,
+            read=partial(embedding.embed_request_from_pb, limits=frontend.limits),
             call_service=frontend.embedding.embed,
             write=embedding.embed_response_to_pb,
         )

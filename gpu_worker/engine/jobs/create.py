@@ -34,6 +34,11 @@ class JobFactory:
 
     def create(self, job: Job) -> StepJob:
         """Opens a job. Raises InvalidInput, or another error of the job's, for what this model cannot do."""
+        opened = self._opened(job)
+        opened.sequences.adapter = self._model.adapter
+        return opened
+
+    def _opened(self, job: Job) -> StepJob:
         if job.ranges is not None:
             self._abilities.check_ranges(job.work)
         match job.work:

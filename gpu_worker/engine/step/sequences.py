@@ -60,8 +60,11 @@ class Sequences:
     `ids` [T], `lengths` [S], `offsets` [S + 1]. Pooling leaves out the first `skip` [S] tokens of each sequence;
     `pooled` has the tokens that dense rows are made of. The second text of a pair begins at `second_segments` [S], 0
     for no pair. No token attends to the last `tails` [S] tokens. `selected` [T]: tokens that get a row of their own, a
-    vector or logits. Sequences with numbers below `queries` go the way of queries, for models that have one.
+    vector or logits. Sequences with numbers below `queries` go the way of queries, for models that have one. `adapter`:
+    the number of the adapter that the job is for, 0 for none.
     """
+
+    adapter = 0
 
     def __init__(self, job: Job, skip: Counts | None = None, select: Select | None = None, *, queries: int = 0) -> None:
         """`skip`: None for no token. `select`: chooses the selected tokens; None: all tokens."""

@@ -20,7 +20,8 @@ NOTHING = PackedTexts(lengths=(), offsets=np.zeros(1, dtype=np.int64), tokens=np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a step computes, in one batch: whole sequences, sorted by length and then by unattended tail, then pieces.
+    """What a step computes, in one batch: whole sequences, then pieces. Those of one adapter lie together, sorted by
+    length and then by unattended tail.
 
     `batch` is None where no job has a sequence in the step. `texts` are what outputs are made of: the texts that end in
     the step, each of them whole, first the whole sequences, where they lie in the batch, then those that end with a
@@ -47,12 +48,14 @@ class Step:
         seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in whole])
         tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in whole])
         lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in whole])
-        order = np.lexsort((tails, lengths))
+        adapters = np.repeat([sequences.adapter for sequences, _ in whole], [len(numbers) for _, numbers in whole])
+        order = np.lexsort((tails, lengths, adapters))
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         ends = np.cumsum([len(numbers) for _, numbers in whole])
-        pieces = [piece for selection in selections for piece in selection.pieces()]
-        pieces.sort(key=lambda piece: piece.start > 0)  # the batch wants those that begin a sequence first
+        adapted = [(selection.sequences.adapter, piece) for selection in selections for piece in selection.pieces()]
+        adapted.sort(key=lambda entry: (entry[1].start > 0, entry[0]))  # the batch wants those that begin a text first
+        pieces = [piece for _, piece in adapted]
         shown = [piece for piece in pieces if piece.shown]
         packed = [
             _packed(selection, slice_places, len(order), shown)
@@ -68,6 +71,7 @@ class Step:
             second_segments=seconds[order].tolist(),
             tails=tails[order].tolist(),
             pieces=pieces,
+            adapters=[*adapters[order].tolist(), *(adapter for adapter, _ in adapted)],
             upload=upload,
         )
         whole_texts = batch.first(len(order), *(piece.shown_tokens for piece in shown)) if pieces else batch

@@ -48,4 +48,4 @@ def faster_product(width: int) -> Product:
     except (AttributeError, RuntimeError):  # another build of PyTorch
         return plain
     products = {product: partial(product, rows, queries) for product in (onednn, plain)}
-    return clearly_fastest(products, usual=onednn, rounds=ROUNDS, clock=time.thread_time) if agrees else plain
+    return clearly_fastest(products, usual=onednn, rounds=ROUNDS, clock=time.process_time) if agrees else plain

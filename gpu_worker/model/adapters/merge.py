@@ -1,10 +1,11 @@
 """Merges an adapter into its model: W + scale x B A, so that the model runs as fast as without one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -23,21 +24,47 @@ def merge(model: Any, parts: AdapterParts) -> None:
 
 
 @contextmanager
-def merged(model: Any, parts: AdapterParts) -> Iterator[None]:
+def merged(model: nn.Module, parts: AdapterParts) -> Iterator[None]:
     """Has a model run with an adapter merged, as long as the context lasts."""
-    before = {name: model.get_parameter(name) for name in _names(parts)}
+    biases = {f"{name}.bias" for name, pair in parts.pairs.items() if pair.bias is not None}
+    names = {*(f"{name}.weight" for name in (*parts.pairs, *parts.tokens)), *biases, *parts.replaced}
+    before = {name: model.get_parameter(name) for name in names}
     merge(model, parts)
     try:
         yield
     finally:
         for name, parameter in before.items():
-            module_name, _, last = name.rpartition(".")
-            setattr(model.get_submodule(module_name), last, parameter)
+            module, _, last = name.rpartition(".")
+            setattr(model.get_submodule(module), last, parameter)
 
 
-def _names(parts: AdapterParts) -> set[str]:
-    biases = {f"{name}.bias" for name, pair in parts.pairs.items() if pair.bias is not None}
-    return {*(f"{name}.weight" for name in (*parts.pairs, *parts.tokens)), *biases, *parts.replaced}
+@contextmanager
+def applied(model: nn.Module, parts: AdapterParts) -> Iterator[None]:
+    """Has a model run with an adapter's pairs as they are written in the papers, as long as the context lasts: the
+    outputs of each linear layer are changed, its weights stay. For comparisons, since it is slow."""
+    hooks = [
+        model.get_submodule(name).register_forward_hook(_hook(pair, parts.replaced.get(f"{name}.bias")))
+        for name, pair in parts.pairs.items()
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hook(pair: Pair, new_bias: Tensor | None) -> Callable[[Any, tuple[Tensor, ...], Tensor], Tensor]:
+    def adapted(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        x, bias = inputs[0], 0.0 if layer.bias is None else layer.bias
+        added = F.linear(F.linear(x, pair.down.to(x)), pair.up.to(x), None if pair.bias is None else pair.bias.to(x))
+        y: Tensor = output - bias + pair.scale * added
+        if pair.magnitude is not None:
+            weight = (layer.weight.T if isinstance(layer, Conv1D) else layer.weight).float()
+            lengths = torch.linalg.norm(weight + pair.scale * (pair.up @ pair.down).to(weight), dim=1)
+            y = y * (pair.magnitude.to(weight) / lengths).to(y)
+        return y + (bias if new_bias is None else new_bias.to(y))
+
+    return adapted
 
 
 def changed(model: Any, parts: AdapterParts) -> Iterator[tuple[str, Tensor]]:

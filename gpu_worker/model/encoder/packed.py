@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, PackedAttention
 from gpu_worker.kernels.attention.pieces import PieceAttention
+from gpu_worker.model.adapters.adapted_linear import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
@@ -30,6 +31,7 @@ class PackedEncoder(Encoder):
     ) -> None:
         super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
         self.attention, self.order = attention, order or nullcontext()
+        self._step_adapters = step_adapters_of(model)
 
     @property
     def description(self) -> str:  # type: ignore[override]
@@ -46,6 +48,8 @@ class PackedEncoder(Encoder):
     def _run(self, batch: RaggedBatch, attention: PackedAttention) -> Tensor:
         if batch.pieces:
             attention = PieceAttention(attention)
+        if self._step_adapters is not None:
+            self._step_adapters.enter(batch)
         types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
         with self.order:
             output = self.model(

@@ -19,6 +19,10 @@ OF_ANY_TOKENS = frozenset(("mean", "max", "mean_sqrt_len_tokens", "weightedmean"
 """Modes that make sense for any tokens of a text. The others take a certain token: the first, which stands for the
 whole text, or the last, which a model was trained to end a text with."""
 
+BLOCK = 16_384
+"""Rows that are copied at once to find the largest: those of a full step. Ranges may have the rows of a step many times
+over."""
+
 
 class Pooling:
     """Pools n texts that lie anywhere in a step; the results of several modes are concatenated.
@@ -93,7 +97,8 @@ class _Largest:
         self._empty = upload.add_array(counts == 0)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        rows = hidden.index_select(0, self._rows.tensor).float()
-        best = rows.new_full((self._count, hidden.shape[1]), float("-inf"))
-        best.scatter_reduce_(0, self._texts.tensor[:, None].expand_as(rows), rows, reduce="amax")
+        best = hidden.new_full((self._count, hidden.shape[1]), float("-inf"), dtype=torch.float32)
+        for block, texts in zip(self._rows.tensor.split(BLOCK), self._texts.tensor.split(BLOCK), strict=True):
+            rows = hidden.index_select(0, block).float()
+            best.scatter_reduce_(0, texts[:, None].expand_as(rows), rows, reduce="amax")
         return best.masked_fill_(self._empty.tensor[:, None], 0.0)

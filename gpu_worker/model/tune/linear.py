@@ -118,7 +118,7 @@ def plain_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent._modules.items()  # named_children skips a second name of a layer
-        if type(child) is nn.Linear and not _reads_weight(cast(Hashable, type(parent)), name)
+        if type(child) is nn.Linear and not reads_weight(cast(Hashable, type(parent)), name)
     ]
 
 
@@ -148,7 +148,7 @@ def packed_alone(model: nn.Module) -> Iterator[None]:
 
 
 @cache
-def _reads_weight(module: Any, name: str) -> bool:
+def reads_weight(module: Any, name: str) -> bool:
     """Whether a class's code reads the weight of its layer `name` directly; a packed layer has no such weight."""
     try:
         return f"self.{name}.weight" in inspect.getsource(module)

@@ -75,7 +75,7 @@ def _is_slower(native: nn.Module, layer: nn.Module, run: LayerRun, attention: Pa
     try:
         with torch.inference_mode():
             runs = {name: partial(module, **keywords) for name, module in (("native", native), ("written", layer))}
-            return clearly_fastest(runs, "native", ROUNDS, AHEAD, time.thread_time) == "written"
+            return clearly_fastest(runs, "native", ROUNDS, AHEAD, time.process_time) == "written"
     except Exception as error:  # a class that wants its other arguments by place cannot be timed alone
         if ran_out(error):
             raise

@@ -103,7 +103,10 @@ class Admission:
         """
         shares = self._stream_shares
         if shares.has_share(caller):
-            why = f"this caller has {shares.held(caller)} open streams, for all others {shares.left} are left"
+            why = (
+                f"this caller has {shares.held(caller)} open streams, for all others {shares.left} are left of "
+                f"{shares.most} (--max-streams)"
+            )
             raise self.refusals.overloaded("share", why)
         if not shares.left:
             raise self.refusals.overloaded("streams", f"{shares.total} streams are open, the limit is {shares.most}")

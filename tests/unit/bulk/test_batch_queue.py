@@ -197,3 +197,17 @@ def test_blocks_are_taken_back_by_who_waits_for_them() -> None:
     answer(queue, stream, one)
     assert queue.take_block(first, 0) is first
     assert queue.open_blocks == 0
+
+
+def test_who_waits_for_a_stream_loses_no_patience() -> None:
+    """The service is there: it serves as many streams of this caller as it may."""
+    queue, _ = queue_of()
+    for seconds in (0, 10_000):
+        CLOCK.seconds = seconds
+        queue.record_stream_end(OpenStream(), errors.Overloaded("32 open streams"), counts=False)
+    assert queue.take_oldest_block(0) is None
+    for seconds in (20_000, 30_000):
+        CLOCK.seconds = seconds
+        queue.record_stream_end(OpenStream(), errors.Unavailable("gone"))
+    with pytest.raises(Failed, match="no target has answered"):
+        queue.take_oldest_block(0)

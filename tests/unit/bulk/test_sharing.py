@@ -1,5 +1,6 @@
 """Several commands and one folder: what fits together shares it, anything else is refused and harms nothing."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ from selvage import errors
 from selvage.bulk import manifest, row_blocks, target_thread
 from selvage.bulk.batch_queue import BatchQueue
 from selvage.bulk.failures import Failed
+from selvage.bulk.flags import parse
+from selvage.bulk.job import run
+from selvage.bulk.meter import Meter
 from selvage.bulk.row_blocks import RowBlock
 from support.bulk_fakes import FakeService, contents, embed, jsonl, rows
 
@@ -194,3 +198,18 @@ def test_a_manifest_of_somebody_else_is_told(source: str, tmp_path: Path, text: 
         with pytest.raises(Failed, match=r"begun with something else: .*; take another folder, or empty this one"):
             embed(tmp_path / "o", source, *FLAGS, "--shard", "1/2", *flags)
     embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2", "--restart")
+
+
+def test_a_command_without_a_stream_says_which_limit_and_waits(source: str, tmp_path: Path) -> None:
+    """Not for its patience alone: others of the same caller have the streams, and are answered. It says so once."""
+    service, lines = FakeService(), io.StringIO()
+    limit = "this caller has 32 open streams, for all others 32 are left of 64 (--max-streams)"
+
+    def full(_: Any, sent: int) -> None:
+        if sent < 3:
+            raise errors.Overloaded(limit, retry_after=0.0)
+
+    service.script = full
+    options = parse([source, *FLAGS, "--output", str(tmp_path / "o"), "--patience", "0"])
+    assert run(options, [service], Meter(lines)).rows == len(TEXTS)
+    assert lines.getvalue() == f"fake:1 has no stream left: {limit}; it goes on when another stream ends\n"

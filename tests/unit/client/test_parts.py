@@ -12,7 +12,7 @@ from selvage.calls import methods
 from selvage.calls.retries import RetryPolicy
 from selvage.calls.split_call import Attempt, SplitCall
 from selvage.connection import Settings
-from selvage.errors import InvalidInput, Overloaded, ResultTooLarge, Unavailable, UnsupportedTask
+from selvage.errors import Internal, InvalidInput, Overloaded, ResultTooLarge, Unavailable, UnsupportedTask
 from selvage.messages import embedding
 from selvage.messages.parts import InputPart, runs
 from support.fake_frontend import ANSWERS, dense_row
@@ -133,6 +133,17 @@ def test_rows_of_a_frontend_that_knows_no_spans_are_refused(options: dict[str, A
     with pytest.raises(UnsupportedTask, match="earlier version") as refused:
         operation.add_reply(part, reply)
     assert refused.value.field in options
+
+
+@pytest.mark.parametrize("options", [{}, {"late_chunking": True}, {"spans": [[(0, 1)], [(1, 2)]]}])
+def test_a_reply_with_another_number_of_rows_is_refused(options: dict[str, Any]) -> None:
+    """A single row would be taken for each of them."""
+    operation = methods.embed(Nobody(), ["ab", "cd"], **options)
+    (part,) = operation.parts()
+    reply = ANSWERS["EmbedRequest"](operation.message(part))
+    reply.dense.data = reply.dense.data[: len(reply.dense.data) // 2]
+    with pytest.raises(Internal, match="1 dense rows, 2 were asked for"):
+        operation.add_reply(part, reply)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
+from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
 from shared.codec.results import UnsentOutcome
@@ -33,9 +34,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     def __init__(self, scores: bytes = b"1234", **card: object) -> None:
         self.card, self.scores = fakes.card(**{"labels": ("score",)} | card), scores
+        self.adapters: list[ModelCard] = []
         self.tokenizer = fakes.tokenizer_json()
         self.more_files: list[tuple[str, bytes]] = []
         self.fetched = 0
+        self.described = self.instance = "one"
         self.fails: SelvageError | None = None
         self.loading = self.hangs = self.silent = False
         self.holds: asyncio.Event | None = None
@@ -50,7 +53,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         if self.loading:
             await abort(context, WorkerUnavailable("it loads"), "id")
         return pb.DescribeResponse(
-            card=codec.card_to_pb(self.card), queued_tokens=1000, queue_seconds=self.queue_seconds
+            card=codec.card_to_pb(self.card),
+            adapters=map(codec.card_to_pb, self.adapters),
+            queued_tokens=1000,
+            queue_seconds=self.queue_seconds,
+            instance=self.described,
         )
 
     async def GetTokenizer(
@@ -67,7 +74,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> None:
         hello = (await anext(requests)).hello
         assert hello.fingerprint == self.card.fingerprint
-        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=LINK_VERSION)))
+        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=LINK_VERSION, instance=self.instance)))
         writing = asyncio.Lock()
         beating = asyncio.create_task(self._beat(context, writing))
         try:

@@ -96,11 +96,12 @@ class FakeWorker:
             rows = int(counts.sum()) if job.work.tokens else len(job.tokens)
             logits = np.resize(np.array([1, 3, 3, 2], dtype="<f4"), rows * labels).tobytes()
             return JobResult(scores=logits, row_lengths=tuple(counts.tolist()) if job.work.tokens else ())
-        if job.ranges is not None:  # each row tells its sequence's first token of text, and its range
+        if job.ranges is not None:  # each row tells its sequence's first token of text, its range, and the range's last
             ids, counts = np.frombuffer(job.tokens.ids, dtype="<i4"), job.ranges.counts
             first = np.repeat(ids[[start + 1 for start in job.tokens.offsets[:-1]]], counts)
-            told = np.stack([first, job.ranges.starts, job.ranges.stops], axis=1)
-            rows = np.pad(told, ((0, 0), (0, 5))).astype("<f4")
+            last = ids[np.repeat(job.tokens.offsets[:-1], counts) + job.ranges.stops - 1]
+            told = np.stack([first, job.ranges.starts, job.ranges.stops, last], axis=1)
+            rows = np.pad(told, ((0, 0), (0, 4))).astype("<f4")
             return JobResult(dense=Rows(dimensions=8, data=rows.tobytes()))
         return JobResult(dense=Rows(dimensions=8, data=b"\0" * 32 * len(job.tokens)))
 

@@ -82,6 +82,25 @@ async def test_token_ranges_go_to_workers_that_know_them() -> None:
         await old.server.stop(0)
 
 
+async def test_token_ranges_are_known_while_a_worker_for_them_is_attached() -> None:
+    """Also where an older worker is the first that is looked at, and while the newer one drains."""
+    old, new = FakeWorker(b"1111"), FakeWorker(b"2222", pools_spans=True)
+    job = replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,)))
+    async with World(old, new) as world:
+        await eventually(lambda: len([link for link in world.fleet._links.values() if link.serving]) == 2)
+        world.fleet._links = {worker.address: world.fleet._links[worker.address] for worker in (old, new)}
+        world.fleet._served = {}
+        world.fleet._choose_models()
+        assert world.fleet.model("").card.pools_spans
+        new.load = Load(draining=True)
+        await eventually(lambda: not world.fleet._links[new.address].serving)
+        world.fleet._choose_models()
+        assert world.fleet.model("").card.pools_spans
+        with pytest.raises(WorkerUnavailable):
+            await world.run(job)
+        assert (await world.run()).scores == b"1111"
+
+
 async def test_models_of_several_names_are_chosen_by_name() -> None:
     """Without a name the request is refused, with an unknown one too."""
     one, two = FakeWorker(b"1111", id="one"), FakeWorker(b"2222", id="two", fingerprint="g")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from frontend_service.api.selvage_v1.server import EmbeddingServicer
 from frontend_service.api.tei_v1.grouped import byte_size
-from frontend_service.domain.limits import utf8_bytes
+from frontend_service.domain.limits import Limits, utf8_bytes
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
 from shared.server.admission import Admission, Bounds
@@ -31,7 +31,8 @@ async def test_a_call_is_as_large_as_what_was_read_of_it() -> None:
         return EmbedResponse(), SimpleNamespace(tokenize=0.0, queue=0.0, compute=0.0, postprocess=0.0, transfer=0.0)
 
     services = dict.fromkeys(("embedding", "ranking", "classification", "models"), SimpleNamespace(embed=None))
-    frontend: Any = SimpleNamespace(calls=SimpleNamespace(admission=admission), exchange=exchange, **services)
+    calls = SimpleNamespace(admission=admission)
+    frontend: Any = SimpleNamespace(calls=calls, exchange=exchange, limits=Limits(), **services)
     servicer = EmbeddingServicer(frontend)
     CALLER.set(Caller(method="Embed", request_id="id"))
     message = EmbedRequest(texts=["a"])

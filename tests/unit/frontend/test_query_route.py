@@ -5,6 +5,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend_service.api.selvage_v1.codec import embedding
+from frontend_service.api.selvage_v1.codec.model import detokenize_request_from_pb
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, TokenizeRequest
 from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import INLINE_TOKENS, Pipeline
 from frontend_service.tokenizing.model_texts import read_files
 from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.workers.claims import check_card
 from frontend_service.workers.reply_check import WrongReply
-from selvage.v1 import embedding_pb2
+from selvage.v1 import embedding_pb2, model_pb2
 from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
 from shared.jobs import Encode, Job, JobResult, Priority, SparseRows
@@ -119,6 +121,22 @@ async def test_queries_are_looked_up_without_a_worker() -> None:
     assert worker.jobs == []
 
 
+async def test_many_tokens_are_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop would stand still meanwhile; few are done before a thread would have begun."""
+    threads: list[bool] = []
+    look_up = QueryTable.look_up
+
+    def told(*arguments: Any) -> SparseRows:
+        threads.append(current_thread() is not main_thread())
+        return look_up(*arguments)
+
+    monkeypatch.setattr(QueryTable, "look_up", told)
+    service, _ = services(SparseWorker(query_route=route(max_tokens=INLINE_TOKENS)))
+    for count in (INLINE_TOKENS, INLINE_TOKENS + 1):
+        await service.embed(embed(QUERY, "a " * (count - 1), "b"), LATER)
+    assert threads == [False, True]
+
+
 async def test_documents_go_to_a_worker() -> None:
     """With their special tokens, and told as documents."""
     worker = SparseWorker()
@@ -159,6 +177,30 @@ async def test_without_a_default_the_kind_must_be_said() -> None:
     await service.embed(embed(QUERY), LATER)
     shown = await models.tokenize(TokenizeRequest(texts=("a",), prompt=PromptChoice(input_type=QUERY)))
     assert len(shown.texts[0].encoding) == 1
+
+
+async def test_ids_become_text_by_the_tokenizer_of_their_kind() -> None:
+    """The same id may be another token of queries; a kind that is not told is the default one, or must be."""
+    reordered = json.loads(bare_tokenizer())
+    a, b = (WORDS.index(word) for word in "ab")
+    reordered["model"]["vocab"] |= {"a": b, "b": a}
+    files = FILES | {"query_tokenizer.json": json.dumps(reordered).encode()}
+    written: dict[tuple[InputType, InputType], list[str]] = {}
+    for default in (QUERY, DOCUMENT, UNSPECIFIED):
+        worker = SparseWorker(query_route=route(default_input_type=default))
+        worker.served = replace(worker.served, texts=read_files(files, worker.served.card))
+        _, models = services(worker)
+        for kind in (QUERY, DOCUMENT, UNSPECIFIED):
+            message = model_pb2.DetokenizeRequest(tokenized=[{"ids": [a]}], input_type=int(kind))  # type: ignore[arg-type]
+            request = detokenize_request_from_pb(message)
+            if default is kind is UNSPECIFIED:
+                with pytest.raises(InvalidInput) as refused:
+                    await models.detokenize(request)
+                assert refused.value.field == "input_type"
+            else:
+                written[default, kind] = (await models.detokenize(request)).texts
+    assert all(texts == ["b" if (kind or default) is QUERY else "a"] for (default, kind), texts in written.items())
+    assert len(written) == 8
 
 
 async def test_queries_have_limits_of_their_own() -> None:

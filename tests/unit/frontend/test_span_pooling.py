@@ -1,39 +1,26 @@
 """Late chunking and spans in the frontend: which tokens belong to which span, windows, and what is refused by name."""
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes import WORDS, FakeWorker, card
-from hypothesis import given
-from hypothesis import strategies as st
-from kinds import byte_level
 
 from frontend_service.api.selvage_v1.batch_stream import _BatchPart as BatchPart
 from frontend_service.api.selvage_v1.codec import embedding as codec
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import Truncation
 from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.tokenizing.documents import Document
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.tokenizing.windows import windows
+from frontend_service.tokenizing.documents import DocumentTokenizer
 from selvage.v1 import embedding_pb2 as pb
-from shared.errors import (
-    InputTooLong,
-    InvalidInput,
-    LimitExceeded,
-    ResultTooLarge,
-    SelvageError,
-    UnsupportedTask,
-)
+from shared.card import QueryRoute
+from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.ragged import RANGE_TIMES
 from shared.terms import RequestTerms
-from shared.vectors import InputType
+from shared.vectors import InputType, TruncationSide
 
 LATER = RequestTerms.within(3600)
 ABLE: dict[str, Any] = {"pools_spans": True}
@@ -49,10 +36,11 @@ async def embed(worker: FakeWorker, limits: Limits | None = None, **fields: Any)
     return await EmbeddingService(made).embed(request, LATER)
 
 
-def told(answer: Answer) -> list[list[int]]:
-    """What the fake worker says of each row: the first token of its sequence's text, its first token, its end."""
+def told(answer: Answer, columns: slice = slice(3)) -> list[list[int]]:
+    """What the fake worker says of each row: the first token of its sequence's text, where its range starts and ends,
+    and the id of the range's last token."""
     assert answer.result.dense is not None
-    return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, :3].astype(int).tolist()
+    return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, columns].astype(int).tolist()
 
 
 def spelled(worker: FakeWorker) -> list[str]:
@@ -124,9 +112,9 @@ async def test_a_document_over_the_limit_is_read_in_windows() -> None:
         "[CLS] z e f g h [SEP]",
         "[CLS] z g h i j [SEP]",
     ]
-    a, c, e, g = (WORDS.index("z"),) * 4
     bounds = [[0, 3], [3, 4], [4, 5], [5, 6]] + [[4, 5], [5, 6]] * 2 + [[4, 5], [5, 7]]
-    assert told(answer) == [[first, *pair] for first, pair in zip([a] * 4 + [c, c, e, e, g, g], bounds, strict=True)]
+    last = [*map(WORDS.index, letters[:-1]), WORDS.index("[SEP]")]
+    assert told(answer, slice(1, 4)) == [[*pair, token] for pair, token in zip(bounds, last, strict=True)]
     assert answer.token_counts == (3, *(1,) * 8, 2)
     assert answer.tokens.total == 28
 
@@ -217,6 +205,43 @@ async def test_limits_are_those_of_the_request(
     assert not worker.jobs
 
 
+async def test_windows_count_as_tokens_before_they_are_made() -> None:
+    """They may have a short text many times over: then none of them is made."""
+    worker = FakeWorker(card(**ABLE, max_tokens=102))
+    text, letters = "a " * 1100, [spans(*[(2 * number, 2 * number + 1) for number in range(1100)])]
+    with pytest.raises(LimitExceeded, match="the request has 102102 tokens, the limit is 102101"):
+        await embed(worker, Limits(request_tokens=102_101), texts=[text], spans=letters, window_overlap=99)
+    assert not worker.jobs
+    answer = await embed(worker, Limits(request_tokens=102_102), texts=[text], spans=letters, window_overlap=99)
+    assert answer.tokens.lengths == (102,) * 1001
+
+
+def test_spans_are_counted_before_they_are_read() -> None:
+    """Even before it is looked whether they lie within their texts."""
+    message = pb.EmbedRequest(texts=["a", "b"], spans=[spans(*[(0, 9)] * 3), spans((0, 9))])
+    with pytest.raises(LimitExceeded, match="4 entries, the limit is 3") as refused:
+        codec.embed_request_from_pb(message, Limits(spans=3))
+    assert refused.value.field == "spans"
+
+
+async def test_windows_are_made_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a short text too: its windows may have it many times over. So are many spans of one."""
+    threads: list[bool] = []
+    tokenize = DocumentTokenizer.tokenize
+
+    def told(*arguments: Any) -> Any:
+        result = yield from tokenize(*arguments)
+        threads.append(current_thread() is not main_thread())
+        return result
+
+    monkeypatch.setattr(DocumentTokenizer, "tokenize", told)
+    worker = FakeWorker(card(**ABLE))
+    await embed(worker, texts=["a b"], spans=[spans((0, 1))])
+    await embed(worker, texts=["a b"], spans=[spans((0, 1))], window_overlap=1)
+    await embed(worker, texts=["a b"], spans=[spans(*[(0, 1)] * 200)])
+    assert threads == [False, True, True]
+
+
 def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
     """The chunks of a document are not computed apart, whatever their number."""
     asked = [spans((0, number)) for number in range(1, 4)]
@@ -228,12 +253,26 @@ def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
     assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"], late_chunking=True), 10).texts == 1
 
 
+ROUTE = QueryRoute(
+    default_input_type=InputType.QUERY,
+    family="bert",
+    pooling="cls",
+    attention="",
+    max_tokens=9,
+    vocabulary_size=len(WORDS),
+    include_prompt=True,
+    truncation_side=TruncationSide.RIGHT,
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"pooling": "cls"}, "pooling is cls"),
         ({"pooling": "mean+lasttoken"}, "pooling is lasttoken"),
         ({}, "is an older one"),
+        ({"query_route": ROUTE}, "is an older one"),
+        ({"query_route": ROUTE, "pooling": "cls"}, "pooling of documents is cls"),
     ],
 )
 async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dict[str, Any], words: str) -> None:
@@ -241,59 +280,18 @@ async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dic
     worker = FakeWorker(card(**changes))
     for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
         with pytest.raises(UnsupportedTask, match=words) as refused:
-            await embed(worker, texts=["a b"], **fields)
+            await embed(worker, texts=["a b"], input_type=2, **fields)
         assert refused.value.field in fields
     assert not worker.jobs
 
 
-def of(tokenizer: ModelTokenizer, document: Document, overlap: int | None = None) -> Any:
-    cut = Truncation()
-    return run_to_end(tokenizer.documents.tokenize([document], "", cut, InputType.UNSPECIFIED, overlap))
-
-
-@given(st.lists(st.text("ab éß\N{GRINNING FACE}\n.", min_size=1, max_size=5), min_size=1, max_size=6), st.booleans())
-def test_every_token_belongs_to_one_chunk(chunks: list[str], prefix: bool) -> None:
-    """By a byte-level tokenizer, whose tokens may be less than a letter and begin with a space; or a chunk has none."""
-    tokenizer = ModelTokenizer(
-        byte_level(prefix=prefix).to_str().encode(), card(max_tokens=500, vocabulary_size=100_000)
-    )
-    ends = np.cumsum([0, *map(len, chunks)]).tolist()
-    document = Document(
-        text="".join(chunks), spans=list(pairwise(ends)), entry="texts", span_entry="texts[{}]", chunks=True
-    )
-    offsets = tokenizer.tokenizer.encode(document.text).offsets
-    owners = np.searchsorted(ends, [max(start, end - 1) for start, end in offsets], side="right") - 1
-    counts = np.bincount(owners, minlength=len(chunks))
-    if not counts.all():
-        with pytest.raises(InvalidInput, match="no token"):
-            of(tokenizer, document)
-        return
-    batch = of(tokenizer, document)
-    assert batch.ranges.starts == (0, *batch.ranges.stops[:-1])
-    assert batch.ranges.stops[-1] == batch.tokens.total
-    assert list(batch.token_counts) == counts.tolist()
-
-
-@given(
-    st.lists(st.tuples(st.integers(3, 60), st.integers(1, 9)), min_size=1, max_size=20),
-    st.integers(9, 14),
-    st.integers(0, 8),
-)
-def test_every_span_is_in_one_window_with_what_is_before_it(
-    sizes: list[tuple[int, int]], room: int, overlap: int
-) -> None:
-    """As a whole; and with the overlap before it where that fits."""
-    bounds = [(start, start + size) for start, size in sizes]
-    end = max(stop for _, stop in bounds)
-    found: list[int] = []
-    for window in windows(bounds, (3, end), room, overlap):
-        assert 3 <= window.start < window.stop <= end
-        assert window.stop - window.start <= room
-        found += window.spans
-        for number in window.spans:
-            start, stop = bounds[number]
-            assert window.start <= start < stop <= window.stop
-        first = bounds[window.spans[0]]
-        before = first[0] - window.start
-        assert before >= min(overlap, first[0] - 3, room - (first[1] - first[0]))
-    assert sorted(found) == list(range(len(bounds)))
+async def test_spans_are_of_documents_whatever_the_route_of_queries() -> None:
+    """Texts without a kind are not taken for queries in silence: a span is no query."""
+    worker = FakeWorker(card(**ABLE, query_route=ROUTE))
+    for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
+        with pytest.raises(InvalidInput, match="set it to DOCUMENT") as refused:
+            await embed(worker, texts=["a b"], **fields)
+        assert refused.value.field == "input_type"
+        assert not worker.jobs
+        assert len(told(await embed(worker, texts=["a b"], input_type=2, **fields))) == 1
+        worker.jobs.clear()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import fakes
 import pytest
@@ -15,6 +16,7 @@ from shared.codec import fields as codec
 from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load
+from shared.ragged import TokenRanges
 
 
 @pytest.fixture
@@ -172,3 +174,18 @@ async def test_cancelling_a_run_cancels_its_job(world: World) -> None:
     assert list(worker.messages[-1].cancels) == [JOB.id]
     worker.hangs = False
     assert (await world.run()).scores == b"1234"
+
+
+@pytest.mark.parametrize(("described", "instance"), [("one", "another"), ("", "one"), ("", "")])
+async def test_token_ranges_are_not_sent_where_another_worker_may_have_described_itself(
+    described: str, instance: str
+) -> None:
+    """An older worker may have the address by the time the frontend attaches. Other jobs are sent."""
+    worker = FakeWorker(b"1111", pools_spans=True)
+    worker.described, worker.instance = described, instance
+    async with World(worker) as world:
+        await world.until(True)
+        assert not world.fleet.model("").card.pools_spans
+        with pytest.raises(WorkerUnavailable):
+            await world.run(replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,))))
+        assert (await world.run()).scores == b"1111"

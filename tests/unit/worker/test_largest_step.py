@@ -21,11 +21,11 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import largest_jobs, run_largest_steps, try_step_sizes
 from gpu_worker.startup.step_size import SMALLEST_STEP, SPARE_MEMORY, Trial, find_step_size
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.warm_up import LENGTHS, check_model, warm_up_jobs
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
-from shared.vectors import OutputKind
+from shared.vectors import InputType, OutputKind
 from support.tiny import CPU
 
 ROOM = 24 << 30
@@ -163,6 +163,24 @@ def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
         if isinstance(job.work, Encode):
             assert (OutputKind.SPARSE in job.work.outputs) == (heads.sparse is not None)
             assert (OutputKind.MULTI_VECTOR in job.work.outputs) == (heads.multi_vector is not None)
+
+
+def test_the_sides_of_a_router_have_lengths_of_their_own() -> None:
+    """Short queries make no trial of short documents, nor is either told anything that it cannot read."""
+    made = model("tiny-bert")
+    router = replace(made, query=replace(made, max_tokens=9, vocabulary_size=8))
+    assert made.longest > 64
+    longest: dict[InputType, int] = {}
+    for job in largest_jobs(router, 600):
+        if isinstance(job.work, Encode):
+            kind = job.work.input_type
+            longest[kind] = max(longest.get(kind, 0), *job.tokens.lengths)
+    assert longest == {InputType.QUERY: 9, InputType.DOCUMENT: min(made.longest, 599)}
+    rehearsed = [job for job in warm_up_jobs(router) if isinstance(job.work, Encode)]
+    assert {(job.work.input_type, job.tokens.lengths) for job in rehearsed if isinstance(job.work, Encode)} == {
+        (kind, tuple(min(length, most) for length in LENGTHS))
+        for kind, most in ((InputType.QUERY, 9), (InputType.DOCUMENT, made.max_tokens))
+    }
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 255])

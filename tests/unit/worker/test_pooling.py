@@ -1,14 +1,18 @@
 """Pooling over packed rows against a loop and against sentence-transformers' own module."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.upload import Upload
 from gpu_worker.repository.recipe import POOLINGS
 
 WIDTH = 6
@@ -89,3 +93,31 @@ def test_a_pooled_row_does_not_depend_on_its_neighbours(
     _, alone = hidden_of([lengths[place]])
     row = pooling.pool(hidden.split(lengths)[place], alone, (mode,), skip[place : place + 1])
     assert torch.equal(pooling.pool(hidden, batch, (mode,), skip)[place], row[0])
+
+
+class Gathers(TorchDispatchMode):
+    """Remembers how many rows every copy of rows has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.index_select.default:
+            self.rows.append(len(result))
+        return result
+
+
+def test_ranges_that_overlap_are_never_copied_all_at_once() -> None:
+    """Their largest numbers are those of a loop, also where a range lies in two blocks."""
+    hidden = torch.randn(300, 4, generator=torch.Generator().manual_seed(3))
+    starts, lengths = np.arange(200), np.full(200, 100)
+    upload = Upload(hidden.device)
+    largest = pooling.Pooling(starts, lengths, np.zeros_like(starts), ["max"], upload)
+    upload.send()
+    with Gathers() as gathers:
+        rows = largest(hidden)
+    assert sum(gathers.rows) == 200 * 100
+    assert max(gathers.rows) <= pooling.BLOCK < 200 * 100
+    assert torch.equal(rows, torch.stack([hidden[start : start + 100].amax(dim=0) for start in starts.tolist()]))

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
+from gpu_worker.model.fastest import load_fastest
 from gpu_worker.model.loading import Model, load
 from gpu_worker.startup.warm_up import check_model
 from shared.errors import InvalidInput, ModelRefused
@@ -22,7 +24,7 @@ from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from shared.vectors import InputType, Layout, OutputKind, ScoringMethod
 from support import asymmetric
-from support.asymmetric import TEXTS, dense_model, encoder, inference_free, splade, static
+from support.asymmetric import SAME_BITS, TEXTS, dense_model, encoder, inference_free, splade, static
 from support.references import near
 from support.tiny import (
     CPU,
@@ -110,12 +112,14 @@ def test_inference_free_splade(tmp_path: Path) -> None:
     near(scores(by_pairs), (queries * documents).sum(axis=1, keepdims=True), 1e-5)
 
 
+@pytest.mark.parametrize("same_bits", SAME_BITS)
 @pytest.mark.parametrize("count", [0, 1, 63])
-def test_a_text_has_one_row_beside_texts_of_both_sides(tmp_path: Path, count: int) -> None:
-    """A step runs queries and documents of many jobs; each row is within 1e-6 of that of the text alone."""
+def test_a_text_has_one_row_beside_texts_of_both_sides(tmp_path: Path, count: int, same_bits: bool) -> None:
+    """A step runs queries and documents of many jobs; each row is within 1e-6 of that of the text alone, or the same
+    to the last bit."""
     torch.manual_seed(0)
     dense_model(tmp_path, *asymmetric_dense(tmp_path))
-    engine = ModelEngine(load(str(tmp_path / "saved"), CPU))
+    engine, most = ModelEngine(load(str(tmp_path / "saved"), CPU, same_bits=same_bits)), 0 if same_bits else 1e-6
     (text,), others = random_ids([23], seed=5), random_ids([1 + number * 7 % 90 for number in range(count)])
 
     def rows_of(texts: list[list[int]], kind: InputType) -> np.ndarray:
@@ -128,7 +132,14 @@ def test_a_text_has_one_row_beside_texts_of_both_sides(tmp_path: Path, count: in
         return dense_rows(run(engine, jobs)[-1])
 
     for kind in (QUERY, DOCUMENT):
-        assert np.abs(rows_of([*others, text], kind) - rows_of([text], kind)).max() <= 1e-6
+        assert np.abs(rows_of([*others, text], kind) - rows_of([text], kind)).max() <= most
+
+
+def test_a_number_format_is_not_chosen_by_a_judge_that_cannot_see_both_sides(tmp_path: Path) -> None:
+    """`--dtype fastest` compares an encoder's states; it is refused by name."""
+    inference_free(tmp_path)
+    with pytest.raises(ModelRefused, match="--dtype fastest: the format of a static embedding or a Router"):
+        load_fastest(partial(load, str(tmp_path / "saved")), CPU, 0.999)
 
 
 def test_the_old_name_and_file_are_read(tmp_path: Path) -> None:

@@ -60,17 +60,14 @@ def test_what_a_frontend_cancels_late_counts(late: bool) -> None:
     assert bool(loop.load.slowdowns) is late
 
 
-@pytest.mark.parametrize("learns", [True, False])
-def test_few_long_jobs_are_accepted_and_late_beside_a_stream_of_short_ones(
-    learns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Short jobs take six tenths of the device, long ones of 5,120 tokens ask for as much again; a thousand seconds."""
-    if not learns:
-        monkeypatch.setattr(Slowdowns, "factors", lambda self, now: {})
-    device, draw, endings = Device(speed=1000.0), random.Random(1), Counter[type]()
+def endings_of_long_jobs(short_share: float, long_share: float) -> tuple[Counter[type], float]:
+    """How long jobs of 5,120 tokens end in a thousand seconds beside short ones, where they ask for such shares of the
+    device; and the longest time that one took, as a share of its deadline."""
+    device, endings, longest = Device(speed=1000.0), Counter[type](), 0.0
+    draws = {"short": random.Random(1), "long": random.Random(2)}
     loop = device.loop(step_tokens=512)
-    dues = {"short": 0.0, "long": 0.0}
-    longs, number = set[int](), 0
+    dues, shares = {"short": 0.0, "long": 0.0}, {"short": short_share, "long": long_share}
+    begun, number = dict[int, float](), 0
     while device.now < 1000:
         for kind, due in dues.items():
             while due <= device.now:
@@ -78,15 +75,38 @@ def test_few_long_jobs_are_accepted_and_late_beside_a_stream_of_short_ones(
                 tokens = [SHORT_TOKENS] if kind == "short" else LONG
                 try:
                     loop.submit(job(number, *tokens, remaining=LONG_DEADLINE))
-                    longs |= {number} if kind == "long" else set()
+                    begun |= {number: device.now} if kind == "long" else {}
                 except Overloaded:
                     endings[Overloaded] += kind == "long"
-                due += draw.expovariate(600.0 / sum(tokens))
+                due += draws[kind].expovariate(shares[kind] * 1000.0 / sum(tokens))
             dues[kind] = due
         ended = loop.advance()
-        endings.update(type(each.outcome) for each in ended if each.id in longs)
+        for each in ended:
+            if each.id in begun:
+                endings[type(each.outcome)] += 1
+                longest = max(longest, (device.now - begun[each.id]) / LONG_DEADLINE)
         if not ended and not loop.queued[1]:
             device.now = min(dues.values())
+    return endings, longest
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_few_long_jobs_are_accepted_and_late_beside_a_stream_of_short_ones(
+    learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short jobs take six tenths of the device, long ones ask for as much again."""
+    if not learns:
+        monkeypatch.setattr(Slowdowns, "factors", lambda self, now: {})
+    endings, _ = endings_of_long_jobs(0.6, 0.6)
     accepted = endings[JobResult] + endings[DeadlineExceeded]
     assert (endings[DeadlineExceeded] <= 0.1 * accepted) is learns
     assert (endings[JobResult] * sum(LONG) >= 0.25 * 1000 * 1000) is learns
+
+
+def test_what_could_be_answered_in_time_is_hardly_refused() -> None:
+    """Where all ask for eight tenths of the device, nine in ten long jobs are answered, and none is late; the slowest
+    takes nearly all the time that it has, so estimates leave no more than that unused."""
+    endings, longest = endings_of_long_jobs(0.3, 0.5)
+    assert endings[DeadlineExceeded] == 0
+    assert endings[JobResult] >= 0.9 * endings.total()
+    assert 0.8 <= longest <= 1.0

@@ -14,13 +14,12 @@ from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model.loading import Model, load
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
 from support import asymmetric
-from support.asymmetric import ROWS, TEXTS, dense_model, numbers, saved, sparse_static, static
+from support.asymmetric import ROWS, SAME_BITS, TEXTS, dense_model, numbers, saved, sparse_static, static
 from support.references import near
 from support.tiny import (
     CPU,
@@ -37,8 +36,6 @@ from support.tiny import (
     sparse_rows,
     write_json,
 )
-
-NEEDS_KERNELS = pytest.mark.skipif(bool(library.load().missing), reason="no kernels for same bits")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +100,7 @@ def test_sparse_static_embedding(tmp_path: Path) -> None:
     near(sparse_rows(ask(engine, encode(SPARSE, sparse_top_k=2), ids)), top, 0)
 
 
-@pytest.mark.parametrize("same_bits", [False, pytest.param(True, marks=NEEDS_KERNELS)])
+@pytest.mark.parametrize("same_bits", SAME_BITS)
 @pytest.mark.parametrize("count", [0, 1, 63])
 def test_a_text_has_one_row_whatever_stands_beside_it(tmp_path: Path, count: int, same_bits: bool) -> None:
     """Within 1e-6, and to the last bit where that is asked for."""

@@ -54,16 +54,20 @@ class DescribeRequest(_message.Message):
     def __init__(self, knows_query_route: bool = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds")
+    __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds", "instance", "adapters")
     CARD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     card: _model_pb2.ModelCard
     message_bytes: int
     queued_tokens: int
     queue_seconds: float
-    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ...) -> None: ...
+    instance: str
+    adapters: _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelCard]
+    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., instance: _Optional[str] = ..., adapters: _Optional[_Iterable[_Union[_model_pb2.ModelCard, _Mapping]]] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()
@@ -176,7 +180,7 @@ class Backlog(_message.Message):
     def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., keys: _Optional[int] = ..., tokens: _Optional[int] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "key", "request_id", "encode", "score", "max_sim", "classify", "traceparent", "range_counts", "range_starts", "range_stops")
+    __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "key", "request_id", "encode", "score", "max_sim", "classify", "traceparent", "range_counts", "range_starts", "range_stops", "fingerprint")
     ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     REMAINING_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +198,7 @@ class Job(_message.Message):
     RANGE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     RANGE_STARTS_FIELD_NUMBER: _ClassVar[int]
     RANGE_STOPS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     id: int
     sequences: int
     remaining: _duration_pb2.Duration
@@ -211,7 +216,8 @@ class Job(_message.Message):
     range_counts: _containers.RepeatedScalarFieldContainer[int]
     range_starts: _containers.RepeatedScalarFieldContainer[int]
     range_stops: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., request_id: _Optional[str] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., traceparent: _Optional[str] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_starts: _Optional[_Iterable[int]] = ..., range_stops: _Optional[_Iterable[int]] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., request_id: _Optional[str] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., traceparent: _Optional[str] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_starts: _Optional[_Iterable[int]] = ..., range_stops: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class EncodeOptions(_message.Message):
     __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type", "in_parts")

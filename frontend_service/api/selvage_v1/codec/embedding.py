@@ -14,6 +14,7 @@ from frontend_service.api.selvage_v1.codec.fields import (
     usage_to_pb,
 )
 from frontend_service.domain.answer import Answer
+from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec.fields import duration_to_pb, number
@@ -21,8 +22,11 @@ from shared.errors import InvalidInput, SelvageError
 from shared.jobs import JobResult
 from shared.vectors import DataType, OutputKind
 
+DEFAULT_LIMITS = Limits()
 
-def embed_request_from_pb(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
+
+def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = DEFAULT_LIMITS) -> EmbedRequest:
+    """Reads a message. Raises InvalidInput, and LimitExceeded for more spans than `limits` allow."""
     outputs: dict[OutputKind, None] = {}
     for index, kind in enumerate(message.outputs):
         if kind == 0:
@@ -41,11 +45,11 @@ def embed_request_from_pb(message: embedding_pb2.EmbedRequest) -> EmbedRequest:
         return_token_ids=message.return_token_ids,
         sparse_top_k=positive_field(message, "sparse_top_k"),
         pooling=_pooling_from_pb(message),
-        span_pooling=_span_pooling_from_pb(message),
+        span_pooling=_span_pooling_from_pb(message, limits),
     )
 
 
-def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest) -> SpanPooling | None:
+def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits) -> SpanPooling | None:
     overlap = optional_field(message, "window_overlap")
     if not message.late_chunking and not message.spans:
         if overlap is not None:
@@ -59,6 +63,8 @@ def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest) -> SpanPooling | 
         if len(spans.starts) != len(spans.ends):
             counts = f"{len(spans.starts)} starts and {len(spans.ends)} ends"
             raise InvalidInput(f"spans[{index}] has {counts}", field=f"spans[{index}]")
+    # Before tuples are made of them, which take thirty times the bytes of the message.
+    limits.check_count(sum(len(spans.starts) for spans in message.spans), "spans", limits.spans)
     bounds = tuple(tuple(zip(spans.starts, spans.ends, strict=True)) for spans in message.spans)
     return SpanPooling(spans=bounds, window_overlap=overlap)
 

@@ -1,11 +1,17 @@
 """Messages of GetModel, Tokenize and Detokenize <-> domain types, both directions side by side."""
 
-from frontend_service.api.selvage_v1.codec.fields import id_lists_from_pb, prompt_from_pb, truncation_from_pb
+from frontend_service.api.selvage_v1.codec.fields import (
+    enum_from_pb,
+    id_lists_from_pb,
+    prompt_from_pb,
+    truncation_from_pb,
+)
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
 from selvage.v1 import model_pb2
 from shared.codec.fields import card_to_pb
+from shared.vectors import InputType
 
 
 def get_model_response_to_pb(description: ModelDescription) -> model_pb2.GetModelResponse:
@@ -43,6 +49,7 @@ def detokenize_request_from_pb(message: model_pb2.DetokenizeRequest) -> Detokeni
         model=message.model,
         tokenized=id_lists_from_pb(message.tokenized),
         skip_special_tokens=message.skip_special_tokens,
+        input_type=enum_from_pb(InputType, message.input_type, "input_type", InputType.UNSPECIFIED),
     )
 
 

@@ -1,0 +1,126 @@
+"""Linear layers with adapters beside each other: the rows of each text get the pair of small products of its adapter.
+
+The base's product is made once for all rows of a step (as Punica, arXiv:2310.18547, and S-LoRA, arXiv:2311.03285, do
+it), so one copy of its weights serves all adapters, and their texts share a step.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpu_worker.kernels.cpu.products import Product
+from gpu_worker.model.adapters.parts import Pair
+from gpu_worker.ragged.adapter_rows import AdapterRows
+from gpu_worker.ragged.batch import RaggedBatch
+from shared.errors import ModelRefused
+
+Multiply = Callable[[Tensor], Tensor]
+
+
+class StepAdapters:
+    """What all adapted layers of a model share: the rows of the step that is being computed, of `total` in all."""
+
+    def __init__(self) -> None:
+        self.runs: tuple[AdapterRows, ...] = ()
+        self.total = 0
+
+    def enter(self, batch: RaggedBatch) -> None:
+        """Sets the rows for the runs of the layers that follow."""
+        self.runs, self.total = batch.adapters, batch.total
+
+
+class LowRankTerms(nn.Module):
+    """What one adapter makes of the outputs of a linear layer: y -> factor * y + offset + (x down^T) up^T, in place.
+
+    `down` [rank, in] and `up` [out, rank], which has the scale in it; `factor` [out] and `offset` [out] where the
+    adapter has lengths (DoRA) or a bias of its own.
+    """
+
+    def __init__(self, pair: Pair, layer: nn.Module, weight: Tensor, bias: Tensor | None, *, fixed: bool) -> None:
+        """`weight` [out, in] and `bias` are the layer's; the new `bias` of an adapter may differ. `fixed`: products of
+        a row have the same bits beside any others."""
+        super().__init__()
+        own_bias: Any = getattr(layer, "bias", None)
+        before = torch.zeros(len(weight)) if own_bias is None else own_bias.detach().float().cpu()
+        after = before if bias is None else bias.float()
+        up, factor = pair.scale * pair.up, None
+        if pair.magnitude is not None:
+            lengths = torch.linalg.norm(weight.float().cpu() + up @ pair.down, dim=1)
+            factor = pair.magnitude / lengths
+            up = factor[:, None] * up
+        offset = after - before * (1.0 if factor is None else factor)
+        if pair.bias is not None:
+            offset = offset + pair.scale * pair.bias
+        self.register_buffer("down", pair.down.to(weight).contiguous())
+        self.register_buffer("up", up.to(weight).contiguous())
+        self.register_buffer("factor", None if factor is None else factor.to(weight))
+        self.register_buffer("offset", offset.to(weight) if bool(offset.any()) else None)
+        self._products: tuple[Multiply, Multiply] | None = None
+        if fixed:
+            self._products = (Product(self.down, None), Product(self.up, None))
+
+    down: Tensor
+    up: Tensor
+    factor: Tensor | None
+    offset: Tensor | None
+
+    def apply_to(self, y: Tensor, x: Tensor) -> None:
+        """Changes outputs y [N, out] of inputs x [N, in]."""
+        if self.factor is not None:
+            y.mul_(self.factor)
+        if self.offset is not None:
+            y.add_(self.offset)
+        if self._products is not None:
+            down, up = self._products
+            y.add_(up(down(x.contiguous())))
+        else:
+            y.addmm_(F.linear(x, self.down), self.up.t())
+
+
+class AdaptedLinear(nn.Module):
+    """x [..., T, in] -> [..., T, out]: a linear layer, `base`, and what adapters make of their rows.
+
+    It is no nn.Linear, so whatever looks for these finds `base` in it, and no kernel for whole layers takes it in.
+    """
+
+    def __init__(self, base: nn.Module, step: StepAdapters, name: str) -> None:
+        super().__init__()
+        self.base, self.step, self._name = base, step, name
+        self.terms: dict[int, LowRankTerms] = {}
+
+    def add(self, number: int, terms: LowRankTerms) -> None:
+        """Adds the terms of the adapter with this number."""
+        self.terms[number] = terms
+        self.add_module(f"adapter_{number}", terms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base(x)
+        if not self.step.runs:
+            return y
+        if x.numel() != self.step.total * x.shape[-1]:
+            raise ModelRefused(f"{self._name} reads other rows than those of a step's tokens: its adapter cannot serve")
+        inputs, outputs = x.reshape(self.step.total, -1), y.view(self.step.total, -1)
+        for number, start, stop in self.step.runs:
+            terms = self.terms.get(number)
+            if terms is not None:
+                terms.apply_to(outputs[start:stop], inputs[start:stop])
+        return y
+
+
+def step_adapters_of(model: nn.Module) -> StepAdapters | None:
+    """What the adapted layers of a model share; None where it has none."""
+    return next((module.step for module in model.modules() if isinstance(module, AdaptedLinear)), None)
+
+
+def adapt(model: nn.Module, names: Mapping[str, Mapping[int, LowRankTerms]]) -> None:
+    """Puts adapted layers in the place of a model's own, by their names: the terms of each by the adapter's number."""
+    step = StepAdapters()
+    for name, terms in names.items():
+        parent, _, last = name.rpartition(".")
+        layer = AdaptedLinear(model.get_submodule(name), step, name)
+        for number, own_terms in terms.items():
+            layer.add(number, own_terms)
+        setattr(model.get_submodule(parent), last, layer)

@@ -1,0 +1,160 @@
+"""Adapters beside each other: each a model of its own name over one copy of the base."""
+
+import hashlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from gpu_worker.model.adapters.adapted_linear import LowRankTerms, adapt
+from gpu_worker.model.adapters.parts import UNUSED, AdapterParts, is_linear, parts_of
+from gpu_worker.model.source import Source, locate
+from gpu_worker.model.tune.linear import reads_weight
+from gpu_worker.repository import adapters, reading, tokenizer
+from gpu_worker.repository.adapter_config import CONFIG, NamedAdapter
+from gpu_worker.repository.recipe import Recipe
+from shared.errors import ModelRefused
+
+OWN = {"prompts", "default_prompt_name", "max_tokens", "encoder", "config", "notice", "classifier"}
+"""Fields of a recipe in which an adapter's may differ from its base's, or that its files do not decide."""
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideAdapter:
+    """An adapter that is served beside others: `recipe` has its own prompts and limit; `digest` is of its files."""
+
+    name: str
+    parts: AdapterParts
+    recipe: Recipe
+    digest: bytes
+
+    def fingerprint(self, base: str, limit: int) -> str:
+        """A digest of everything that its rows depend on. `base`: the fingerprint of the model that it lies over."""
+        facts = (sorted(self.recipe.prompts.items()), self.recipe.default_prompt_name, limit)
+        return hashlib.sha256(b"%s %s %s" % (base.encode(), self.digest, repr(facts).encode())).hexdigest()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its matrices in float32."""
+        return sum(4 * (pair.down.numel() + pair.up.numel()) for pair in self.parts.pairs.values())
+
+
+def read(source: Source, named: Sequence[NamedAdapter], trust_remote_code: bool) -> list[BesideAdapter]:
+    """Reads adapters for a model as it was loaded. Raises ModelRefused, which names the adapter."""
+    read_adapters = []
+    for adapter in named:
+        try:
+            if adapter.name in source.names:
+                raise ModelRefused("the model itself has this name")
+            read_adapters.append(_read(source, adapter, trust_remote_code))
+        except ModelRefused as refused:
+            raise ModelRefused(f"--adapter {adapter.name}: {refused}") from refused
+    return read_adapters
+
+
+def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> BesideAdapter:
+    path = locate(named.folder, trust_remote_code, "")
+    folder = adapters.folder_of(path)
+    if folder is None:
+        raise ModelRefused(f"{path} holds no {CONFIG}")
+    adapter = adapters.read(folder)
+    _check_base(adapter.config.base, adapter.config.file, source)
+    parts = _encoder_parts(parts_of(adapter, source.model), source.model)
+    recipe = source.recipe
+    with _model_files(path, folder, source) as place:
+        if (path / adapters.MODULES).is_file():
+            recipe = _own_recipe(source.recipe, reading.read(place, named.folder), path)
+        if any((folder / name).is_file() for name in TOKENIZERS):
+            reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
+            if tokenizer.export(reader, recipe.lowercase).content != source.tokenizer.content:
+                raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
+    return BesideAdapter(name=named.name, parts=parts, recipe=recipe, digest=adapter.digest().digest())
+
+
+@contextmanager
+def _model_files(path: Path, folder: Path, source: Source) -> Iterator[Path]:
+    """A folder with the adapter's files, and those of its base that it lacks."""
+    with adapters.model_folder(path, folder, None if (folder / "config.json").is_file() else source.folder) as place:
+        yield place
+
+
+def _check_base(base: str, file: Path, source: Source) -> None:
+    """Raises ModelRefused where an adapter's description names another model than the one that is served."""
+    last = base.rstrip("/").rpartition("/")[2].lower()
+    served = {name.rpartition("/")[2].lower() for name in source.names}
+    here = source.folder is not None and Path(base).is_dir() and Path(base).resolve() == source.folder.resolve()
+    if last and last not in served and not here:
+        raise ModelRefused(
+            f"{file}: it is for the base {base}, this model is {source.names[0]}; correct base_model_name_or_path if "
+            "they are one"
+        )
+
+
+def _encoder_parts(parts: AdapterParts, model: Any) -> AdapterParts:
+    """The parts on linear layers of the encoder. Raises ModelRefused for all others: texts beside would change, too."""
+    inside = {id(module) for module in model.base_model.modules()}
+    pairs = {}
+    for name, pair in parts.pairs.items():
+        module = model.get_submodule(name)
+        if name.removeprefix(f"{model.base_model_prefix}.").startswith(UNUSED) and model is model.base_model:
+            continue  # vectors do not use it
+        if not is_linear(module) or id(module) not in inside:
+            raise ModelRefused(
+                f"{parts.adapter.file}: it changes {name}, and beside others only linear layers of the "
+                "encoder may differ: serve it alone (--model)"
+            )
+        pairs[name] = pair
+    whole = [*parts.tokens, *(name for name in parts.replaced if name.removesuffix(".bias") not in pairs)]
+    if whole:
+        raise ModelRefused(
+            f"{parts.adapter.file}: it replaces {whole[0]}, which is not served beside others: serve it alone (--model)"
+        )
+    return replace(parts, pairs=pairs)
+
+
+def _own_recipe(base: Recipe, recipe: Recipe, path: Path) -> Recipe:
+    """The base's recipe with the prompts and the limit of the adapter's own. Raises ModelRefused where heads differ."""
+    for field in fields(Recipe):
+        base_value, value = getattr(base, field.name), getattr(recipe, field.name)
+        if field.name not in OWN and base_value != value:
+            raise ModelRefused(
+                f"{path}: its {field.name} is {_few(value)}, the base's is {_few(base_value)}: serve it alone (--model)"
+            )
+    if recipe.dense and any(layer.weights for layer in recipe.dense.layers):
+        raise ModelRefused(f"{path}: layers behind the encoder are the adapter's own: serve it alone (--model)")
+    limit = min((limit for limit in (base.max_tokens, recipe.max_tokens) if limit), default=None)
+    return replace(base, prompts=recipe.prompts, default_prompt_name=recipe.default_prompt_name, max_tokens=limit)
+
+
+def _few(value: object) -> str:
+    said = str(value)
+    return said if len(said) <= 160 else f"{said[:160]}..."
+
+
+def install(model: Any, parts: Sequence[AdapterParts], *, fixed: bool) -> None:
+    """Puts the adapters, numbered from 1 on, over a model in place. `fixed`: see `LowRankTerms`."""
+    names = dict.fromkeys(name for adapter in parts for name in adapter.pairs)
+    layers: dict[str, Mapping[int, LowRankTerms]] = {}
+    for name in names:
+        layer: Any = model.get_submodule(name)
+        parent, _, last = name.rpartition(".")
+        if reads_weight(cast(Hashable, type(model.get_submodule(parent))), last):
+            raise ModelRefused(
+                f"--adapter: {name} is changed, whose weight the code of its class reads itself: serve it alone"
+            )
+        weight = layer.weight.detach().T if isinstance(layer, Conv1D) else layer.weight.detach()
+        layers[name] = {
+            number: _terms(layer, weight, name, adapter, fixed)
+            for number, adapter in enumerate(parts, 1)
+            if name in adapter.pairs
+        }
+    adapt(model, layers)
+
+
+def _terms(layer: nn.Module, weight: Any, name: str, adapter: AdapterParts, fixed: bool) -> LowRankTerms:
+    return LowRankTerms(adapter.pairs[name], layer, weight, adapter.replaced.get(f"{name}.bias"), fixed=fixed)

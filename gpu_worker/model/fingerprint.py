@@ -1,0 +1,35 @@
+"""The fingerprint of a loaded model: two models with the same one give the same rows."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from gpu_worker.model.source import Source
+from gpu_worker.model.tune import same_bits as bits
+from gpu_worker.model.tune.rounding import ROUNDED
+from gpu_worker.repository import packages
+from shared.card import LateInteraction
+
+
+def fingerprint_of(
+    source: Source, limit: int, late: LateInteraction | None, linear: str, *, same_bits: bool, adapted: bool
+) -> str:
+    """A digest of everything that the model's rows depend on.
+
+    Linear layers count where they are rounded, since all other kernels give the same numbers up to rounding. Where the
+    same bits are promised, everything that they depend on counts, also whether adapters lie over the layers. Late
+    interaction counts as resolved, so a setting that repeats what the files say changes nothing. Notices do not count.
+    """
+    digest = source.digest.copy()
+    digest.update(source.tokenizer.content)
+    facts: list[Any] = [
+        repr(replace(source.recipe, late_interaction=None, notice="")),
+        repr(late),
+        limit,
+        source.placement.dtype_name,
+    ]
+    facts += [packages.installed(), packages.code_of(source.model)]
+    facts += [linear] if linear.partition(",")[0] in {rounded.NAME for rounded in ROUNDED.values()} else []
+    facts += [linear, bits.build(), *(["adapters"] if adapted else [])] if same_bits else []
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest()

@@ -1,0 +1,72 @@
+"""The arithmetic of docs/scaling.md, on costs that are known."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.scale import constants, page
+from benchmarks.scale.constants import CPU, GRPC, LISTS, LONG, LONG_LISTS, NULL, ONE, ROWS, SHORT, SIZES, FrontendCost
+
+COST = FrontendCost(request=0.5, text=0.02, token=0.001)
+
+
+def result() -> dict[str, Any]:
+    """A result of `frontends` by this cost."""
+    cases = {case: COST.milliseconds(texts, texts * tokens) for case, texts, tokens in (
+        (ONE, 1, 16), (SHORT, 1, 16), (LONG, 1, 128), (LISTS, 32, 16), (LONG_LISTS, 32, 128), (ROWS, 56, 254),
+    )}  # fmt: skip
+    sides = {
+        case: {f"frontend: {CPU}": cost, f"worker: {CPU}": 0.1, f"clients: {CPU}": 0.2, "p50 ms": 4.0, "p99 ms": 9.0}
+        | {"requests/s": 100.0}
+        for case, cost in cases.items()
+    }
+    rows = {
+        f"{kind} rows: bytes/token": size for kind, size in zip(page.REPLIES, (1536.0, 768.0, 388.0, 48.0), strict=True)
+    }
+    sides[SIZES] = rows
+    rendered = [{"case": case, "sides": dict.fromkeys((GRPC, "HTTP"), spreads(row))} for case, row in sides.items()]
+    next(row for row in rendered if row["case"] == SHORT)["sides"][NULL] = spreads({f"null: {CPU}": 0.15})
+    return {"machine": {"processor": "a processor", "cores": 2, "commit": "abc"}, "cases": rendered}
+
+
+def spreads(figures: dict[str, float]) -> dict[str, dict[str, float]]:
+    return {name: {"median": value} for name, value in figures.items()}
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (constants, page):
+        monkeypatch.setattr(module, "read", lambda name: result() if name == "frontends" else {})
+
+
+def test_costs_are_solved_from_three_requests() -> None:
+    """By request, by text and by token."""
+    solved = constants.frontend_cost()
+    assert (solved.request, solved.text, solved.token) == pytest.approx((0.5, 0.02, 0.001))
+
+
+def test_frontends_follow_from_speed_and_size_of_requests() -> None:
+    """100,000 tokens/s are 781 requests/s of 128 tokens, of 0.648 ms each, on cores that are used to 70 %."""
+    assert page.frontends_needed(100_000, 1, 128, COST) == pytest.approx(781.25 * 0.648e-3 / 0.7)
+    assert page.frontends_needed(100_000, 32, 128, COST) < page.frontends_needed(100_000, 1, 128, COST)
+
+
+def test_the_network_is_bytes_a_token_times_tokens() -> None:
+    """A million tokens a second of 384 float32 are 12.3 Gbit/s."""
+    assert "| float32 | 1,536 | 0.123 | 1.23 | 12.3 |" in page.network()
+
+
+def test_the_simulation_starts_from_what_was_measured() -> None:
+    """A message takes a quarter of what one client waits for, beside the frontend's own time."""
+    scale = constants.measured_scale(4, 2)
+    assert (scale.workers, scale.frontends) == (4, 2)
+    assert scale.request_seconds == pytest.approx(0.648e-3)
+    assert scale.refusal_seconds == pytest.approx(0.15e-3)
+    assert scale.latency == pytest.approx((4.0 - 0.536) / 4 / 1e3)
+
+
+def test_every_table_is_rendered_and_says_where_nothing_was_measured() -> None:
+    """Those of the simulation have no result here."""
+    for name in ("scaling-frontends", "scaling-costs", "scaling-needed", "scaling-network"):
+        assert page.BLOCKS[name]().count("\n|") > 3
+    assert page.BLOCKS["scaling-simulated"]() == page.BLOCKS["scaling-check"]() == page.NO_RESULT
