@@ -107,7 +107,7 @@ class Reading(nn.Module):
 
     def __init__(self, head: nn.Module, read: Callable[[Tensor], object]) -> None:
         super().__init__()
-        self.head, self.read, self.width = head, read, head.width
+        self.head, self.read, self.width, self.poolings = head, read, head.width, head.poolings
 
     def plan(self, *arguments: object) -> Callable[[Tensor], Tensor]:
         run = self.head.plan(*arguments)
