@@ -157,7 +157,7 @@ def test_a_bug_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(pair, "ModelTokenizer", broken)
+    monkeypatch.setattr(pair, "read_files", broken)
     with pytest.raises(AssertionError, match="a bug"):
         Engine("random:tiny-bert")
     while threading.active_count() > before:
