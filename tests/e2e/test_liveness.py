@@ -6,7 +6,6 @@ Both at once: each is silent for the seconds after which a worker is lost, and n
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,8 +21,8 @@ from support.references import Calls, eventually, refusal
 
 TINY = "random:tiny-bert"
 REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
-IN_TIME, PAUSE = 10.0, 0.05
-"""Seconds until health tells it, and between two questions."""
+IN_TIME, PAUSE = 40.0, 0.05
+"""Seconds until health tells it, on a machine that others use too (some 6 of its own), and between two questions."""
 
 
 async def statuses(channel: grpc.aio.Channel) -> set[int]:
@@ -34,21 +33,13 @@ async def statuses(channel: grpc.aio.Channel) -> set[int]:
 
 
 async def until_lost(channel: grpc.aio.Channel) -> None:
-    """Every name is NOT_SERVING in time, and a call is unavailable at once.
-
-    A host may stand still for seconds: what a pause takes beyond its length is nobody's time but the host's.
-    """
-    waited, told = 0.0, set[int]()
-    while told != {health_pb2.HealthCheckResponse.NOT_SERVING}:
-        await asyncio.sleep(PAUSE)  # asked without one, it would take a core from other tests for seconds
-        asked = time.monotonic()
-        async with asyncio.timeout(IN_TIME):
-            told = await statuses(channel)
-        waited += PAUSE + time.monotonic() - asked
-        assert waited < IN_TIME
+    """Every name is NOT_SERVING in time, and a call is unavailable at once."""
+    async with asyncio.timeout(IN_TIME):
+        while await statuses(channel) != {health_pb2.HealthCheckResponse.NOT_SERVING}:
+            await asyncio.sleep(PAUSE)  # asked without one, it would take a core from other tests for seconds
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        async with asyncio.timeout(5):  # at once, on whatever machine; it would wait a minute
-            await Calls(channel).embedding.Embed(REQUEST, timeout=60)
+        async with asyncio.timeout(30):  # at once, on whatever machine; it would wait ten minutes
+            await Calls(channel).embedding.Embed(REQUEST, timeout=600)
     assert refusal(raised.value)[:2] == ("UNAVAILABLE", "WORKER_UNAVAILABLE")
 
 
