@@ -147,6 +147,11 @@ with Client("127.0.0.1:50051") as client:  # opensearch-project/opensearch-neura
     documents = client.embed(["a harbour"], output="sparse", input_type="document")
 ```
 
+```
+curl -s 127.0.0.1:8080/embed_sparse -H 'content-type: application/json' \\
+  -d '{{"inputs": "boats", "input_type": "query"}}'
+```
+
 Refused, in one line that names the file: tables without their tensor, of another shape, of whole numbers, with
 numbers that are not finite or weights below zero; a SparseStaticEmbedding whose `path` names a file elsewhere; more
 or fewer weights than tokens; WeightedLayerPooling, which needs the states of all layers.

@@ -112,3 +112,18 @@ async def test_a_model_of_another_kind_is_told_as_before() -> None:
     """Renaming leaves the status as it is."""
     told = await HttpApi(Worker(outputs=(OutputKind.DENSE,))).ask("/embed_all", {"inputs": "a"})
     assert told.status == 424
+
+
+@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse", "/tokenize"])
+async def test_the_kind_of_texts_may_be_said(path: str) -> None:
+    """A field of ours: the original has prompts alone, and a Router's queries have a way of their own."""
+    outputs = (OutputKind.DENSE, OutputKind.SPARSE, OutputKind.MULTI_VECTOR)
+    worker = Worker(prompts={"query": "b b "}, outputs=outputs)
+    ask = HttpApi(worker).ask
+    lengths = []
+    for more in ({}, {"input_type": "query"}):
+        told = await ask(path, {"inputs": "a", **more})
+        lengths.append(worker.jobs[-1].tokens.total if path != "/tokenize" else len(told.json[0]))
+    assert lengths[1] == lengths[0] + 2
+    told = await ask(path, {"inputs": "a", "input_type": "poem"})
+    assert (told.status, "input_type is 'poem'" in told.json["error"]) == (422, True)

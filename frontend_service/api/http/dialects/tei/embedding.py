@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Count, FilledInputs, inputs_of
+from frontend_service.api.http.dialects.pooling_request import input_type_of
 from frontend_service.api.http.dialects.tei.common import INPUTS, CuttableRequest, TruncatableBody, counted_reply
 from frontend_service.api.http.reply import HttpReply, each_to_json, rows_of, split
 from frontend_service.api.http.route import ParsedRequest
@@ -31,19 +32,21 @@ SPARSE_WEIGHT = 32
 
 
 class EmbedBody(CuttableRequest, kw_only=True):
-    """The body of POST /embed."""
+    """The body of POST /embed. `input_type` is a field of ours."""
 
     inputs: FilledInputs
     normalize: bool = True
     prompt_name: str | None = None
+    input_type: str | None = None
     dimensions: Count | None = None
 
 
 class EmbedAllBody(CuttableRequest, kw_only=True):
-    """The body of POST /embed_all and /embed_sparse."""
+    """The body of POST /embed_all and /embed_sparse. `input_type` is a field of ours."""
 
     inputs: FilledInputs
     prompt_name: str | None = None
+    input_type: str | None = None
 
 
 class Sentences(msgspec.Struct):
@@ -85,7 +88,7 @@ def embed_request(body: EmbedBody | EmbedAllBody, output: OutputKind) -> EmbedRe
         texts=texts,
         tokenized=tokenized,
         outputs=(output,),
-        prompt=PromptChoice(name=body.prompt_name),
+        prompt=PromptChoice(name=body.prompt_name, input_type=input_type_of(body.input_type)),
         cut=body.cut,
         normalize=normalize,
         dimensions=dimensions,
