@@ -23,10 +23,10 @@ from frontend_service.workers.link_log import LinkLog
 from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.reply_check import WrongReply
 from frontend_service.workers.row_parts import RowParts
-from frontend_service.workers.silence import silence_limit
 from frontend_service.workers.stream import SILENCE, JobStream, parse_response
 from frontend_service.workers.transport import Metadata, WorkerTransport
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import own_time
 from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
@@ -226,7 +226,7 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
     name = f"{socket.gethostname()}:{os.getpid()}"
     hello = pb.Hello(version=LINK_VERSION, name=name, fingerprint=fingerprint)
     try:
-        async with silence_limit(SILENCE):
+        async with own_time.limit(SILENCE):
             await call.write(pb.AttachRequest(hello=hello).SerializeToString())
             first = await call.read()
     except TimeoutError:

@@ -16,8 +16,8 @@ from frontend_service.workers.expected_reply import ExpectedReply
 from frontend_service.workers.pending_job import PendingJob
 from frontend_service.workers.reply_check import ReplyCheck, WrongReply
 from frontend_service.workers.row_parts import RowParts
-from frontend_service.workers.silence import silence_limit
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import own_time
 from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
 from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
@@ -191,7 +191,7 @@ class JobStream:
     async def _read(self) -> None:
         while True:
             try:
-                async with silence_limit(SILENCE):
+                async with own_time.limit(SILENCE):
                     raw = await self._call.read()
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0) from None
