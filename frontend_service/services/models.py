@@ -77,17 +77,22 @@ class ModelService:
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have, and InvalidInput
-        where the model wants an input type and there is none."""
+        where ids of queries and of documents mean different texts and the request does not say which they are."""
         model, tokenized = self._pipeline.workers.model(request.model), request.tokenized
         self._limits.check_count(len(tokenized), "tokenized", self._limits.texts)
         if not tokenized:
             raise InvalidInput("tokenized is empty", field="tokenized")
         self._limits.check_ids(tokenized, "tokenized")
         letters = sum(ID_LETTERS * len(ids) + TEXT_LETTERS for ids in tokenized)
-        texts = await self._pipeline.run_slices(
-            self._detokenize(model.tokenizer_of(request.input_type), request), letters
-        )
-        return Detokenized(model=model.card.id, texts=texts)
+        first, *others = [
+            await self._pipeline.run_slices(self._detokenize(tokenizer, request), letters)
+            for tokenizer in model.writers_of(request.input_type)
+        ]
+        if any(texts != first for texts in others):
+            raise InvalidInput(
+                "these ids mean one text of a query and another of a document: say which", field="input_type"
+            )
+        return Detokenized(model=model.card.id, texts=first)
 
     def _tokenize(self, prepared: PreparedTexts) -> TimeSlices[list[TokenizedText]]:
         texts: list[TokenizedText] = []

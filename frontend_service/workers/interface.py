@@ -42,6 +42,13 @@ class ServedModel:
         """The tokenizer of texts of a kind. Raises InvalidInput where the model wants the kind and it is not told."""
         return (self._is_query(input_type) and self.texts.query) or self.texts.tokenizer
 
+    def writers_of(self, input_type: InputType) -> tuple[ModelTokenizer, ...]:
+        """The tokenizers that ids of a kind may be of: both where the model wants the kind and it is not told."""
+        route = self.card.query_route
+        if route is None or self.texts.query is None or input_type or route.default_input_type:
+            return (self.tokenizer_of(input_type),)
+        return (self.texts.tokenizer, self.texts.query)
+
     def table_of(self, input_type: InputType) -> QueryTable | None:
         """The table in which texts of a kind are looked up; None where a worker computes them. Raises as above."""
         return self.texts.query_table if self._is_query(input_type) else None

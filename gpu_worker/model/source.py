@@ -21,6 +21,8 @@ from gpu_worker.repository import (
     contents,
     hub,
     reading,
+    rounded_format,
+    rounded_weights,
     static_format,
     tokenizer,
     vocabulary,
@@ -175,6 +177,8 @@ def _source_of(
     placement = placement.for_files_in(_number_format(settings))
     if settings.get("auto_map") and not trust_remote_code:
         recipe = _with_notice(recipe, CODE_NOT_RUN)
+    form = rounded_format.read(folder / "config.json", config)
+    recipe = _with_notice(recipe, form.notice if form else "")
     exported = tokenizer.export(reader, recipe.lowercase)
     exported_reader = TokenizerReader(exported)
     recipe = _with_notice(recipe, vocabulary.check(exported, exported_reader, vocabulary_rows(config)))
@@ -268,6 +272,8 @@ def _layer_tensors(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
     for key in layer.keys.values():
         if key not in tensors:
             raise ModelRefused(f"{files[0] if files else folder} has no {key}")
+        if tensors[key].dtype in rounded_weights.ROUNDED:
+            raise ModelRefused(f"{folder}: {key} is a rounded weight outside of the transformers class: not served")
     return {role: tensors[key].float() for role, key in layer.keys.items()}
 
 

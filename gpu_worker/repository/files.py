@@ -74,16 +74,22 @@ def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor
     return content
 
 
+def safe_files(folder: Path) -> list[Path]:
+    """The safetensors files that weights are loaded from: one, or shards by their index. Raises ModelRefused."""
+    single, index, _ = (folder / name for name in WEIGHTS)
+    shards = sorted(set(read_object(index, missing={}).get("weight_map", {}).values()))
+    for name in shards:
+        check_inside(index, name)
+    return [single] if single.is_file() else [folder / name for name in shards]
+
+
 def check_weight_files(folder: Path) -> None:
     """Opens the files that weights are loaded from, so that a refusal names a missing or broken one.
 
     Other files beside them, of another number format for instance, are not looked at. Raises ModelRefused.
     """
-    single, index, pickled = (folder / name for name in WEIGHTS)
-    shards = sorted(set(read_object(index, missing={}).get("weight_map", {}).values()))
-    for name in shards:
-        check_inside(index, name)
-    files = [single] if single.is_file() else [folder / name for name in shards]
+    _, index, pickled = (folder / name for name in WEIGHTS)
+    files = safe_files(folder)
     if not files:
         check_fetched(pickled)
     for file in files:

@@ -29,6 +29,8 @@ from shared.vectors import Activation
 
 PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
 """Architecture that rewards steps of a solution at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
+LISTWISE = "JinaForRanking"
+"""Architecture that reads a query and many documents as one text (jina-reranker-v3, arXiv:2509.25085)."""
 GRITLM_MARK = "<|embed|>\n"
 """End of the instruction in a GritLM prompt (arXiv:2402.09906)."""
 WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
@@ -75,6 +77,11 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
         return {"classifier": _process_rewards(path, config, texts)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
         return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
+    if architecture == LISTWISE:
+        raise ModelRefused(
+            f"{path / 'config.json'}: architectures {architecture} is a listwise reranker, which reads a query and all "
+            "its documents as one text: that is not served, a reranker of pairs is (a CrossEncoder, Qwen3-Reranker)"
+        )
     _check_no_chat_template(path)
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.

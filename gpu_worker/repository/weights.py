@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.repository import rounded_format, rounded_weights
 from gpu_worker.repository.files import check_weight_files, first_line, one_line
 from gpu_worker.repository.recipe import Recipe, WeightsOf
 from shared.errors import ModelRefused
@@ -55,12 +56,10 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
             setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
     except Exception as error:  # each class checks its keys in its own way
         raise ModelRefused(f"{file} cannot be used: {one_line(error)}") from error
-    method = getattr(config, "quantization_config", None)
-    if method is not None:
-        named = method.get("quant_method") if isinstance(method, dict) else type(method).__name__
+    form = rounded_format.read(file, config)
+    if form and trust_remote_code and getattr(config, "auto_map", None):
         raise ModelRefused(
-            f"{file}: quantization_config ({named}): weights that a package of their own unpacks are not served; "
-            "--linear int8 or fp8 rounds whole ones"
+            f"{file}: rounded weights ({form.name}) of a class that its repository brings are not served"
         )
     assert isinstance(config, PretrainedConfig)
     return config
@@ -74,21 +73,30 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     config = config_of(folder, recipe, trust_remote_code)
+    form = rounded_format.read(folder / "config.json", config)
     try:
         texts = config.get_text_config()
         texts.use_cache = False  # nothing is generated, and some classes would ask for a cache
         texts.return_dict = True  # outputs are read by their names, whatever the file says
         if config._attn_implementation not in (None, *OWN_ATTENTION):
             config._attn_implementation = None  # it names a kernel of another package, which computes the same
-        model, report = class_of(config, recipe.weights_of).from_pretrained(
-            folder,
-            config=config,
-            dtype=placement.dtype,
-            weights_only=True,
-            ignore_mismatched_sizes=True,  # refused below, by name
-            output_loading_info=True,
-            **where,
-        )
+        options: dict[str, Any] = {
+            "config": config,
+            "dtype": placement.dtype,
+            "ignore_mismatched_sizes": True,  # refused below, by name
+            "output_loading_info": True,
+        }
+        if form:
+            rounded_format.forget(config)
+            stored = rounded_weights.read(folder, form, placement.dtype)
+            model, report = _bare_class(config, recipe.weights_of).from_pretrained(None, state_dict=stored, **options)
+        else:
+            rounded_weights.check_whole(folder)
+            model, report = class_of(config, recipe.weights_of).from_pretrained(
+                folder, weights_only=True, **options, **where
+            )
+    except ModelRefused:
+        raise
     except Exception as error:  # transformers and safetensors raise many kinds; all mean that it cannot be loaded
         _check_config(folder, config, recipe.weights_of)
         pickled = folder / "pytorch_model.bin"
@@ -126,6 +134,15 @@ def class_of(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
             config.is_encoder_decoder = False  # its encoder's class requires it
         return getattr(transformers, ENCODERS[config.model_type])
     return CLASSES[weights_of]
+
+
+def _bare_class(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
+    """Finds the class itself, where an Auto class would stand for it: Auto classes load from folders alone."""
+    chosen = class_of(config, weights_of)
+    if not hasattr(chosen, "from_config"):
+        return chosen
+    with torch.device("meta"):
+        return type(chosen.from_config(config))
 
 
 def from_config(config: PretrainedConfig, weights_of: WeightsOf, dtype: torch.dtype) -> Any:

@@ -79,15 +79,38 @@ gives the mean of its tokens, a causal language model its last one. Refused, eac
 
 - a chat template without a `modules.json`, unless it asks about a query and a document: sentence-transformers puts
   every text into it, which is not done here. Take it away to embed texts as they are;
-- `quantization_config` in config.json; a number that is a text or a fraction; keys that sentence-transformers does not
-  take;
+- weights that were rounded before, in a format that is not read ([below](#weights-that-were-rounded-before)); a number
+  that is a text or a fraction; keys that sentence-transformers does not take;
 - `requirements` of config_sentence_transformers.json that the installed packages do not meet;
 - no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens
   than a quarter of them. Matrices are padded, so more rows than tokens are usual;
+- a listwise reranker (jina-reranker-v3): it reads a query and all its documents as one text;
 - a prompt, a marker or a pair's template that leaves no room for a token of a text.
 
 The `notice` also tells tokens of the tokenizer that the model has no embedding for (a text with one is refused, by
 name), and a tokenizer to which ordinary text of any language is mostly unknown, as it is to those of proteins.
+
+## Weights that were rounded before
+
+`quantization_config` in config.json says how a checkpoint's weights are stored. Two formats are read without another
+package. At load every weight is made whole again, numbers times scales; then the model is as any other:
+
+- `fp8` (Qwen's and DeepSeek's `-FP8`): float8_e4m3 with a scale for each block, or one for a matrix;
+- `compressed-tensors` (llm-compressor): `int-quantized` (W8A8), `float-quantized` (FP8), `naive-quantized`, and
+  `pack-quantized` (W4A16, W8A16), with zero points or without.
+
+```
+python -m gpu_worker --model Qwen/Qwen3-Embedding-0.6B-FP8 --check
+# its weights were rounded before (fp8): they run as whole matrices, with activations unrounded
+```
+
+So they take the memory of whole weights in the worker's `--dtype`. A server that rounds activations as well gives
+vectors that differ a little. `--linear int8` or `fp8` rounds layers again at load.
+
+All others are refused in one line that names the format and what it needs: GPTQ, AWQ, bitsandbytes, torchao, quanto,
+hqq, mxfp4, NVFP4, MLX, ModelOpt and so on; of compressed-tensors numbers of other widths, columns in an order of
+activations (`actorder: group`), sparse and rotated weights. Serve the model that they were rounded from. Rounded
+weights without a `quantization_config` are refused too: transformers would take their numbers as they are.
 
 ## Static embeddings and Routers
 

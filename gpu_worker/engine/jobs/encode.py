@@ -38,6 +38,8 @@ class EncodeJob(TextJob):
         if OutputKind.DENSE in work.outputs:
             assert heads.dense is not None
             self.dense = Table(len(sequences.pooled), work.dimensions or heads.dense.width, work.data_type)
+            if len(sequences.pooled) > len(sequences):
+                self.costs = self.units.costs_with_rows(sequences.pooled.counts)
         if OutputKind.MULTI_VECTOR in work.outputs:
             assert heads.multi_vector is not None
             width = work.dimensions or heads.multi_vector.width

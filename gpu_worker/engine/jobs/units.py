@@ -97,6 +97,20 @@ class Units:
                 self._ranges[len(self.numbers)] = (start, stop)
             self._add((number,), stop - start, room * (start == 0) - room * (stop == length))
 
+    def costs_with_rows(self, rows: Counts) -> list[int]:
+        """The cost of each unit where a sequence is pooled to `rows` [S] rows, in the step in which it ends.
+
+        A row costs as much as a token at most, so a step never has more rows than the tokens it is tried with at load.
+        """
+        return [
+            max(cost, sum(int(rows[number]) for number in numbers if self._ends(unit, number)))
+            for unit, (cost, numbers) in enumerate(zip(self.tokens, self.numbers, strict=True))
+        ]
+
+    def _ends(self, unit: int, number: int) -> bool:
+        """Whether a unit has the last token of a sequence of its own."""
+        return unit not in self._ranges or self._ranges[unit][1] == self._lengths[number]
+
     def ranges(self, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
         """What units `start` to `stop` - 1 compute, in three arrays [n]: the numbers of their sequences, ascending, the
         first token of each sequence, and the token behind the last one. Pieces of one sequence are joined."""

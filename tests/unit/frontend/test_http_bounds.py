@@ -9,7 +9,7 @@ from asgi import JSON, HttpApi, Worker
 from frontend_service.api.http import arrival, body
 from frontend_service.api.http.body import Body
 from frontend_service.api.http.dialects.openai import EmbeddingsBody
-from shared.errors import InvalidInput
+from shared.errors import InvalidInput, LimitExceeded
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 
@@ -111,6 +111,15 @@ async def test_json_that_would_become_far_more_in_memory_is_not_read(
         assert (told.status, "the body has more than" in told.json["error"]["message"]) == (400, True)
     assert (await api.ask(EMBED, {"input": ', [ { \\" ' * 90, "truncate_prompt_tokens": -1})).status == 200
     assert (await api.ask(EMBED, {"input": ["a"] * 40})).status == 200
+
+
+def test_a_million_spans_are_refused_before_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the brackets of the body: the decoder, which makes a tuple of each, is never called."""
+    embeddings = Body(EmbeddingsBody)
+    monkeypatch.setattr(embeddings, "_decoder", None)
+    spans = ", ".join(["[0, 1]"] * 1_000_000)
+    with pytest.raises(LimitExceeded, match="the body has more than 100000 lists and objects"):
+        embeddings.read(f'{{"input": ["a"], "spans": [[{spans}]]}}'.encode())
 
 
 @pytest.mark.parametrize("begins", ['"' + '\\"' * 2_000_000, '"' + '\\"' * 2_000_000 + "\\", '"" ' * 2_000_000])

@@ -63,7 +63,8 @@ OURS: dict[str, dict[str, str]] = {
     "/v1/pooling": PROMPTS,
     "/v2/rerank": RERANKED,
     "/rerank": RERANKED | MODEL,
-    **dict.fromkeys(("/embed", "/embed_all", "/embed_sparse", "/similarity", "/tokenize", "/decode"), MODEL),
+    **dict.fromkeys(("/embed", "/embed_all", "/embed_sparse", "/similarity"), MODEL),
+    **dict.fromkeys(("/tokenize", "/decode"), MODEL | {"input_type": PROMPTS["input_type"]}),
     "/predict": MODEL | {"parameters": "huggingface_hub's"},
 }
 """Fields of a path that are in no table of these originals, and whose they are."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from frontend_service.api.selvage_v1.codec import embedding
 from frontend_service.api.selvage_v1.codec.model import detokenize_request_from_pb
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import PromptChoice, TokenizeRequest
+from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
 from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import INLINE_TOKENS, Pipeline
@@ -201,6 +201,14 @@ async def test_ids_become_text_by_the_tokenizer_of_their_kind() -> None:
                 written[default, kind] = (await models.detokenize(request)).texts
     assert all(texts == ["b" if (kind or default) is QUERY else "a"] for (default, kind), texts in written.items())
     assert len(written) == 8
+
+
+async def test_ids_of_one_meaning_need_no_kind() -> None:
+    """Both tokenizers have the same words, as in inference-free SPLADE: whoever decodes need not know the Router."""
+    worker = SparseWorker(query_route=route(default_input_type=UNSPECIFIED))
+    _, models = services(worker)
+    request = DetokenizeRequest(tokenized=((WORDS.index("a"), WORDS.index("b")),))
+    assert (await models.detokenize(request)).texts == ["a b"]
 
 
 async def test_queries_have_limits_of_their_own() -> None:

@@ -79,12 +79,20 @@ def test_lexical_weights_are_one_number_a_token(whole: Path) -> None:
     assert "sparse_linear" in refusal(whole)
 
 
-@pytest.mark.parametrize("architecture", ["JinaForRanking", "Qwen3ForRewardModel", "BertForQuestionAnswering"])
+@pytest.mark.parametrize("architecture", ["Qwen3ForRewardModel", "BertForQuestionAnswering"])
 def test_a_head_that_is_not_known_is_refused(encoder: Path, tmp_path: Path, architecture: str) -> None:
     """Not served as if it were an encoder of vectors."""
     shutil.copytree(encoder, tmp_path / "model")
     settings("config.json", architectures=[architecture])(tmp_path / "model")
     assert f"architectures {architecture} has a head that is not served" in refusal(tmp_path / "model")
+
+
+def test_a_listwise_reranker_is_refused_by_what_it_is(encoder: Path, tmp_path: Path) -> None:
+    """Also with the chat template that jina-reranker-v3 has: to take it away would not help."""
+    shutil.copytree(encoder, tmp_path / "model")
+    settings("config.json", architectures=["JinaForRanking"])(tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
+    assert "config.json: architectures JinaForRanking is a listwise reranker" in refusal(tmp_path / "model")
 
 
 @pytest.mark.parametrize("labels", [{"a": "yes", "b": "no"}, ["yes", "no"]])

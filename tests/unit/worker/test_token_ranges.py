@@ -95,6 +95,20 @@ def test_ranges_of_texts_in_pieces_are_those_of_whole_texts(name: str) -> None:
         served.cut_texts(PieceLimits())
 
 
+def test_rows_of_ranges_count_in_the_cost_of_a_job() -> None:
+    """A step has no more rows than the tokens that it was tried with: by whole texts, and in pieces in the last one."""
+    many = TokenRanges(counts=(1, 90, 1, 1, 1), starts=(0,) * 94, stops=(7, *([40] * 90), 1, 130, 64))
+    served = engine("tiny-qwen3")
+    assert sorted(served.open(job(ranges=many)).costs) == sorted([7, 90, 1, 130, 64])
+    assert sorted(served.open(job()).costs) == sorted(len(text) for text in TEXTS)
+    served.cut_texts(PieceLimits(longest=16))
+    try:
+        assert list(served.open(job(ranges=many)).costs).count(90) == 1
+        assert max(served.open(job()).costs) == 16
+    finally:
+        served.cut_texts(PieceLimits())
+
+
 @pytest.mark.parametrize("neighbours", [0, 1, 63])
 @pytest.mark.parametrize(
     "has_same_bits",

@@ -131,3 +131,17 @@ def test_all_tokens_of_a_job_are_counted_once() -> None:
         units = Units.of(sequences, groups, longest)
         assert sum(units.tokens) == 103
         assert set(chain(*units.numbers)) == set(np.arange(4).tolist())
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases(), st.randoms(use_true_random=False))
+def test_rows_count_where_a_sequence_ends(case: tuple[Sequences, list[tuple[int, ...]], int], chance: object) -> None:
+    """A unit costs its tokens, or the rows of the sequences that end in it, where these are more."""
+    sequences, groups, longest = case
+    units = Units.of(sequences, groups, longest)
+    rows = np.array([chance.choice([1, 2, 9, 200]) for _ in range(len(sequences))])  # type: ignore[attr-defined]
+    costs = units.costs_with_rows(rows)
+    for unit, cost in enumerate(costs):
+        numbers, _, stops = units.ranges(unit, unit + 1)
+        ended = int(rows[numbers[stops == sequences.lengths[numbers]]].sum())
+        assert cost == max(units.tokens[unit], ended)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Id, Texts, inputs_of, texts_of
+from frontend_service.api.http.dialects.pooling_request import input_type_of
 from frontend_service.api.http.dialects.tei.common import resolved_name
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, HttpCall
@@ -19,19 +20,21 @@ NAMES: Names = ((r"\btokenized\b", "ids"),)
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """The body of POST /tokenize."""
+    """The body of POST /tokenize. `input_type` is a field of ours."""
 
     inputs: Texts
     add_special_tokens: bool = True
     prompt_name: str | None = None
+    input_type: str | None = None
     model: str = ""
 
 
 class DecodeBody(msgspec.Struct, kw_only=True):
-    """The body of POST /decode: the ids of a text, or a list of such."""
+    """The body of POST /decode: the ids of a text, or a list of such. `input_type` is a field of ours."""
 
     ids: Annotated[list[Id | list[Id]], FILLED]
     skip_special_tokens: bool = True
+    input_type: str | None = None
     model: str = ""
 
 
@@ -55,7 +58,7 @@ def tokenize_endpoint(frontend: Frontend) -> Endpoint:
         request = TokenizeRequest(
             model=resolved_name(frontend, body.model),
             texts=inputs,
-            prompt=PromptChoice(name=body.prompt_name),
+            prompt=PromptChoice(name=body.prompt_name, input_type=input_type_of(body.input_type)),
             cut=UNLIMITED,
         )
         shown = await frontend.models.tokenize(request)
@@ -79,6 +82,7 @@ def decode_endpoint(frontend: Frontend) -> Endpoint:
             model=resolved_name(frontend, body.model),
             tokenized=tokenized,
             skip_special_tokens=body.skip_special_tokens,
+            input_type=input_type_of(body.input_type),
         )
         return HttpReply(body=to_json((await frontend.models.detokenize(request)).texts))
 

@@ -1,0 +1,141 @@
+"""Tells from config.json how weights were rounded before they were published (`quantization_config`).
+
+`rounded_weights` reads two formats; all others are refused by name, with what they would need. It knows no tensor.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ModelRefused
+
+KEYS = ("quantization_config", "compression_config", "quantization")
+"""Keys of config.json, in this order: transformers', that of older compressed-tensors, MLX's."""
+INSTEAD = "serve the model that they were rounded from; --linear int8 or fp8 rounds its layers at load"
+PACKAGES = {
+    "aqlm": "aqlm",
+    "auto-round": "auto-round",
+    "awq": "gptqmodel",
+    "bitnet": "accelerate",
+    "bitsandbytes": "bitsandbytes",
+    "eetq": "kernels",
+    "fbgemm_fp8": "fbgemm-gpu",
+    "fouroversix": "fouroversix",
+    "fp_quant": "fp_quant",
+    "gguf": "llama.cpp",
+    "gptq": "gptqmodel",
+    "higgs": "flute-kernel",
+    "hqq": "hqq",
+    "metal": "kernels",
+    "mlx": "mlx",
+    "modelopt": "nvidia-modelopt",
+    "mxfp4": "kernels",
+    "mxfp8": "kernels",
+    "nvfp4": "kernels",
+    "quanto": "optimum-quanto",
+    "quark": "amd-quark",
+    "sinq": "sinq",
+    "spqr": "spqr_quant",
+    "torchao": "torchao",
+    "vptq": "vptq",
+}
+"""What unpacks the weights of a format, for the refusal."""
+COMPRESSED = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")
+"""Formats of compressed-tensors that are read."""
+NUMBERS = {("int", 4), ("int", 8), ("float", 8)}
+"""Their numbers, by type and bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedFormat:
+    """How the weights of a model are stored.
+
+    `name` is for users. `scale` ends the name of a weight's scales, behind `weight`. `blocks`: rows and columns of a
+    matrix that share a scale where the scales lie in a grid, as config.json says; more than one where layers differ.
+    """
+
+    name: str
+    scale: str
+    blocks: tuple[tuple[int, int], ...]
+
+    @property
+    def notice(self) -> str:
+        """What a user should know of vectors of such a model."""
+        return f"its weights were rounded before ({self.name}): they run as whole matrices, with activations unrounded"
+
+
+def read(file: Path, config: Any) -> RoundedFormat | None:
+    """The format of the weights beside `file`, which is `config` loaded; None for whole ones. Raises ModelRefused."""
+    for key in KEYS:
+        said = getattr(config, key, None)
+        if said is None:
+            continue
+        said = said if isinstance(said, Mapping) else said.to_dict() if hasattr(said, "to_dict") else {}
+        return _format_of(said, f"{file}: {key}", key)
+    return None
+
+
+def forget(config: Any) -> None:
+    """Takes the format out of a config, so that transformers builds the class for whole weights."""
+    for key in KEYS:
+        if getattr(config, key, None) is not None:
+            delattr(config, key)
+
+
+def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat:
+    method = said.get("quant_method") or ("compressed-tensors" if key == "compression_config" else None)
+    if method is None and {"bits", "group_size"} <= set(said):
+        method = "mlx"
+    if method == "fp8":
+        return _fp8(said, place)
+    if method == "compressed-tensors":
+        return _compressed(said, place)
+    package = PACKAGES.get(str(method))
+    needs = f"they need the package {package}" if package else "their format is not known here"
+    raise ModelRefused(f"{place} ({method}): such weights are not served, {needs}: {INSTEAD}")
+
+
+def _fp8(said: Mapping[str, Any], place: str) -> RoundedFormat:
+    """DeepSeek's format, which transformers calls FineGrainedFP8: a scale a block, or one for a matrix."""
+    size = said.get("weight_block_size")
+    if size is not None and not _is_block(size):
+        raise ModelRefused(f"{place} (fp8): weight_block_size {size!r} must be two whole numbers")
+    return RoundedFormat(name="fp8", scale="_scale_inv", blocks=(tuple(size),) if size else ())
+
+
+def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
+    groups = said.get("config_groups")
+    if not isinstance(groups, Mapping) or not all(_has_weights(group) for group in groups.values()):
+        raise ModelRefused(f"{place} (compressed-tensors): config_groups must tell how weights are stored")
+    formats = sorted({str(group.get("format") or said.get("format")) for group in groups.values()})
+    other = [name for name in formats if name not in COMPRESSED]
+    if other:
+        raise _unread(place, other[0])
+    if said.get("transform_config"):
+        raise _unread(place, "transform_config (rotated activations)")
+    sparse = said.get("sparsity_config") or {}
+    if sparse and sparse.get("format") not in (None, "dense"):
+        raise _unread(place, f"sparsity_config {sparse.get('format')}")
+    weights = [group["weights"] for group in groups.values()]
+    for numbers in weights:
+        kind = (numbers.get("type", "int"), numbers.get("num_bits", 8))
+        if kind not in NUMBERS:
+            raise _unread(place, f"{kind[0]} of {kind[1]} bits")
+    blocks = [numbers.get("block_structure") for numbers in weights]
+    blocks += [[1, numbers.get("group_size")] for numbers in weights]
+    named = f"compressed-tensors {', '.join(formats)}"
+    return RoundedFormat(name=named, scale="_scale", blocks=tuple(tuple(size) for size in blocks if _is_block(size)))
+
+
+def _has_weights(group: Any) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping)
+
+
+def _is_block(size: Any) -> bool:
+    return isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)
+
+
+def _unread(place: str, what: str) -> ModelRefused:
+    read_here = f"of compressed-tensors {', '.join(COMPRESSED)} with 4 or 8 bits are read"
+    return ModelRefused(f"{place} (compressed-tensors, {what}): such weights are not served, {read_here}: {INSTEAD}")
