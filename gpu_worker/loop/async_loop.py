@@ -152,13 +152,14 @@ class AsyncLoop:
     async def run(self) -> None:
         """Carries out the loop's actions until it is cancelled. Raises DeviceLost."""
         while not self._lost:
-            await asyncio.sleep(0)  # lets calls in between two steps, however short these are
             self._answer_jobs(self._loop.drop_expired())
             match self._loop.next_action():
                 case Launch():
                     await self._launch_step()
+                    await asyncio.sleep(0)  # lets calls in between two steps, however short these are
                 case Collect():
                     await self._collect_step()
+                    await asyncio.sleep(0)
                 case Wait(seconds=seconds):
                     await self._wait_for_event(seconds)
                 case Idle():  # jobs that are set aside, or wait for their room, may end by their deadlines
