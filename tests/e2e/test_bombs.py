@@ -81,10 +81,12 @@ async def is_harmless(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> Non
     """It takes no process much memory, keeps no probe waiting, and calls are answered after it.
 
     A host that takes the cores away keeps probes waiting too, and whoever would look at the memory. So what is seen
-    once may be the host's, and what is seen again is ours.
+    once or twice may be the host's, and what is seen again is ours.
     """
-    if await _harm(pair, bomb):
-        assert await _harm(pair, bomb) == []
+    for _ in range(2):
+        if not await _harm(pair, bomb):
+            return
+    assert await _harm(pair, bomb) == []
 
 
 async def _harm(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> list[Any]:

@@ -31,16 +31,25 @@ REFUSED = HEAD.replace(b"/v1/", b"/none/") + b"99999\r\n\r\n"
 )
 async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes) -> None:
     """Of the first one and of later ones; what was answered before is answered."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(connection, "REST_SECONDS", 0.3)
+    if not first:
+        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
     async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         if first:
-            writer.write(first)
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 ")
+            await answered(reader, writer, first)
+            monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
         writer.write(then)
         assert await is_closed(reader)
         writer.close()
+
+
+async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: bytes = ANSWERED) -> None:
+    """Asks, and reads the whole response: from then on the connection waits for another head."""
+    writer.write(asked)
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    assert head.startswith(b"http/1.1 ")
+    await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
@@ -52,11 +61,12 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 async def test_a_request_that_waits_behind_another_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a head is there while the answer is computed."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     worker = Worker()
-    worker.go_on.clear()
     async with serving(HttpApi(worker)) as address:
         reader, writer = await asyncio.open_connection(*address)
+        await answered(reader, writer)
+        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
+        worker.go_on.clear()
         writer.write(ANSWERED + HEAD)
         await asyncio.sleep(0.7)
         worker.go_on.set()
@@ -95,9 +105,10 @@ async def test_connections_are_bounded() -> None:
 
 async def test_a_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is that of the call."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
+        await answered(reader, writer)
+        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
         whole = request({"input": "a"})
         writer.write(whole[:-3])
         await asyncio.sleep(0.6)
