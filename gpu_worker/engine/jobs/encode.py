@@ -44,7 +44,8 @@ class EncodeJob(TextJob):
             self.tokens = Table(int(sequences.selected.sum()), width, work.data_type)
         if OutputKind.SPARSE in work.outputs:
             self.sparse = [sparse_vectors.NOTHING] * len(sequences)
-            self.costs = [cost + sparse_cost(cost) for cost in self.costs]
+            extra = [sparse_cost(tokens) for tokens in self.units.tokens]
+            self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "EncodeSlice":
         """Creates a slice of this job for a step."""
