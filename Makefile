@@ -89,7 +89,7 @@ serve: $(VENV)/kernels ## leave a worker and a frontend running (MODEL, WORKER, 
 	$(BIN)/python -m harness --model $(MODEL) --worker $(WORKER) --frontend $(FRONTEND) --http $(HTTP) --devices=$(DEVICES)
 
 test: $(VENV)/dev $(VENV)/all-kernels ## run all tests that need no GPU
-	-@$(MAKE) --silent clients
+	-@$(MAKE) --silent --jobs 2 clients
 	$(TOGETHER)
 
 test-slow: $(VENV)/dev $(VENV)/all-kernels ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour

@@ -34,6 +34,7 @@ ROUNDS = {
     "beside": (2, 1),
     "inference_free": (3, 1),
     "frontends": (1, 1),
+    "latency": (3, 1),
     "scaling_check": (1, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""

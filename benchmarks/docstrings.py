@@ -6,10 +6,12 @@ With it, a document would repeat its query, and every ranking would be easy.
 
 import ast
 import importlib.util
+import random
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 PYTHON = "python"
@@ -19,6 +21,8 @@ SKIPPED = {"test", "tests", "site-packages", "dist-packages"}
 """Folders without documentation, or of other packages."""
 LETTERS, WORDS = 100, 3
 """Least letters of a document, and least words of its summary: shorter ones say nothing that could be ranked."""
+QUICK = 300
+"""Docstrings of a short run."""
 OWNERS = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -53,6 +57,13 @@ def docstrings(packages: Sequence[str] = PACKAGES) -> Iterator[Docstring]:
                     yield docstring
                 summaries.add(docstring.summary)
                 documents.add(docstring.document)
+
+
+def corpus(quick: bool = False) -> list[Docstring]:
+    """Reads all docstrings, in an order that mixes the packages. `quick`: the first ones of Python's own library."""
+    texts = list(islice(docstrings([PYTHON]), QUICK) if quick else docstrings())
+    random.Random(1).shuffle(texts)
+    return texts
 
 
 def sources(package: str) -> list[Path]:

@@ -20,12 +20,13 @@ import numpy as np
 
 from benchmarks import random_folders
 from benchmarks.benchmark import Options
+from benchmarks.docstrings import corpus
 from benchmarks.engine import peer_of, products
 from benchmarks.machine import ROOT
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer, PeerRefused, modules_of, python_of
 from benchmarks.rounds import ALONE, FORMATS, Figures, Turn, number_format
-from benchmarks.workloads import MINILM, ONE_STREAM, SHAPES, minilm_folder, mixes, token_ids
+from benchmarks.workloads import MINILM, ONE_STREAM, SHAPES, Ids, minilm_folder, minilm_ids, mixes, token_ids
 
 RATE, COMPARED = "tokens/s", ("tokens/s",)
 PEERS = {
@@ -40,6 +41,18 @@ QUIET = {"NNCF_CI": "1"}
 """Environment in which NNCF reports no use of it."""
 DIFFERS = {"float32": 1e-5, "bfloat16": 2e-2}
 """Largest difference allowed in a number of a unit vector; what int8 costs is told by its cosines."""
+
+
+DOCSTRINGS = 64
+"""Real texts among the mixes, for the model with real weights."""
+
+
+def texts_of(shape: str, quick: bool) -> dict[str, list[Ids]]:
+    """Makes the texts of each mix, as token ids: drawn ones, and docstrings."""
+    drawn = {name: token_ids(lengths) for name, lengths in mixes(shape).items()}
+    if shape != MINILM:
+        return drawn
+    return drawn | {"docstrings": minilm_ids([text.document for text in corpus(quick)[:DOCSTRINGS]])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +183,8 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
         alone = {ALONE if dtype == "float32" else f"{ALONE}, {dtype}": products(peer) for dtype, peer in ours.items()}
         streams = 1 if options.shape in ONE_STREAM else options.threads
         cases: dict[str, dict[str, Turn]] = {}
-        for mix, lengths in mixes(options.shape).items():
-            file, count = write_texts(token_ids(lengths), options.folder / f"{mix}.npz"), len(lengths)
+        for mix, texts in texts_of(options.shape, options.quick).items():
+            file, count, tokens = write_texts(texts, options.folder / f"{mix}.npz"), len(texts), sum(map(len, texts))
             arguments = {
                 name: fastest(
                     name, running[side.process], file, choices(side, count, streams)[: 1 if options.quick else None]
@@ -181,7 +194,7 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
             }
             near = cosines(running, arguments)
             timed: dict[str, Turn] = {
-                name: partial(turn, running[SIDES[name].process], count, sum(lengths), arguments[name], near[name])
+                name: partial(turn, running[SIDES[name].process], count, tokens, arguments[name], near[name])
                 for name in arguments
             }
             cases[f"{count} text{'s' * (count > 1)}, {mix}"] = timed | alone

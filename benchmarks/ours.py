@@ -245,12 +245,16 @@ def formats() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomModel:
-    """A shape with random weights: config, encoder, the name of its pooling, and the content of tokenizer.json."""
+    """A shape with random weights: config, encoder, the name of its pooling, and the content of tokenizer.json.
+
+    `instructed`: pooling leaves an instruction out, as GritLM's does.
+    """
 
     config: Any
     encoder: nn.Module
     pooling: str
     tokenizer: bytes
+    instructed: bool = False
 
 
 def random_model(name: str, dtype: torch.dtype, layers: int = 0) -> RandomModel:
@@ -263,7 +267,13 @@ def random_model(name: str, dtype: torch.dtype, layers: int = 0) -> RandomModel:
     encoder = synthetic.build(config, recipe.weights_of, Placement(device=torch.device("cpu"), dtype=dtype))
     assert recipe.dense is not None
     tokenizer = synthetic.tokenizer(config.vocab_size).content
-    return RandomModel(config=config, encoder=encoder, pooling=recipe.dense.poolings[0], tokenizer=tokenizer)
+    return RandomModel(
+        config=config,
+        encoder=encoder,
+        pooling=recipe.dense.poolings[0],
+        tokenizer=tokenizer,
+        instructed=bool(recipe.instruction_mark),
+    )
 
 
 def has_int8() -> bool:

@@ -6,12 +6,10 @@ uses sentence-transformers' conversion of MiniLM: token rows and a projection to
 trained it. Its reference is MaxSim as numpy writes it out. Distances are 1 - cosine, which shows more digits.
 """
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ import torch
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 from benchmarks.benchmark import Options
-from benchmarks.docstrings import PYTHON, Docstring, docstrings
+from benchmarks.docstrings import Docstring, corpus
 from benchmarks.ours import has_int8
 from benchmarks.rounds import Figures, Turn
 from benchmarks.workloads import MINILM, minilm_folder
@@ -39,8 +37,8 @@ SIDES: dict[str, EngineOptions] = {
     "selvage int8, rest bfloat16": {"dtype": "bfloat16", "linear": "int8"},
 }
 INT8_GOAL = {"mean distance": 0.005, "largest distance": 0.01}
-TEXTS, QUICK = 300, 300
-"""Documents whose vectors are compared; all documents with --quick, which reads Python's own library."""
+TEXTS = 300
+"""Documents whose vectors are compared."""
 QUERIES, DOCUMENTS = 100, 1000
 """Queries and documents of late interaction."""
 BLOCK = 500
@@ -132,13 +130,6 @@ def late_model(folder: Path) -> MultiVectorEncoder:
     torch.nn.init.orthogonal_(projection.linear.weight, generator=torch.Generator().manual_seed(1))
     model.save_pretrained(str(folder), create_model_card=False)
     return model
-
-
-def corpus(quick: bool) -> list[Docstring]:
-    """Reads all docstrings, in an order that mixes the packages."""
-    texts = list(islice(docstrings([PYTHON]), QUICK) if quick else docstrings())
-    random.Random(1).shuffle(texts)
-    return texts
 
 
 def embedded(texts: Sequence[Docstring], options: EngineOptions) -> Vectors:

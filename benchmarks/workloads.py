@@ -74,7 +74,8 @@ class Workload:
     """`requests`: tokens of each sequence of each request; a rerank's first is its query. Requests come in turn.
 
     `in_flight`: clients, or jobs, at a time. `instruction`: tokens at the start of a text that pooling leaves out.
-    `period`: words that a text repeats to its end; 0 where it repeats none.
+    `period`: words that a text repeats to its end; 0 where it repeats none. `alike`: all texts of a request repeat the
+    same ones, so that each is the beginning of every longer one.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Workload:
     in_flight: tuple[int, ...] = (1,)
     instruction: int = 0
     period: int = 0
+    alike: bool = False
 
 
 def named(scale: Scale = "small") -> dict[str, Workload]:
@@ -174,6 +176,17 @@ def token_ids(lengths: Sequence[int], seed: int = 1, vocabulary: int = 0) -> lis
     ]
 
 
+INSTRUCTED, INSTRUCTED_TOKENS = "<|embed|>\n", 9
+"""The end of an instruction (GritLM), and its tokens by the tokenizer of `random:` shapes."""
+
+
+def instructed(tokens: int, instruction: int, draw: random.Random) -> str:
+    """Draws a text of a `random:` shape behind an instruction, with [CLS] of `instruction` tokens, the same for all."""
+    before = " ".join(SYNTHETIC[: instruction - 1 - INSTRUCTED_TOKENS])
+    words = draw.choices(SYNTHETIC, k=tokens - instruction - 1)
+    return f"{before} {INSTRUCTED}{' '.join(words)}"
+
+
 def text(model: str, tokens: int, draw: random.Random, marker: bool = False, period: int = 0) -> str:
     """Draws a text of exactly `tokens` tokens for MiniLM and `random:` shapes, special ones included.
 
@@ -192,3 +205,13 @@ def minilm_folder() -> Path:
     assert spec
     assert spec.origin
     return Path(spec.origin).parent / "model"
+
+
+def minilm_ids(texts: Sequence[str]) -> list[Ids]:
+    """Tokenises texts as MiniLM does, special tokens included, and cuts them at its positions. Needs `tokenizers`."""
+    from tokenizers import Tokenizer
+
+    reader = Tokenizer.from_file(str(minilm_folder() / "tokenizer.json"))
+    reader.no_padding()
+    reader.enable_truncation(MAX_TOKENS)
+    return [np.array(reader.encode(text).ids, dtype=np.int32) for text in texts]

@@ -23,6 +23,7 @@ class EngineOptions(TypedDict, total=False):
     max_tokens: int
     step_tokens: int
     chunk_tokens: int | None
+    share_prefixes: bool
     cache_megabytes: int
     compile: bool
     graphs: bool

@@ -27,6 +27,7 @@ from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.pins import Pins
 from frontend_service.workers.transport import WorkerTransport, received_bytes
+from shared import own_time
 from shared.caller import Caller
 from shared.memory import give_back_large_blocks
 from shared.security import guards
@@ -191,7 +192,7 @@ async def _drain(server: Server, http: HttpServer | None, settings: FrontendSett
     await server.announce_drain()
     if http:
         http.announce_drain()
-    await asyncio.sleep(settings.drain_delay)
+    await own_time.sleep(settings.drain_delay)
     await asyncio.gather(server.stop(settings.drain_seconds), *([http.stop()] if http else []))
 
 

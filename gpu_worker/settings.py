@@ -126,6 +126,13 @@ class WorkerSettings(ServiceSettings):
         "Default: an eighth of a step. Other models compute every text in one step; their card says why "
         "(whole_texts).",
     )
+    share_prefixes: bool = Field(
+        True,
+        description="Compute first tokens once where texts of one caller begin alike and come into the same step: an "
+        "instruction before short queries, the prompt and the query of a reranker before each document. For causal "
+        "models; the log and --check say whether the model's texts share. Rows are the same but for rounding, and "
+        "with --same-bits the same to the bit.",
+    )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(
         0,
         description="Memory in MiB for the keys and values of texts in pieces. A long text begins once all of its own "

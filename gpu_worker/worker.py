@@ -108,6 +108,7 @@ class ModelWorker:
         if card.formats:
             log.info("number formats", told=card.formats)
         log.info("long texts", told=summary(self.model, card))
+        log.info("texts that begin alike", told=self.model.sharing)
         log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
         if card.notice:
             log.warning("beware", notice=card.notice)
@@ -122,6 +123,7 @@ class ModelWorker:
             memory=self.model.placement.memory,
             padding=self.model.encoder.padding_tokens,
             pieces=self.engine.pieces,
+            shared_tokens=self.engine.shared_tokens,
         )
 
     def shut_down(self) -> None:
@@ -147,6 +149,7 @@ def load_model(settings: WorkerSettings) -> Model:
         forms=_forms(settings, placement),
         same_bits=settings.same_bits,
         cuts=settings.chunk_tokens != 0,
+        shares=settings.share_prefixes,
         adapters=settings.named_adapters(),
     )
     if settings.dtype == "fastest":

@@ -99,9 +99,9 @@ class ServiceProcess:
             start_new_session=True,  # Ctrl-C is for us; members are stopped in order
         )
         self._reader = asyncio.create_task(self._read(self._process))
-        await self._first_of(self._listening.wait(), timeout=60, what="listen")
+        await self._first_of(self._listening.wait(), timeout=240, what="listen")
 
-    async def wait_ready(self, timeout: float = 120) -> None:
+    async def wait_ready(self, timeout: float = 240) -> None:
         """Returns when health reports every service as SERVING."""
 
         async def watch() -> None:

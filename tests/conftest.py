@@ -28,6 +28,10 @@ LONGEST_FIRST = (
     "unit/worker/test_memory.py",
     "unit/worker/test_t5.py",
     "unit/worker/test_fp8_loads.py",
+    "unit/worker/test_every_architecture.py",
+    "unit/worker/test_fastest.py",
+    "unit/worker/test_adapters.py",
+    "unit/worker/test_adapters_beside.py",
 )
 """A process takes a file whenever it is free. A long file that is taken last is waited for by all others."""
 

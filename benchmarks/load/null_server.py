@@ -1,7 +1,8 @@
 """A grpc.aio server that answers Embed at once: what gRPC costs a server where nothing is computed.
 
 `python -m benchmarks.load.null_server` prints its address in a line and serves until its standard input ends. With
-`--refuse` it refuses every call unread, but the first of each connection: the least that a refusal takes.
+`--refuse` it refuses every call unread, but the first of each connection: the least that a refusal takes. With
+`--relay HOST:PORT` it asks another such server, and gives its reply: two hops that do nothing.
 """
 
 import asyncio
@@ -16,25 +17,31 @@ import grpc
 from benchmarks.load.target import EMBED
 from benchmarks.machine import ROOT
 from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.server.rpc import server_options
+from shared.server.rpc import channel_options, server_options
 
 
 @contextmanager
-def null_server(*, refuse: bool = False) -> Iterator[tuple[str, int]]:
-    """Runs the server; yields its address and process id."""
-    command = [sys.executable, "-m", "benchmarks.load.null_server", *(["--refuse"] if refuse else [])]
+def null_server(*, refuse: bool = False, relay: str = "") -> Iterator[tuple[str, int]]:
+    """Runs the server; yields its address and process id. `relay`: the address of the server that it asks."""
+    flags = [*(["--refuse"] if refuse else []), *(["--relay", relay] if relay else [])]
+    command = [sys.executable, "-m", "benchmarks.load.null_server", *flags]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip(), process.pid
 
 
-async def serve(*, refuse: bool) -> None:
+async def serve(*, refuse: bool, relay: str = "") -> None:
     """Serves until standard input ends."""
     dense = vectors_pb2.DenseVectors(data=bytes(4 * 384), count=1, dimensions=384)
     reply = embedding_pb2.EmbedResponse(dense=dense).SerializeToString()  # as large as our service's; names no model
 
+    next_hop: Any = grpc.aio.insecure_channel(relay, options=channel_options()).unary_unary(EMBED) if relay else None
+
     async def answer(request: bytes, context: object) -> bytes:
-        return reply
+        if next_hop is None:
+            return reply
+        answered: bytes = await next_hop(request, timeout=60)
+        return answered
 
     met: set[str] = set()
 
@@ -57,4 +64,4 @@ async def serve(*, refuse: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(refuse="--refuse" in sys.argv))
+    asyncio.run(serve(refuse="--refuse" in sys.argv, relay=sys.argv[-1] if "--relay" in sys.argv else ""))

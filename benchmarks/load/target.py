@@ -12,7 +12,7 @@ import grpc
 from benchmarks.load.loops import REFUSED, Sender, Target
 from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
 from benchmarks.peers import infinity
-from benchmarks.workloads import SPECIAL, Workload, text
+from benchmarks.workloads import SPECIAL, Workload, instructed, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.rpc import channel_options
 from tei.v1 import tei_pb2
@@ -33,6 +33,16 @@ class Checked(Target, Protocol):
 def texts_of(workload: Workload, seed: int) -> list[list[str]]:
     """Draws the texts of each request, with exactly the workload's tokens for MiniLM and `random:` shapes."""
     draw, late = random.Random(seed), workload.kind == "rerank"
+    if workload.instruction and workload.model.startswith("random:"):
+        return [[instructed(length, workload.instruction, draw) for length in lengths] for lengths in workload.requests]
+    if workload.alike:
+        return [
+            [
+                text(workload.model, length, random.Random(f"{seed} {number}"), late, workload.period)
+                for length in lengths
+            ]
+            for number, lengths in enumerate(workload.requests)
+        ]
     return [
         [text(workload.model, length, draw, late, workload.period) for length in lengths]
         for lengths in workload.requests

@@ -23,7 +23,8 @@ from benchmarks.load.target import texts_of
 from benchmarks.published.asking import PATHS, Rows, body, rows_of
 from benchmarks.published.driver import OFFSET
 from benchmarks.published.models import POOLINGS, PROJECTION
-from benchmarks.published.rows import LEAST_COSINE, OURS, Row, model_name
+from benchmarks.published.row import LEAST_COSINE, OURS, Row, model_name
+from benchmarks.workloads import Workload
 
 REFERENCE = "the model in float32"
 POOLED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -32,16 +33,28 @@ POOLED: dict[str, Callable[[Tensor], Tensor]] = {
     "lasttoken": lambda hidden: hidden[-1:],
 }
 """How the states [tokens, H] of a text become its row [1, H]."""
-MOST_REQUESTS, ENOUGH_TOKENS = 8, 3000
-"""Requests that are compared: as many, or fewer with as many tokens."""
+MOST_REQUESTS, ENOUGH_TOKENS, MOST_TOKENS = 8, 3000, 9000
+"""Requests that are compared: as many, or fewer with as many tokens; most tokens of one."""
 LEAST = 0.99
 """Least cosine of our rows to the model's own; below it nothing is measured."""
 TIMEOUT = 600.0
 
 
 def probes(row: Row) -> list[tuple[list[str], tuple[int, ...]]]:
-    """Selects the requests that are compared: the texts of each and their tokens. They are the first that are timed."""
-    workload = row.cases[0].stream.workload
+    """Selects the requests that are compared: the texts of each and their tokens. They are the first of each workload
+    that are timed; those of a workload with larger requests are left out."""
+    workloads = {workload.name + workload.says + str(workload.alike): workload for workload in _workloads(row)}
+    return [probe for workload in workloads.values() for probe in _first(workload)]
+
+
+def _workloads(row: Row) -> list[Workload]:
+    workloads = [of.stream.workload for of in row.cases]
+    if row.kind == "rerank":  # rows of scores, as long as there are documents, cannot be compared with others
+        return workloads[:1]
+    return [workload for workload in workloads if sum(workload.requests[0]) <= MOST_TOKENS] or workloads[:1]
+
+
+def _first(workload: Workload) -> list[tuple[list[str], tuple[int, ...]]]:
     chosen: list[tuple[list[str], tuple[int, ...]]] = []
     for texts, lengths in zip(texts_of(workload, OFFSET), workload.requests, strict=True):
         chosen.append((texts, lengths))
@@ -55,7 +68,7 @@ def answers(row: Row, url: str) -> list[Rows]:
     rows: list[Rows] = []
     for texts, lengths in probes(row):
         request = urllib.request.Request(
-            f"{url}{PATHS[row.kind]}",
+            f"{url.partition(',')[0]}{PATHS[row.kind]}",
             data=body(row.kind, model_name(row.model), texts),
             headers={"Content-Type": "application/json"},
         )
@@ -77,8 +90,9 @@ def reference(row: Row, folder: Path) -> list[Rows]:
         with safe_open(folder / "model.safetensors", "pt") as tensors:
             projection = tensors.get_tensor(PROJECTION).float()
         return [maxsim([hidden @ projection.T for hidden in texts]).numpy() for texts in requests]
+    instruction = row.cases[0].stream.workload.instruction
     pool = POOLED[_pooling(folder)] if row.kind == "dense" else Tensor.clone
-    return [pool(hidden).numpy() for texts in requests for hidden in texts]
+    return [pool(hidden[instruction:]).numpy() for texts in requests for hidden in texts]
 
 
 @torch.inference_mode()
@@ -90,6 +104,8 @@ def _hidden(encoder: torch.nn.Module, tokenizer: Tokenizer, texts: Sequence[str]
 
 
 def _pooling(folder: Path) -> str:
+    if not (folder / "1_Pooling").is_dir():
+        return "mean"  # GritLM
     modes = json.loads((folder / "1_Pooling" / "config.json").read_text())
     return next(name for name, key in POOLINGS.items() if modes.get(key))
 
@@ -119,15 +135,23 @@ def _cosines(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> n
     return cosines
 
 
-def compared(answered: Mapping[str, Sequence[Rows]], model: Sequence[Rows]) -> dict[str, dict[str, dict[str, float]]]:
-    """Tells how each side agrees with the model's own code, and with us. Exits where we do not agree with the model.
+def compared(side: str, rows: Sequence[Rows], model: Sequence[Rows]) -> dict[str, float]:
+    """Tells how a side's answers agree with the model's own code. Exits where ours do not.
 
     A server that differs from the model is told, not stopped: its figure stands beside its speed.
     """
-    agreements = {side: {REFERENCE: agreement(rows, model)} for side, rows in answered.items()}
-    for side, others in agreements.items():
-        if OURS in answered and side != OURS:
-            others[OURS] = agreement(answered[side], answered[OURS])
-        if side.startswith(OURS) and others[REFERENCE][LEAST_COSINE] < LEAST:
-            sys.exit(f"{side}: cosines to {REFERENCE} are {others[REFERENCE]}, wanted is {LEAST} at least")
-    return agreements
+    cosines = agreement(rows, model)
+    if side.startswith(OURS) and cosines[LEAST_COSINE] < LEAST:
+        sys.exit(f"{side}: cosines to {REFERENCE} are {cosines}, wanted is {LEAST} at least")
+    return cosines
+
+
+def agreements(
+    answered: Mapping[str, Sequence[Rows]], cosines: Mapping[str, dict[str, float]]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Tells how each side agrees with the model's own code (`cosines`), and with us."""
+    all_cosines = {side: {REFERENCE: of_model} for side, of_model in cosines.items()}
+    if OURS in answered:
+        for side in all_cosines.keys() - {OURS}:
+            all_cosines[side][OURS] = agreement(answered[side], answered[OURS])
+    return all_cosines

@@ -1,7 +1,8 @@
 """Files of a shape with random weights, in the form that both servers read, written once and used again.
 
 The folder is that of a sentence-transformers model: config, weights, tokenizer, `modules.json` and a pooling; or that
-of a Stanford ColBERT, with a projection. MiniLM has its real weights in a package, and nothing is written for it.
+of a Stanford ColBERT, with a projection; or GritLM's, which has neither. MiniLM has its real weights in a package, and
+nothing is written for it.
 """
 
 import json
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.machine import ROOT
 from benchmarks.ours import RandomModel, random_model
-from benchmarks.published.rows import Row, model_name
+from benchmarks.published.row import Row, model_name
 from benchmarks.workloads import MINILM, minilm_folder
 
 MODELS = ROOT / "build" / "published"
@@ -23,6 +24,8 @@ ST = "sentence_transformers.models."
 POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "lasttoken": "pooling_mode_lasttoken"}
 COLBERT, PROJECTION = "HF_ColBERT", "linear.weight"
 """The class that config.json of a Stanford ColBERT names, and the tensor of its projection."""
+GRITLM = "MistralForCausalLM"
+"""The class that GritLM's config.json names, beside code of its own: it has no modules.json."""
 MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
 """What a text goes through, and the folder of each."""
 SPECIAL = {f"{role}_token": f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}
@@ -53,7 +56,10 @@ def write(model: str, folder: Path, *, dtype: str, max_tokens: int, layers: int 
     if "roberta" in made.config.model_type:
         made.config.position_embedding_type = "absolute"  # published files say so, and vLLM reads it
     tensors = {name: tensor.contiguous() for name, tensor in made.encoder.state_dict().items()}
-    if projected:
+    if made.instructed:
+        made.config.architectures, made.config.auto_map = [GRITLM], {"AutoModel": "modeling_gritlm7b.MistralModel"}
+        tensors = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    elif projected:
         made.config.architectures = [COLBERT]  # without the width: vLLM 0.32 does not start where it is told
         tensors = _with_projection(tensors, made.config.hidden_size, projected)
     else:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.published.rows import LEAST_COSINE, VLLM, Row, rows
+from benchmarks.published.row import LEAST_COSINE, VLLM, Row
+from benchmarks.published.rows import rows
 from benchmarks.result import number, read, shown, table, tables
 from benchmarks.rounds import SHARE
 
@@ -20,8 +21,19 @@ def summary() -> str:
     return table(HEADS, lines) if lines else NO_RESULT
 
 
-def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
+def headlines() -> str:
+    """Renders a line for one case of each row that has been measured: our figure beside vLLM's best setting."""
+    lines = []
+    for row in rows().values():
+        result = read(f"published/{row.name}")
+        lines += [line[:4] for line in _lines(row, result, row.cases[row.headline].name)]
+    return table(HEADS[:4], lines) if lines else NO_RESULT
+
+
+def _lines(row: Row, result: Mapping[str, Any], only: str = "") -> Iterator[list[str]]:
     for case in result.get("cases", ()):
+        if only not in ("", case["case"]):
+            continue
         sides, ours = case["sides"], case["ours"]
         figure = SLOWEST if row.latency else RATE
         best = best_of(case, figure)
@@ -96,5 +108,7 @@ def _agreement(result: Mapping[str, Any]) -> str:
     return table(["", *heads], [[line.get(head, "") for head in ("", *heads)] for line in lines])
 
 
-BLOCKS = {"published": summary} | {f"published/{name}": partial(details, name) for name in rows()}
+BLOCKS = {"published": summary, "published/headlines": headlines} | {
+    f"published/{name}": partial(details, name) for name in rows()
+}
 """What is rendered, by the name between the markers of a page."""

@@ -1,20 +1,21 @@
-"""The rows of the published tables, as data: the model, the requests, who sends them, and the settings of both servers.
+"""The rows of the published tables, as data, and their sizes by scale. Nothing here starts a server or asks one."""
 
-Only data and the sizes by scale: nothing here starts a server or sends a request.
-"""
+from dataclasses import replace
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from benchmarks.published.row import Case, Row, Stream
+from benchmarks.workloads import MINILM, PROMPTS, QUERY, SPECIAL, WIDTH, Lengths, Scale, Workload, around
 
-from benchmarks.workloads import MINILM, NAME, PROMPTS, QUERY, SPECIAL, WIDTH, Kind, Lengths, Scale, Workload, around
-
-OURS, VLLM = "selvage", "vLLM"
-"""Servers, as results name them."""
-LEAST_COSINE = "least cosine"
-"""The figure by which answers agree."""
 UNMARKED = ("--query-marker=", "--document-marker=", "--query-expansion=none", "--skiplist=none")
 """Late interaction as vLLM makes it: no markers, queries as they are, and every token has a row that counts."""
 QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "random:bge-base-en"
+GRITLM = {"tiny": "random:GritLM-0.3B", "small": "random:GritLM-0.3B", "full": "random:GritLM-7B"}
+WHOLE_MEAN = (
+    "--hf-overrides",
+    '{"architectures": ["MistralModel"], "is_causal": false}',
+    "--pooler-config",
+    '{"pooling_type": "MEAN"}',
+)
+"""GritLM as vLLM 0.32 still runs it, which lost that class: the instruction stays in the mean. The work is equal."""
 CHUNKED = ("--enable-chunked-prefill", "--max-num-batched-tokens", "512", "--long-prefill-token-threshold", "128")
 """Steps of 512 tokens with at most 128 of a long text: the numbers of the published runs."""
 UNCHUNKED = ("--no-enable-chunked-prefill",)
@@ -27,82 +28,17 @@ OUR_CHUNKS = {
 }
 INTERACTIVE = "interactive"
 """The priority of short calls that must not wait for long texts, and the name of settings with it. Only we have one."""
-ANY_WAIT = "--queue-seconds=0"
-"""Nothing is refused for its wait, as vLLM refuses nothing: 4 clients of 8,192 tokens are a minute's work here."""
+MANY = 4
+"""Frontends, or API servers of vLLM, where there are several."""
 TINY_LAYERS = 2
 """Layers of every random model of the scale `tiny`. Widths stay: vLLM has no attention for narrow heads."""
-Settings = tuple[str, ...]
-"""Flags of a server."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
-    """`clients` that send the requests of a workload in turn; each waits for its answer before it sends the next.
-
-    `requests`: so many in all, instead of a number of seconds; 0 for the seconds.
-    """
-
-    workload: Workload
-    clients: int
-    requests: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What a server is asked at one time. Figures are those of `stream`; `beside` loads the server meanwhile."""
-
-    name: str
-    stream: Stream
-    beside: Stream | None = None
-
-    @property
-    def streams(self) -> tuple[Stream, ...]:
-        """All streams, the measured one first."""
-        return (self.stream,) if self.beside is None else (self.stream, self.beside)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A row of a published table.
-
-    `published`: its source and figures. `max_tokens`: the longest text that both servers take. `ours`, `vllm`: flags by
-    the name of a setting; every setting is a side of its own. `priorities`: that of the measured stream's calls, by the
-    name of a setting of ours; the default for the others. `reconnecting`: a connection a request, as the published
-    client makes. `seconds`: of each case. `layers`: layers of a random model; 0 for those of its shape.
-    `projected`: numbers of a token row of a ColBERT model, which has a projection; 0 for other models.
-    `latency`: the row is about the slowest answers, not about a rate.
-    """
-
-    name: str
-    says: str
-    published: str
-    model: str
-    dtype: str
-    max_tokens: int
-    cases: tuple[Case, ...]
-    ours: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
-    vllm: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
-    priorities: Mapping[str, str] = field(default_factory=dict)
-    reconnecting: bool = False
-    seconds: float = 20.0
-    layers: int = 0
-    projected: int = 0
-    latency: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        """What the first case asks for; all cases of a row ask for the same."""
-        return self.cases[0].stream.workload.kind
-
-    def case(self, name: str) -> Case:
-        """Finds a case by its name. Raises StopIteration where there is none."""
-        return next(case for case in self.cases if case.name == name)
 
 
 def rows(scale: Scale = "small") -> dict[str, Row]:
     """Builds all rows by name, for two cores (`small`), as published (`full`), or to try them out (`tiny`)."""
     made = (
         _token_embeddings(scale),
+        _burst(scale),
         _dense(scale),
         *_short_and_medium(scale),
         _clients(scale),
@@ -117,7 +53,8 @@ def _token_embeddings(scale: Scale) -> Row:
     repeats = PROMPTS[:4] if scale == "tiny" else PROMPTS
     lengths = tuple(3 * times + SPECIAL for times in repeats)
     says = f"token rows of {len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, three words repeated"
-    texts = Workload(name="prompts", says=says, model=model, kind="tokens", requests=(lengths,) * 64, period=3)
+    apart = Workload(name="prompts", says=says, model=model, kind="tokens", requests=(lengths,) * 64, period=3)
+    cases = {"4 clients": apart, "4 clients, the same words in all prompts of a request": replace(apart, alike=True)}
     return Row(
         name="token-embeddings",
         says=f"{says}, as base64",
@@ -125,11 +62,27 @@ def _token_embeddings(scale: Scale) -> Row:
         model=model,
         dtype="bfloat16",
         max_tokens=8192,
-        cases=(Case(name="4 clients", stream=Stream(workload=texts, clients=4)),),
+        cases=tuple(Case(name=name, stream=Stream(workload=texts, clients=4)) for name, texts in cases.items()),
         ours=OUR_CHUNKS,
         vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
         reconnecting=True,
         seconds=120.0 if scale == "full" else 60.0,
+    )
+
+
+def _burst(scale: Scale) -> Row:
+    model, count = GRITLM[scale], {"tiny": 50, "small": 500, "full": 2000}[scale]
+    says = f"{count:,} prompts of 45 tokens, 20 of them an instruction"
+    prompts = Workload(name="prompts", says=says, model=model, requests=((45,),) * count, instruction=21)
+    return Row(
+        name="instruct-burst",
+        says=f"{says} that the mean leaves out, all at once",
+        published="PR 38139: GritLM-7B, 2,000 prompts, 288 requests/s, 13,016 tokens/s, p99 6.8 s",
+        model=model,
+        dtype="bfloat16",
+        max_tokens=512,
+        cases=(Case(name=f"{count:,} requests", stream=Stream(workload=prompts, clients=count, requests=count)),),
+        vllm={"": WHOLE_MEAN},
     )
 
 
@@ -165,7 +118,8 @@ def _short_and_medium(scale: Scale) -> tuple[Row, ...]:
             max_tokens=512,
             cases=tuple(
                 Case(
-                    name=f"{count} clients", stream=Stream(workload=_texts(model, name, (tokens,) * 256), clients=count)
+                    name=f"{count} clients",
+                    stream=Stream(workload=_texts(model, f"{tokens} tokens", (tokens,) * 256), clients=count),
                 )
                 for count in ((64,) if scale == "full" else (16,))
             ),
@@ -192,7 +146,12 @@ def _clients(scale: Scale) -> Row:
             Case(name=f"{count} client{'s' * (count > 1)}", stream=Stream(workload=texts, clients=count))
             for count in counts
         ),
+        ours={"": (), f"{MANY} frontends": ()},
+        frontends={f"{MANY} frontends": MANY},
+        vllm={"": (), f"{MANY} API servers": ("--api-server-count", str(MANY))},
         seconds=10.0,
+        headline=-1,
+        offline=True,
     )
 
 
@@ -219,10 +178,11 @@ def _beside(scale: Scale) -> Row:
             Case(name="alone", stream=short),
             *(Case(name=name, stream=short, beside=long) for name, long in loads.items()),
         ),
-        ours={name: (*flags, ANY_WAIT) for name, flags in settings.items()},
+        ours=settings,
         vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
         priorities=dict.fromkeys(settings.keys() - OUR_CHUNKS.keys(), INTERACTIVE),
         seconds=60.0,
+        headline=-1,
         latency=True,
     )
 
@@ -261,8 +221,3 @@ def _late(scale: Scale) -> Row:
 def _texts(model: str, says: str, lengths: Lengths) -> Workload:
     """Makes requests of one text each."""
     return Workload(name="texts", says=says, model=model, requests=tuple((length,) for length in lengths))
-
-
-def model_name(model: str) -> str:
-    """Names a model as both servers do."""
-    return NAME if model == MINILM else model.removeprefix("random:")

@@ -2,49 +2,53 @@
 
 A row names a model, its requests and its clients (`--row`; all by default). Both servers read the same files. They
 start in turns, alone on the cores, with the clients in a process of their own on the same cores; vLLM with each setting
-that may be its best: one core left to itself or none, in chunks or not. The answers of all sides are compared with the
-model's own code before anything is timed. Before each round products alone are timed, which bound both servers: tokens
-a second if nothing but the model's linear layers took time. Results are kept a file a row, in
-benchmarks/results/published. `--scale tiny` cuts models to two layers: it shows that a row works.
+that may be its best: one core left to itself or none, in chunks or not. When a side first starts, its answers are
+compared with the model's own code before anything is timed. Before each round products alone are timed, which bound
+both servers: tokens a second if nothing but the model's linear layers took time. Results are kept a file a row, in
+benchmarks/results/published, and written after each round. `--scale tiny` cuts models to two layers: it shows that a
+row works.
 
-  token-embeddings   16 prompts of token rows a request, 4 clients, a connection a request (PR 39533)
+  token-embeddings   16 prompts of token rows a request, 4 clients, a connection a request (PR 39533); prompts that have
+                     nothing in common, and prompts of which the shorter ones begin the longer ones
+  instruct-burst     500 prompts with an instruction that the mean leaves out, at once, GritLM's kind (PR 38139)
   dense              Qwen3-0.6B, 20 texts of 2,048 tokens +- 50 % at once (PR 35127)
   mean-pooling       texts of 512 tokens (PR 38559)
   short-texts        texts of 32 tokens (PR 39113)
-  clients            MiniLM, 250 tokens, 1 to 64 clients (PR 39763)
+  clients            MiniLM, 250 tokens, 1 to 64 clients, 1 and 4 frontends; the same without a server (PR 39763)
   late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
   short-beside-long  one short text at a time, alone and beside long ones; ours also as interactive calls
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import products, result, roofline
-from benchmarks.machine import ROOT, describe, versions
-from benchmarks.peers.process import modules_of
+from benchmarks.machine import describe, versions
 from benchmarks.published import servers
-from benchmarks.published.comparison import answers, compared, reference
+from benchmarks.published.comparison import agreements, reference
 from benchmarks.published.models import folder_of
-from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
-from benchmarks.published.servers import Launch, ReadyServer, launches, started
+from benchmarks.published.row import OURS, VLLM, Row
+from benchmarks.published.rows import rows
+from benchmarks.published.servers import Launch, launches
+from benchmarks.published.turns import Seen, tell, turn
 from benchmarks.rounds import ALONE, Figures, Measurements, case, shares
 
 NORMAL = "small"
 """The scale whose results are rendered; those of others have its name in theirs."""
 QUICK = ("token-embeddings", "dense", "clients")
 """Rows of `--quick`."""
-QUICK_SECONDS, PAUSE = 5.0, 1.0
-"""Seconds of a case in `--quick`; seconds in which a server that is ready comes to rest."""
+QUICK_SECONDS = 5.0
+"""Seconds of a case in `--quick`."""
+START = {OURS: 35.0, VLLM: 70.0}
+"""Seconds to ready that an estimate goes by: those of Qwen3-Embedding-0.6B on two cores."""
 RATE, LAUNCHES = "tokens/s", 3
 """The figure that products alone bound, and how many of their product are timed together."""
 COMPARED = ("requests/s", "mean ms", "p50 ms", "p95 ms", "p99 ms")
@@ -62,31 +66,61 @@ class RunOptions:
     sides: Sequence[str]
 
 
-def measured(row: Row, options: RunOptions) -> dict[str, Any]:
-    """Compares and measures a row, and gives its result. Exits where a side is not known, or does not start."""
+def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
+    """Compares and measures a row, and gives its result after each round, so that what is measured is kept.
+
+    A side that does not start in the first round is absent from the result, with its reason. Exits where a side is not
+    known, where ours is wrong, and where none is left.
+    """
     sides = launches(row, options.cores)
     if unknown := [side for side in options.sides if side not in sides]:
         sys.exit(f"--side = {unknown[0]!r}: there are {', '.join(map(repr, sides))}")
     sides = {side: launch for side, launch in sides.items() if side in options.sides}
-    cold, agreements = _compared(row, sides)
     seconds = options.seconds or row.seconds
+    model = reference(row, folder_of(row))
+    seen = Seen()
     figures: Measurements = {of.name: {side: [] for side in sides} for of in row.cases}
     limits: list[Figures] = []
     for number in range(options.rounds):
         limits.append({RATE: limit(row, len(options.cores))})
-        print(f"{row.name}: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+        says = estimate(row, sides, seconds, limits[-1][RATE], options.rounds)
+        tell(f"{row.name}: round {number + 1} of {options.rounds}; {says}")
         for side in list(sides)[:: -1 if number % 2 else 1]:
-            for name, case_figures in turn(row, side, sides[side], seconds, options.scale).items():
+            try:
+                by_case = turn(row, side, sides[side], seconds, options.scale, seen, model)
+            except SystemExit as error:
+                if number or not isinstance(error.code, str) or side.startswith(OURS):
+                    raise
+                tell(f"{row.name}, {side}: {error.code}")
+                seen.absent[side] = error.code.partition("\n")[0]
+                del sides[side]
+                for of_sides in figures.values():
+                    del of_sides[side]
+                continue
+            for name, case_figures in by_case.items():
                 figures[name][side].append(case_figures)
-    ours = OURS if OURS in sides else next(iter(sides))
+        yield _result(row, replace(options, rounds=number + 1), seconds, seen, figures, limits)
+
+
+def _result(
+    row: Row,
+    options: RunOptions,
+    seconds: float,
+    seen: Seen,
+    figures: Measurements,
+    limits: Sequence[Figures],
+) -> dict[str, Any]:
+    """Makes the JSON of the rounds so far."""
+    ours = next(side for side in next(iter(figures.values())) if side == OURS or side.startswith(OURS))
     return {
         "benchmark": f"published/{row.name}",
         "says": f"{row.says}; {row.model.removeprefix('random:')} in {row.dtype}. {row.published}.",
         "settings": _settings(row, options, seconds),
         "machine": describe(),
+        "absent": seen.absent,
         "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
-        "agreement": agreements,
-        "cold start, s": cold,
+        "agreement": agreements(seen.answers, seen.cosines),
+        "cold start, s": seen.cold,
         "cases": [case(name, bounded(of_sides, limits), ours, COMPARED) for name, of_sides in figures.items()],
     }
 
@@ -120,57 +154,6 @@ def _settings(row: Row, options: RunOptions, seconds: float) -> dict[str, Any]:
     }
 
 
-def _compared(row: Row, sides: Mapping[str, Launch]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Starts every side once and compares its answers; gives seconds to ready by side, and how the answers agree."""
-    answered, cold = {}, {}
-    for side, launch in sides.items():
-        with started(f"{row.name}, {side}", launch) as server:
-            cold[side] = round(server.seconds, 1)
-            print(f"{row.name}, {side}: ready after {server.seconds:.1f} s", file=sys.stderr, flush=True)
-            answered[side] = answers(row, server.url)
-    agreements = compared(answered, reference(row, folder_of(row)))
-    for side, cosines in agreements.items():
-        print(f"{row.name}, {side}: cosines {cosines}", file=sys.stderr, flush=True)
-    return cold, agreements
-
-
-def turn(row: Row, side: str, launch: Launch, seconds: float, scale: str) -> dict[str, dict[str, float]]:
-    """Starts a side, runs all cases of a row against it, and ends it; gives the figures by case."""
-    by_case: dict[str, dict[str, float]] = {}
-    with started(f"{row.name}, {side}", launch) as server:
-        time.sleep(PAUSE)
-        for of in row.cases:
-            figures = clients(row, of, server, seconds, scale, launch.priority)
-            by_case[of.name] = figures | {"start to ready, s": server.seconds} | _memory(server, figures)
-            line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:6])
-            print(f"  {of.name}, {side}: {line}", file=sys.stderr, flush=True)
-    return by_case
-
-
-def clients(
-    row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str = ""
-) -> dict[str, float]:
-    """Runs the clients of a case in a process of their own and gives their figures. Exits where it fails."""
-    wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
-    wanted |= {"priority": priority, "watch": server.pids}
-    command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"{row.name}, {of.name}: the clients ended with {done.returncode}")
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
-
-
-def _memory(server: ReadyServer, figures: Mapping[str, float]) -> dict[str, float]:
-    """Tells each process's memory at rest, and sums what all processes of the server take."""
-    whole = {
-        "server: CPU ms/request": sum(figures[f"{name}: CPU ms/request"] for name in server.pids),
-        "server: MiB at rest": sum(server.rest.values()),
-        "server: peak MiB": sum(figures[f"{name}: peak MiB"] for name in server.pids),
-    }
-    return {f"{name}: MiB at rest": value for name, value in server.rest.items()} | whole
-
-
 def main(arguments: argparse.Namespace) -> int:
     """Runs `python -m benchmarks published`."""
     if arguments.cores:
@@ -195,20 +178,35 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _finish(row: Row, options: RunOptions, folder: Path | None) -> str:
-    """Measures a row, writes its result and prints it. Gives what went wrong, so that the next row is run."""
+    """Measures a row, writes its result after each round, and prints it. Gives what went wrong, so that the next row is
+    run."""
+    outcome: dict[str, Any] = {}
+    problem, scale = "", "" if options.scale == NORMAL else f"-{options.scale}"
     try:
-        outcome = measured(row, options)
+        for outcome in measured(row, options):
+            if folder is not None:
+                result.write(outcome, folder / f"{row.name}{scale}.json")
     except SystemExit as error:
         if not isinstance(error.code, str):
             raise  # a signal's, which ends everything
-        return error.code
+        problem = error.code
     except (OSError, ValueError) as error:
-        return repr(error)
-    if folder is not None:
-        scale = "" if options.scale == NORMAL else f"-{options.scale}"
-        result.write(outcome, folder / f"{row.name}{scale}.json")
-    print(f"**{outcome['says']}**\n\n{result.tables(outcome)}\n", flush=True)
-    return ""
+        problem = repr(error)
+    if outcome:
+        print(f"**{outcome['says']}**\n\n{result.tables(outcome)}\n", flush=True)
+    return problem
+
+
+def estimate(row: Row, sides: Mapping[str, Launch], seconds: float, limit: float, rounds: int) -> str:
+    """Says how long a row takes: starts as on two cores, and requests that are counted at half of products alone."""
+    tokens = sum(
+        sum(sum(request) for request in islice(cycle(of.stream.workload.requests), of.stream.requests))
+        for of in row.cases
+    )
+    timed = sum(seconds for of in row.cases if not of.stream.requests) * 1.2 + tokens / limit * 2
+    starts = sum(START[OURS if side.startswith(OURS) else VLLM] for side in sides)
+    turns = starts + len(sides) * timed + (row.offline * 4 * seconds)
+    return f"a round takes about {turns / 60:.0f} minutes, all some {rounds * turns / 60:.0f}"
 
 
 def _sides(row: Row, cores: Sequence[int], quick: bool) -> list[str]:

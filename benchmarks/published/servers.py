@@ -14,19 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.load.processor import family, is_running, resident_mebibytes
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port, modules_of
 from benchmarks.published.models import MODELS, folder_of
-from benchmarks.published.rows import OURS, VLLM, Row, model_name
+from benchmarks.published.row import OURS, VLLM, Row, model_name
 
 VENV = ROOT / ".venv-vllm"
-PROGRAM = VENV / "bin" / "vllm"
+PROGRAM, ENGINE = VENV / "bin" / "vllm", Path(__file__).with_name("offline.py")
 START_SECONDS, STOP_SECONDS, POLL = 900.0, 30.0, 0.05
 """Seconds within which a server must be ready, which includes vLLM's compiling at its first start, and within which it
 must be gone; seconds between two looks at whether it is ready."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
+PATIENT_WORKER, PATIENT_FRONTEND = ("--queue-seconds=0",), ("--default-timeout=600", "--max-requests-at-once=4096")
+"""Nothing is refused, as vLLM refuses nothing. By default a call has 30 s; here 4 clients of 8,192 tokens take more."""
 CACHE = {"VLLM_CPU_KVCACHE_SPACE": "5"}
 """GiB of keys and values that vLLM keeps: 46,000 tokens of Qwen3-0.6B, so that all texts of a row fit at once."""
 PRELOADED = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"), ("libiomp5.so",)
@@ -39,13 +42,16 @@ words of lines that say nothing."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a server starts: its programs by name, the environment on top of ours, and its URL. `priority`: that of the
-    measured calls; empty for the default."""
+    """How a server starts: its programs by name, the environment on top of ours, and its URL, several with commas
+    between. `priority`: that of the measured calls; empty for the default. `offline`: the command that embeds without
+    a server, empty where a side differs from another only in its servers; `engine`: what it is told of the model."""
 
     programs: Mapping[str, Sequence[str | Path]]
     environment: Mapping[str, str] = field(default_factory=dict)
     url: str
     priority: str = ""
+    offline: Sequence[str | Path] = ()
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +75,9 @@ def launches(row: Row, cores: Sequence[int]) -> dict[str, Launch]:
         "all cores": {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": bound},
     }
     sides = {
-        _side(OURS, setting): ours(row, flags, len(cores), row.priorities.get(setting, ""))
+        _side(OURS, setting): ours(
+            row, flags, len(cores), row.priorities.get(setting, ""), row.frontends.get(setting, 1)
+        )
         for setting, flags in row.ours.items()
     }
     for place, environment in places.items():
@@ -78,23 +86,29 @@ def launches(row: Row, cores: Sequence[int]) -> dict[str, Launch]:
     return sides
 
 
-def ours(row: Row, flags: Sequence[str], threads: int, priority: str = "") -> Launch:
-    """Launches a worker and a frontend that serves HTTP. `priority`: see `Launch`."""
-    worker, front, web = (f"127.0.0.1:{free_port()}" for _ in range(3))
+def ours(row: Row, flags: Sequence[str], threads: int, priority: str = "", frontends: int = 1) -> Launch:
+    """Launches a worker, and frontends that serve HTTP. `priority`: see `Launch`."""
+    worker, *fronts = (f"127.0.0.1:{free_port()}" for _ in range(1 + frontends))
+    webs = [f"127.0.0.1:{free_port()}" for _ in fronts]
     model = ("--model", str(folder_of(row)), "--served-name", model_name(row.model))
     numbers = ("--dtype", row.dtype, "--max-tokens", str(row.max_tokens), "--threads", str(threads))
     python = (sys.executable, "-m")
     return Launch(
         programs={
-            "worker": (*python, "gpu_worker", *model, *numbers, "--listen", worker, *flags),
-            "frontend": (
-                *(*python, "frontend_service", "--worker", worker, "--listen", front),
-                *("--apis", "grpc,http", "--http-listen", web),
-            ),
+            "worker": (*python, "gpu_worker", *model, *numbers, *PATIENT_WORKER, "--listen", worker, *flags),
+            **{
+                f"frontend {number}" if number > 1 else "frontend": (
+                    *(*python, "frontend_service", "--worker", worker, "--listen", front, *PATIENT_FRONTEND),
+                    *("--apis", "grpc,http", "--http-listen", web),
+                )
+                for number, (front, web) in enumerate(zip(fronts, webs, strict=True), 1)
+            },
         },
         environment=modules_of(ROOT),
-        url=f"http://{web}",
+        url=",".join(f"http://{web}" for web in webs),
         priority=priority,
+        offline=() if frontends > 1 else (sys.executable, ENGINE),
+        engine=_engine(row, OURS) | {"threads": threads},
     )
 
 
@@ -113,7 +127,14 @@ def vllm(row: Row, flags: Sequence[str], environment: Mapping[str, str]) -> Laun
         programs={"vllm": command},
         environment={"PYTHONPATH": "", "LD_PRELOAD": ":".join(map(str, preloaded())), **CACHE, **environment},
         url=f"http://127.0.0.1:{port}",
+        offline=() if "--api-server-count" in flags else (PROGRAM.with_name("python"), ENGINE),
+        engine=_engine(row, VLLM),
     )
+
+
+def _engine(row: Row, name: str) -> dict[str, Any]:
+    """Describes the model to `offline.py`."""
+    return {"engine": name, "model": str(folder_of(row)), "dtype": row.dtype, "max_tokens": row.max_tokens}
 
 
 def preloaded() -> list[Path]:
@@ -134,7 +155,8 @@ def started(name: str, launch: Launch) -> Iterator[ReadyServer]:
             program: cleanup.enter_context(_program(command, launch.environment, lines.fileno()))
             for program, command in launch.programs.items()
         }
-        _wait(name, launch.url, programs, log)
+        for url in launch.url.split(","):
+            _wait(name, url, programs, log)
         seconds = time.monotonic() - begun
         pids = {
             member: pid for program, process in programs.items() for member, pid in family(process.pid, program).items()

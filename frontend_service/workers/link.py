@@ -26,6 +26,7 @@ from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.stream import SILENCE, JobStream, parse_response
 from frontend_service.workers.transport import Metadata, WorkerTransport
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import own_time
 from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
@@ -225,7 +226,7 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
     name = f"{socket.gethostname()}:{os.getpid()}"
     hello = pb.Hello(version=LINK_VERSION, name=name, fingerprint=fingerprint)
     try:
-        async with asyncio.timeout(SILENCE):
+        async with own_time.limit(SILENCE):
             await call.write(pb.AttachRequest(hello=hello).SerializeToString())
             first = await call.read()
     except TimeoutError:

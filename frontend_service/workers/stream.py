@@ -17,6 +17,7 @@ from frontend_service.workers.pending_job import PendingJob
 from frontend_service.workers.reply_check import ReplyCheck, WrongReply
 from frontend_service.workers.row_parts import RowParts
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import own_time
 from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
 from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
@@ -35,7 +36,8 @@ MESSAGE_JOBS = 1024
 MESSAGE_ANSWERS = 16_384
 """Most answers in a message of a worker: more than fit into what a worker sends."""
 SILENCE = 5.0
-"""Seconds without a message after which a worker counts as lost; it sends one every second at least."""
+"""Seconds without a message, while this process runs, after which a worker counts as lost; it sends one every second at
+least."""
 
 
 class JobStream:
@@ -189,7 +191,7 @@ class JobStream:
     async def _read(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(SILENCE):
+                async with own_time.limit(SILENCE):
                     raw = await self._call.read()
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0) from None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -96,6 +97,8 @@ class ModelEngine:
         self.model = model
         self.pieces = 0
         """Number of pieces of texts that were computed so far. May be read from other threads."""
+        self.shared_tokens = 0
+        """Number of tokens that were not computed, since another text has them. May be read from other threads."""
         self._device, self._arrivals = device or Inline(), arrivals
         self.cut_texts(limits)
         self._sides = [(side, _dropped_ids(side)) for side in model.sides]
@@ -140,7 +143,8 @@ class ModelEngine:
         upload = Upload(device)
         if query is not None:
             chosen = [selection.side(queries=model is query) for selection in selections]
-        step = Step.pack(chosen, device, model.encoder.uncounted, model.encoder.token_types, upload)
+        least_spared = model.least_spared if self.limits.shares else inf
+        step = Step.pack(chosen, device, model.encoder.uncounted, model.encoder.token_types, upload, least_spared)
         outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
         step_slices = [
             job.step_slice(job_slice, packed)
@@ -167,9 +171,11 @@ class ModelEngine:
         model, step, outputs = side.model, side.step, side.outputs
         side.upload.send()
         if step.batch is not None:
-            encoder = model.encoder.as_written if step.batch.pieces else model.encoder
+            written = step.batch.pieces or step.batch.followers
+            encoder = model.encoder.as_written if written else model.encoder
             hidden = step.hidden_of_texts(encoder(step.batch))
             self.pieces += len(step.batch.pieces)
+            self.shared_tokens += step.shared_tokens
             if len(step.texts.lengths):
                 with model.head_order:
                     outputs.compute(hidden, download)

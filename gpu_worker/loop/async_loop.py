@@ -16,7 +16,7 @@ from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.interface import StepEngine
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob, JobOutcome
-from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, overdue, stall_message
+from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, Pauses, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
@@ -152,13 +152,14 @@ class AsyncLoop:
     async def run(self) -> None:
         """Carries out the loop's actions until it is cancelled. Raises DeviceLost."""
         while not self._lost:
-            await asyncio.sleep(0)  # lets calls in between two steps, however short these are
             self._answer_jobs(self._loop.drop_expired())
             match self._loop.next_action():
                 case Launch():
                     await self._launch_step()
+                    await asyncio.sleep(0)  # lets calls in between two steps, however short these are
                 case Collect():
                     await self._collect_step()
+                    await asyncio.sleep(0)
                 case Wait(seconds=seconds):
                     await self._wait_for_event(seconds)
                 case Idle():  # jobs that are set aside, or wait for their room, may end by their deadlines
@@ -172,9 +173,14 @@ class AsyncLoop:
         `on_stall` is called when a step stalls and when it goes on. Raises DeviceLost when a stalled step is not worth
         waiting for any more.
         """
+        clock, pauses = asyncio.get_running_loop().time, Pauses()
         while True:
+            looked = clock()
             await asyncio.sleep(WATCH_SECONDS)
             running = self._loop.step_running
+            if running is not None:
+                seconds, tokens = running
+                running = pauses.left_out_of(seconds, slept=clock() - looked, planned=WATCH_SECONDS), tokens
             late = overdue(*running, self._loop.load.tokens_per_second) if running is not None else 0.0
             if running is not None and late > LOST_SECONDS:
                 raise DeviceLost(stall_message(*running))

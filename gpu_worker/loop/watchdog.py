@@ -12,6 +12,23 @@ class DeviceLost(Exception):
     """The device computes nothing any more; only another process can use it again."""
 
 
+class Pauses:
+    """How long a process stood still while a step was running, as a watch sees it that sleeps between two looks."""
+
+    def __init__(self) -> None:
+        self._stood = 0.0
+
+    def left_out_of(self, seconds: float, *, slept: float, planned: float) -> float:
+        """Seconds that a step has taken so far, without those in which the process stood still.
+
+        Called at each look. `slept`: seconds since the look before; `planned`: as many as they should have been. What
+        is too much, a machine that stands still or a process that is stopped takes from the step as well.
+        """
+        is_same_step = seconds > slept
+        self._stood = min(seconds, max(slept - planned, 0.0) + (self._stood if is_same_step else 0.0))
+        return seconds - self._stood
+
+
 def overdue(seconds: float, tokens: int, speed: float) -> float:
     """Seconds by which a step is late that has taken `seconds` so far; 0 or less while it is in time.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.model.encoder.unused_pooler import leave_out_pooler
 from gpu_worker.model.heads.classifier import (
     HeadClassifier,
     PooledClassifier,
@@ -34,7 +35,7 @@ class HeadBuilder:
     def __init__(self, recipe: Recipe, model: Any, placement: Placement, read: ReadLayer, width: int) -> None:
         """Builds nothing yet. `width` is the size of a hidden state."""
         self._recipe, self._model, self._placement, self._read = recipe, model, placement, read
-        self._width = width
+        self._base, self._width = getattr(model, "base_model", model), width
 
     def build(self) -> Heads:
         """Builds all heads that the recipe names. Raises ModelRefused.
@@ -50,13 +51,15 @@ class HeadBuilder:
                 layers, width, skip_first=recipe.multi_vector.skip_first, mean=recipe.multi_vector.mean
             )
         classifier = self._classifier()
-        return Heads(
+        heads = Heads(
             dense=dense,
             multi_vector=multi_vector,
             sparse=self._sparse(),
             classifier=None if isinstance(classifier, TokenClassifier) else classifier,
             token_classifier=classifier if isinstance(classifier, TokenClassifier) else None,
         )
+        leave_out_pooler(self._base)  # a head that wants the pooler has it
+        return heads
 
     def _dense(self, recipe: DenseRecipe) -> DenseHead:
         layers, width = self._chain(recipe.layers, self._width * len(recipe.poolings), torch.float32)

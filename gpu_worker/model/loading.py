@@ -63,13 +63,15 @@ def load(
     same_bits: bool = False,
     judge: FormatJudge | None = None,
     cuts: bool = True,
+    shares: bool = True,
     adapters: Sequence[NamedAdapter] = (),
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
     encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
     the same bits whatever other texts are computed with it; `judge`: judges the number format, None where the user
-    chose it; `cuts`: whether long texts are to be computed in pieces; `adapters`: those that are served over the model.
+    chose it; `cuts`: whether long texts are to be computed in pieces; `shares`: whether texts that begin alike are to
+    share their first tokens; `adapters`: those that are served over the model.
 
     Raises ModelRefused.
     """
@@ -93,9 +95,10 @@ def load(
             names = served_names or source.names
             options = (names, max_tokens, late, forms, linear, same_bits, judge)
             if source.query is None:
-                model = _loaded(source, *options, cuts, beside)
+                model = _loaded(source, *options, cuts, shares, beside)
                 return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
-            return _joined(_loaded(source.query, *options, cuts=False), _loaded(source, *options, cuts=False))
+            query, document = (_loaded(side, *options, False, False) for side in (source.query, source))
+            return _joined(query, document)
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -114,6 +117,7 @@ def _loaded(
     same_bits: bool,
     judge: FormatJudge | None,
     cuts: bool,
+    shares: bool,
     beside: Sequence[BesideAdapter] = (),
 ) -> Model:
     if source.recipe.static:
@@ -149,6 +153,7 @@ def _loaded(
         same_bits=same_bits,
         judge=judge,
         cuts=cuts,
+        shares=shares,
         beside=beside,
     )
     prepared = preparation.run()
@@ -179,6 +184,7 @@ def _loaded(
             placement.device, heads.multi_vector.width if heads.multi_vector else 128, same_bits=same_bits
         ),
         cutting=prepared.cutting,
+        unshared=prepared.unshared,
         head_order=prepared.head_order,
         score_order=prepared.score_order,
     )
@@ -230,6 +236,7 @@ def _joined(query: Model, document: Model) -> Model:
         document,
         query=query,
         cutting=Cutting(refusal=ROUTED),
+        unshared=ROUTED,
         weight_bytes=query.weight_bytes + document.weight_bytes,
         notice="; ".join(filter(None, notices)),
         findings=(*(f"queries: {finding}" for finding in query.findings), *document.findings),

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf
 
 from torch import Tensor
 
@@ -18,6 +19,9 @@ from shared.card import LateInteraction
 from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 from shared.vectors import InputType
 
+FORMS_SHARE = 0.25
+"""Share of a step's tokens that must be spared where layers are compiled or graphs: they compute no such steps."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
@@ -28,7 +32,7 @@ class Model:
     `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
     what other number formats would bring, or why this one was chosen.
     `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
-    be computed in pieces.
+    be computed in pieces. `unshared` is why texts share no first tokens; empty where they may.
     `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
     one order where a text's bits may not depend on others.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
@@ -58,6 +62,7 @@ class Model:
     weight_bytes: int
     maxsim: MaxSimKernel
     cutting: Cutting
+    unshared: str = "it was not tried"
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()
     head_order: AbstractContextManager[object] = NO_ORDER
@@ -68,6 +73,19 @@ class Model:
         """The model of texts of a kind; those that are neither queries nor documents go the default route."""
         kind = input_type or self.recipe.default_route
         return self.query if self.query is not None and kind is InputType.QUERY else self
+
+    @property
+    def sharing(self) -> str:
+        """Tells people in one line how texts that begin alike are computed."""
+        return f"each by itself: {self.unshared}" if self.unshared else "in one step, their first tokens once"
+
+    @property
+    def least_spared(self) -> float:
+        """The smallest share of a step's tokens that is worth sharing them: 0 where that changes nothing else. `inf`:
+        texts share none."""
+        if self.unshared:
+            return inf
+        return 0.0 if self.encoder.as_written is self.encoder else FORMS_SHARE
 
     @property
     def table(self) -> bytes:

@@ -50,11 +50,12 @@ from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.in_pieces import Cutting, cutting
 from gpu_worker.model.verify.nearness import NearnessGate
 from gpu_worker.model.verify.probes import Probes
+from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
-NOT_WANTED = "--chunk-tokens is 0"
+NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
 """Why no text is cut, where the user wants none cut."""
 Order = AbstractContextManager[object]
 """What is entered while operators run."""
@@ -77,6 +78,7 @@ class PreparedModel:
     head_order: Order
     score_order: Order
     cutting: Cutting
+    unshared: str
 
 
 class Preparation:
@@ -94,12 +96,14 @@ class Preparation:
         same_bits: bool = False,
         judge: FormatJudge | None = None,
         cuts: bool = True,
+        shares: bool = True,
         beside: Sequence[BesideAdapter] = (),
     ) -> None:
         """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused.
 
         `beside`: the adapters that are served over the model.
-        `judge` judges the number format; None where the user chose it. `cuts`: whether long texts are to be cut.
+        `judge` judges the number format; None where the user chose it. `cuts`: whether long texts are to be cut,
+        `shares`: whether texts are to share first tokens.
         """
         model = source.model
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
@@ -120,7 +124,7 @@ class Preparation:
         self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
         chosen = "int8" if linear == "int8" else self._placement.dtype_name
         self._trials = FormatTrials(self._base, self._heads, self._reference, self._kernels, chosen)
-        self._judge, self._cuts = judge, cuts
+        self._judge, self._cuts, self._shares = judge, cuts, shares
         if adapters:
             install_adapters(model, [*adapters.values()], fixed=same_bits)
             self._form_finder = None  # compiled layers and graphs know no adapters
@@ -155,6 +159,7 @@ class Preparation:
             head_order=head_order,
             score_order=self._order or nullcontext(),
             cutting=cutting(mode.encoder, self._reference) if self._cuts else Cutting(refusal=NOT_WANTED),
+            unshared=reason_to_share_nothing(mode.encoder, self._reference) if self._shares else NOT_SHARED,
         )
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:

@@ -52,6 +52,7 @@ def prepare(source: Source, same_bits: bool) -> PreparedModel:
         head_order=order if same_bits and order.used else nullcontext(),
         score_order=order if same_bits else nullcontext(),
         cutting=Cutting(refusal=WHOLE),
+        unshared=WHOLE,
     )
 
 

@@ -1,5 +1,6 @@
 """Texts laid end to end, as the host knows them: lengths, places and token ids. numpy only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,7 @@ class PackedTexts:
         return PackedTexts(lengths=lengths, offsets=offsets_of(lengths), tokens=tokens)
 
 
-def offsets_of(lengths: tuple[int, ...] | Counts) -> npt.NDArray[np.int64]:
+def offsets_of(lengths: Sequence[int] | Counts) -> npt.NDArray[np.int64]:
     """Where texts of these `lengths` [S] begin if they lie end to end, and where the last one ends: [S + 1]."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])

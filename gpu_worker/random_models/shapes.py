@@ -121,6 +121,14 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e4}
         | BIDIRECTIONAL,
     ),
+    "mistral-0.3b-bidirectional": (
+        "mistral",
+        "mean",
+        {"vocab_size": 32000, "hidden_size": 1024, "num_hidden_layers": 20, "intermediate_size": 3584}
+        | {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "sliding_window": None}
+        | {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1e4}
+        | BIDIRECTIONAL,
+    ),
     "modernbert-small": (  # as granite-embedding-small-english-r2
         "modernbert",
         "mean",
@@ -162,6 +170,13 @@ def _bge_m3(width: int) -> dict[str, Any]:
     }
 
 
+GRITLM: dict[str, Any] = {
+    "dense": DenseRecipe(poolings=("mean",), normalize=True),
+    "multi_vector": MultiVectorRecipe(),
+    "instruction_mark": GRITLM_MARK,
+    "prompts": {"query": f"<|user|>\nw1 w2 w3\n{GRITLM_MARK}", "document": GRITLM_MARK},
+}
+
 # name -> (the shape of its encoder, the heads in its recipe)
 HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
@@ -175,15 +190,8 @@ HEADED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "tiny-bge-m3": ("tiny-xlm-roberta", _bge_m3(64)),
     "bge-m3": ("xlm-roberta-large", _bge_m3(1024)),
-    "gritlm-7b": (
-        "mistral-7b-bidirectional",
-        {
-            "dense": DenseRecipe(poolings=("mean",), normalize=True),
-            "multi_vector": MultiVectorRecipe(),
-            "instruction_mark": GRITLM_MARK,
-            "prompts": {"query": f"<|user|>\nw1 w2 w3\n{GRITLM_MARK}", "document": GRITLM_MARK},
-        },
-    ),
+    "gritlm-7b": ("mistral-7b-bidirectional", GRITLM),
+    "gritlm-0.3b": ("mistral-0.3b-bidirectional", GRITLM),
     "tiny-cross-encoder": (
         "tiny-bert",
         {

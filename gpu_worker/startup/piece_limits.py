@@ -1,5 +1,7 @@
 """Decides how long texts are cut and how much memory their keys and values may take. Knows no settings and no logs."""
 
+from dataclasses import replace
+
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.model.card import CACHE_SETTING, card_of
 from gpu_worker.model.loading import Model
@@ -47,9 +49,11 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
     `kept_bytes`: see `cache_bytes`."""
     longest = max(1, step_tokens // PIECES_PER_STEP) if chunk_tokens is None else chunk_tokens
+    shares = not model.unshared
     if not kept_bytes or not longest:
-        return WHOLE
-    return PieceLimits(longest=longest, cache_bytes=kept_bytes, text_bytes=model.cutting.text_bytes)
+        return replace(WHOLE, shares=shares)
+    text_bytes = model.cutting.text_bytes
+    return PieceLimits(longest=longest, cache_bytes=kept_bytes, text_bytes=text_bytes, shares=shares)
 
 
 def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:

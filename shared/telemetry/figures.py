@@ -68,8 +68,9 @@ class WorkerFigures:
     `refused`: jobs so far, by reason; `cancelled_waiting`: jobs so far; `unsent`: bytes of answers that frontends have
     not read; `memory`: bytes of the device by state, empty on a processor; `padding`: tokens so far by which steps were
     filled up to the size of a captured graph; `budget`: most tokens that the next step may have; `pieces`: of long
-    texts, so far; `kept_bytes`: room that texts in pieces have for their keys and values, of `cache_bytes` in all, 0
-    where no text is cut; `waiting_for_cache`: jobs whose next text waits until its keys and values have room.
+    texts, so far; `shared_tokens`: those that were not computed so far, since another text of their step has them;
+    `kept_bytes`: room that texts in pieces have for their keys and values, of `cache_bytes` in all, 0 where no text is
+    cut; `waiting_for_cache`: jobs whose next text waits until its keys and values have room.
     """
 
     queued_tokens: int
@@ -83,6 +84,7 @@ class WorkerFigures:
     padding: int = 0
     budget: int = 0
     pieces: int = 0
+    shared_tokens: int = 0
     kept_bytes: int = 0
     cache_bytes: int = 0
     waiting_for_cache: int = 0

@@ -216,6 +216,8 @@ class WorkerMetrics:
             of = "Tokens by which steps were filled up to the size of a captured graph."
             yield CounterMetricFamily("selvage_padding_tokens", of, now.padding)
             yield CounterMetricFamily("selvage_pieces", "Pieces of long texts that were computed.", now.pieces)
+            of = "Tokens that were not computed, since a text of the same step begins with them as well."
+            yield CounterMetricFamily("selvage_shared_tokens", of, now.shared_tokens)
             cache = {"kept": now.kept_bytes, "limit": now.cache_bytes}
             of = "Room for keys and values of texts in pieces: what those that began have taken, and the limit."
             yield _gauges("selvage_cache_bytes", of, "state", cache)

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, sync_playwright
 
 Told = dict[str, Any]
 TASKS = ("embed", "rerank", "late", "classify")
-MILLISECONDS = 30_000
+MILLISECONDS = 240_000
 """That a visit waits for anything: a machine may be busy."""
 FOCUS = """() => {
   const at = document.activeElement, style = getComputedStyle(at);

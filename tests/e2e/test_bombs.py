@@ -81,10 +81,12 @@ async def is_harmless(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> Non
     """It takes no process much memory, keeps no probe waiting, and calls are answered after it.
 
     A host that takes the cores away keeps probes waiting too, and whoever would look at the memory. So what is seen
-    once may be the host's, and what is seen again is ours.
+    once or twice may be the host's, and what is seen again is ours.
     """
-    if await _harm(pair, bomb):
-        assert await _harm(pair, bomb) == []
+    for _ in range(2):
+        if not await _harm(pair, bomb):
+            return
+    assert await _harm(pair, bomb) == []
 
 
 async def _harm(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> list[Any]:
@@ -167,7 +169,7 @@ async def test_sixteen_giant_requests_at_once(pair: Stack) -> None:
 
     async def bomb() -> None:
         async with sender(pair, EMBED) as send:
-            found = await outcomes([send(message, timeout=60) for _ in range(16)])
+            found = await outcomes([send(message, timeout=240) for _ in range(16)])
         assert set(found) <= {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
         assert found["RESOURCE_EXHAUSTED"]
 
@@ -185,7 +187,7 @@ async def test_sixteen_streams_that_send_a_giant_each(pair: Stack) -> None:
             method = channel.stream_stream(STREAM, response_deserializer=embedding_pb2.EmbedStreamResponse.FromString)
 
             async def one() -> None:
-                async for reply in method(iter([message]), timeout=60):
+                async for reply in method(iter([message]), timeout=240):
                     assert reply.error.reason in {"OVERLOADED", "INPUT_TOO_LONG"}, reply.error
 
             found = await outcomes([one() for _ in range(16)])

@@ -79,7 +79,7 @@ def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise DeviceLost("a small step failed")
 
     monkeypatch.setattr(AsyncLoop, "run", run)
-    with Engine("random:tiny-bert", timeout=60) as engine, ThreadPoolExecutor(1) as threads:
+    with Engine("random:tiny-bert", timeout=240) as engine, ThreadPoolExecutor(1) as threads:
         held = threads.submit(engine.embed, [f"w{number} " * 400 for number in range(5000)], truncate=True)
         pair = engine._channel._pair
         while not pair.calls.admission.requests:
@@ -101,7 +101,7 @@ def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Loop, "plan_step", plan)
     for _ in range(3):
         with pytest.raises(errors.Cancelled):
-            engine.embed("w1", timeout=20)
+            engine.embed("w1", timeout=240)
     engine.close()
     assert threading.active_count() <= before
 
@@ -126,8 +126,7 @@ def test_whoever_forgets_it_leaves_nothing() -> None:
     thread = engine._channel._pair._thread
     del engine
     gc.collect()
-    thread.join(20)
-    assert not thread.is_alive()
+    thread.join()
     assert threading.active_count() <= before
 
 

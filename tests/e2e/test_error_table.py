@@ -177,7 +177,7 @@ async def test_bad_input_gets_the_documented_error(calls: Calls, case: str) -> N
     """Status, reason and field, as the table has them."""
     request, *expected = TABLE[case]
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await method_of(calls, request)(request, timeout=30)
+        await method_of(calls, request)(request, timeout=240)
     assert refusal(raised.value) == tuple(expected)
     assert "zebra" not in (raised.value.details() or "")
 
@@ -205,7 +205,7 @@ async def test_a_65_mib_message_is_refused_by_the_transport(pair: Stack) -> None
     async with grpc.aio.insecure_channel(pair.frontends[0].address, options=options) as channel:
         calls = Calls(channel)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await calls.embedding.Embed(embed(texts=["x" * (65 * 2**20)]), timeout=60)
+            await calls.embedding.Embed(embed(texts=["x" * (65 * 2**20)]), timeout=240)
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await calls.embedding.Embed(embed())).dense.count == 1
 
@@ -232,7 +232,7 @@ async def test_a_call_without_a_deadline_gets_one() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await calls.embedding.Embed(embed(texts=texts))
         assert refusal(raised.value)[:2] == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
-        await calls.embedding.Embed(embed(), timeout=30)
+        await calls.embedding.Embed(embed(), timeout=240)
         assert (await load_of(pair)).queued_tokens == 0
 
 

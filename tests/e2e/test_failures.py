@@ -35,7 +35,7 @@ class Load:
     async def _client(self, calls: Calls) -> None:
         while not self._stop:
             try:
-                await calls.embedding.Embed(REQUEST, timeout=60)
+                await calls.embedding.Embed(REQUEST, timeout=240)
                 self.outcomes["OK"] += 1
                 self.answered.set()
             except grpc.aio.AioRpcError as error:
@@ -62,7 +62,7 @@ async def test_a_killed_worker_comes_back() -> None:
         await pair.worker.kill()
         await eventually(lambda: load.outcomes["UNAVAILABLE"] >= 20)
         await pair.worker.restart()
-        await asyncio.wait_for(load.more_answers(20), 60)
+        await load.more_answers(20)
         outcomes = await load.end()
     assert set(outcomes) == {"OK", "UNAVAILABLE"}
 
@@ -102,7 +102,7 @@ async def test_a_draining_worker_answers_what_it_accepted(monkeypatch: pytest.Mo
         calls = Calls(pair.channel)
         texts = [" ".join(f"w{(index + each) % 800}" for each in range(300)) for index in range(150)]
         expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts[-1:])))
-        long = asyncio.ensure_future(calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=60))
+        long = asyncio.ensure_future(calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=240))
         await until_queued(pair)
         assert await pair.worker.stop() == 0
         assert abs(dense(await long)[-1] - expected[0]).max() < 1e-6
@@ -133,7 +133,7 @@ async def test_a_health_watch_does_not_hold_up_a_drain() -> None:
     async with stack(TINY, frontend={"drain-seconds": 1000}) as pair:
         watch = health_pb2_grpc.HealthStub(pair.channel).Watch(health_pb2.HealthCheckRequest())
         await watch.read()
-        assert await pair.frontends[0].stop(timeout=30) == 0
+        assert await pair.frontends[0].stop(timeout=200) == 0
 
 
 async def test_a_full_worker_says_when_to_try_again() -> None:
@@ -141,7 +141,7 @@ async def test_a_full_worker_says_when_to_try_again() -> None:
     async with stack(TINY, worker={"queued-tokens": 1000}) as pair:
         calls = Calls(pair.channel)
         big = embedding_pb2.EmbedRequest(texts=[f"w{number} " + "w1 " * 499 for number in range(60)])
-        first = asyncio.ensure_future(calls.embedding.Embed(big, timeout=60))
+        first = asyncio.ensure_future(calls.embedding.Embed(big, timeout=240))
         await until_queued(pair)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await calls.embedding.Embed(big)

@@ -188,7 +188,7 @@ async def test_many_documents_stay_within_bounds(documents: int, mebibytes: int)
         forget_peak(pair.worker.pid)
         alone = await calls.ranking.Rerank(request, timeout=120)
         three = [calls.ranking.Rerank(request, timeout=300) for _ in range(3)]
-        small = await calls.embedding.Embed(embed(["w1"], DOCUMENT), timeout=60)
+        small = await calls.embedding.Embed(embed(["w1"], DOCUMENT), timeout=240)
         assert not any(call.done() for call in three)
         replies = [await call for call in three]
         peak = memory(pair.worker.pid, "VmHWM")

@@ -46,7 +46,7 @@ class Deceived:
         """A reply to a call of this kind, from the worker with this model. Waits until the model is served."""
         while True:
             try:
-                return await asyncio.wait_for(self._ask(kind, name), 20)
+                return await self._ask(kind, name)
             except grpc.aio.AioRpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
                     raise

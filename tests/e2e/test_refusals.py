@@ -27,7 +27,7 @@ async def worker(*arguments: str, start: Any) -> tuple[int | None, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    output, errors = await asyncio.wait_for(process.communicate(), 120)
+    output, errors = await process.communicate()
     return process.returncode, output.decode(), errors.decode()
 
 

@@ -36,7 +36,7 @@ def request(ids: list[int]) -> EmbedRequest:
     return EmbedRequest(tokenized=[TokenIds(ids=ids)], outputs=[OUTPUT_KIND_MULTI_VECTOR])
 
 
-def stream(pair: Stack, ids: list[int], seconds: float = 60) -> Any:
+def stream(pair: Stack, ids: list[int], seconds: float = 240) -> Any:
     """A stream with one batch of one text, to be read."""
     batch = EmbedStreamRequest(id=7, request=request(ids), rows_in_parts=True)
     return Calls(pair.channel).embedding.EmbedStream(iter([batch]), timeout=seconds)
@@ -71,7 +71,7 @@ async def test_rows_leave_the_worker_before_the_text_is_done(wide: Stack) -> Non
 async def test_the_rows_are_those_of_embed(wide: Stack) -> None:
     """Over both services, in replies that follow each other; the client joins them."""
     [ids] = random_ids([LENGTH])
-    [expected] = multi_vectors(await Calls(wide.channel).embedding.Embed(request(ids), timeout=60))
+    [expected] = multi_vectors(await Calls(wide.channel).embedding.Embed(request(ids), timeout=240))
     replies = [reply async for reply in stream(wide, ids)]
     assert len(replies) > 10
     assert [reply.more for reply in replies] == [True] * (len(replies) - 1) + [False]
@@ -106,7 +106,7 @@ async def test_100000_tokens_in_300_mebibytes() -> None:
         async for _ in stream(pair, ids[:8192]):
             pass  # what any text takes
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await Calls(pair.channel).embedding.Embed(request(ids), timeout=60)
+            await Calls(pair.channel).embedding.Embed(request(ids), timeout=240)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         details = refused.value.details() or ""
         assert f"at most {64 * MEBIBYTE}" in details

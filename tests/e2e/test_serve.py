@@ -25,15 +25,14 @@ class Serving:
         self.said = ""
         self._printed = printed
 
-    async def until(self, words: str, seconds: float) -> None:
+    async def until(self, words: str) -> None:
         """Returns when it has said these."""
 
         def has_said() -> bool:
             self.said += self._printed.readouterr().out
             return words in self.said
 
-        async with asyncio.timeout(seconds):
-            await eventually(has_said)
+        await eventually(has_said)
 
     def pid(self, name: str) -> int:
         found = re.search(rf"{name} \S+ \(process (\d+)\)", self.said)
@@ -54,11 +53,11 @@ async def test_a_process_that_ends_is_told_and_ends_the_rest(
 ) -> None:
     """Its name, status and what that means, at once; the exit status is not 0. A worker for each device."""
     serving = Serving(capsys, devices)
-    await serving.until("Ready", 120)
+    await serving.until("Ready")
     assert READY.search(serving.said) is not None  # benchmarks find the services by it
     os.kill(serving.pid(name), number)
-    await serving.until(f"The {name} ended by itself with {told}", 40)
-    assert await asyncio.wait_for(serving.task, 60) == 1
+    await serving.until(f"The {name} ended by itself with {told}")
+    assert await serving.task == 1
     for each in ("worker", "frontend", *(["worker 2"] if devices else [])):
         with pytest.raises(ProcessLookupError):
             os.kill(serving.pid(each), 0)
@@ -67,11 +66,11 @@ async def test_a_process_that_ends_is_told_and_ends_the_rest(
 async def test_a_second_signal_leaves_no_process_behind(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever cannot wait for the drain ends it; members have sessions of their own and would stay for ever."""
     serving = Serving(capsys)
-    await serving.until("Ready", 120)
+    await serving.until("Ready")
     pids = [serving.pid(name) for name in ("worker", "frontend")]
     os.kill(pids[0], signal.SIGSTOP)  # it does not drain
     signal.raise_signal(signal.SIGTERM)
-    await serving.until("Stopping ...", 40)
+    await serving.until("Stopping ...")
 
     def ended() -> bool:
         if not serving.task.done():

@@ -155,6 +155,9 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
 class FakeFrontend:
     """`refuse` says what is wrong with a request, None where nothing is; `stream` answers a whole EmbedStream.
 
+    While it `holds`, it answers nobody: a call ends when its caller has gone. The first answers wait until so many are
+    asked for `together`.
+
     `asked`: all requests, as they came; `metadata`: of each; `most_at_once`: how many were being answered at a time;
     `cancelled`: of how many the caller had gone.
     """
@@ -166,7 +169,7 @@ class FakeFrontend:
         self.refuse: Callable[[Any], SelvageError | None] = lambda _: None
         self.stream: Callable[[Iterator[Any], int], Iterator[Any]] = lambda requests, _: map(answer_batch, requests)
         self.streams = self.cancelled = 0
-        self.seconds = 0.0
+        self.seconds, self.together, self.holds = 0.0, 0, False
         self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(32), options=server_options(connection_age=False))
@@ -196,6 +199,10 @@ class FakeFrontend:
             error = self.refusals.popleft() if self.refusals else self.refuse(request)
         if self.seconds and error is None:
             time.sleep(self.seconds)
+        while self.holds and error is None and context.is_active():
+            time.sleep(0.01)
+        while self.most_at_once < self.together:
+            time.sleep(0.001)
         with self._lock:
             self.at_once -= 1
             self.cancelled += not context.is_active()

@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, explicit
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, attend_one_by_one, explicit
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.upload import Upload
 
 
@@ -67,6 +68,11 @@ class Flawed:
         if self._flaw == "windows of pieces off by one":
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
         return OneByOne().attend_piece(query, key, value, terms, dropped)
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        return attend_one_by_one(self, query, key, value, followers, terms)
 
 
 def counted_on(batch: RaggedBatch) -> RaggedBatch:

@@ -108,7 +108,7 @@ class Nursery:
         return self._forked[-1]
 
     async def _listens(self, module: str) -> None:
-        for _ in range(6000):  # two minutes
+        for _ in range(30_000):  # ten minutes
             if (self._folder / module).exists():
                 return
             await asyncio.sleep(0.02)

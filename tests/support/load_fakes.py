@@ -53,13 +53,14 @@ class FakeTarget:
 
 @asynccontextmanager
 async def fake_server(answer: Callable[[int], str], tokens: int = 16) -> AsyncIterator[str]:
-    """A server of Embed that answers call n with a status, or never; its address."""
+    """A server of Embed that answers call n with a status, "late" as where its deadline has passed; its address."""
     numbers = count()
 
     async def embed(request: bytes, context: Any) -> bytes:
         status = answer(next(numbers))
-        if status == "never":
-            await asyncio.Event().wait()
+        if status == "late":
+            assert context.time_remaining() > 0, "the call has a deadline"
+            status = "DEADLINE_EXCEEDED"
         if status != "OK":
             await context.abort(grpc.StatusCode[status], "told to")
         reply = embedding_pb2.EmbedResponse(model="fake")

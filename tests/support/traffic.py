@@ -15,7 +15,7 @@ from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
 from support.references import Calls, dense, multi_vectors
 
-ASK_SECONDS, HUNG_SECONDS = 60.0, 90.0
+ASK_SECONDS, HUNG_SECONDS = 240.0, 300.0
 """The deadline of a call, tries included; and when one that should have ended by it counts as hung."""
 TOLERANCE = 1e-5
 REST = 0.01

@@ -111,7 +111,7 @@ async def taking() -> AsyncIterator[int]:
 @asynccontextmanager
 async def served() -> AsyncIterator[Server]:
     """A gRPC server with health, on a free port."""
-    server = Server((), Calls(timeout=5.0), threads=ThreadPoolExecutor(1), reflect=False, connection_age=False)
+    server = Server((), Calls(timeout=600), threads=ThreadPoolExecutor(1), reflect=False, connection_age=False)
     await server.start("127.0.0.1:0")
     try:
         yield server
@@ -123,7 +123,7 @@ async def opened(port: int, count: int, address: str, sockets: ExitStack) -> lis
     """Idle connections from an address of this machine, which the server has taken."""
     before = len(list(connections._open_connections({port})))
     made = [
-        socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(address, 0)) for _ in range(count)
+        socket.create_connection(("127.0.0.1", port), timeout=120, source_address=(address, 0)) for _ in range(count)
     ]
     for connection in made:
         sockets.callback(connection.close)
@@ -182,7 +182,7 @@ async def test_the_time_since_anything_moved_is_that_of_the_kernel() -> None:
         with ExitStack() as sockets:
             await opened(port, 1, "127.0.0.1", sockets)
             [first] = connections._open_connections({port})
-            assert 0 <= first.idle_milliseconds < 20_000
+            assert 0 <= first.idle_milliseconds < 100_000
 
             def later() -> int:
                 [now] = connections._open_connections({port})
@@ -225,7 +225,7 @@ async def test_a_look_without_a_file_to_look_with_ends_nothing(monkeypatch: pyte
 async def test_grpc_lets_go_of_what_is_ended_and_takes_others() -> None:
     """Connections that lie idle fill the port; a health check comes through once they are too many."""
     server = Server(
-        (), Calls(timeout=5.0), threads=ThreadPoolExecutor(1), reflect=False, connection_age=False, connections=MOST
+        (), Calls(timeout=600), threads=ThreadPoolExecutor(1), reflect=False, connection_age=False, connections=MOST
     )
     await server.start("127.0.0.1:0")
     port = server.served_port.port
@@ -236,7 +236,7 @@ async def test_grpc_lets_go_of_what_is_ended_and_takes_others() -> None:
         await eventually(lambda: len(list(connections._open_connections({port}))) <= MOST // 2)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=channel_options()) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)
-            answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=20, wait_for_ready=True)
+            answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=120, wait_for_ready=True)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
     await server.stop()
 

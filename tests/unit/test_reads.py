@@ -180,3 +180,36 @@ async def test_a_read_sees_what_its_future_ends_with() -> None:
         with pytest.raises(type(error)):
             await taking
         assert isinstance(seen[0], type(error))
+
+
+async def test_a_read_that_nobody_waits_for_goes_on_to_its_end() -> None:
+    """What arrives later would be lost with it. Its error is nobody's."""
+    loop = asyncio.get_running_loop()
+    for error in (None, ValueError("broken")):
+        arrives, ended = [loop.create_future(), loop.create_future()], list[str]()
+
+        async def receive(
+            arrives: "list[asyncio.Future[None]]" = arrives, ended: list[str] = ended, error: Exception | None = error
+        ) -> bytes:
+            try:
+                await arrives[0]
+                await asyncio.sleep(0)
+                await arrives[1]
+                if error is not None:
+                    raise error
+                return b""
+            finally:
+                ended.append("arrived" if arrives[1].done() else "cancelled")
+
+        reads = made()
+        reading = asyncio.create_task(reads.read(receive))
+        await asyncio.sleep(0)
+        await given_up(reading)
+        assert reading.cancelled()
+        for future in arrives:
+            assert not ended
+            future.set_result(None)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert ended == ["arrived"]
+        assert await reads.read(received) == b""

@@ -56,7 +56,7 @@ async def test_the_frontend_registers_just_these(chosen: list[str]) -> None:
     """A service that health tells of answers."""
     server, threads = Registrar(), ThreadPoolExecutor(1)
     worker: Any = None
-    frontend, doors = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=1)), EnabledApis(chosen)
+    frontend, doors = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=600)), EnabledApis(chosen)
     doors.register(frontend, server)  # type: ignore[arg-type]
     assert server.names == list(doors.services) == [name for each in chosen for name in GRPC_APIS[each].services]
 

@@ -39,14 +39,15 @@ class EncodeJob(TextJob):
             assert heads.dense is not None
             self.dense = Table(len(sequences.pooled), work.dimensions or heads.dense.width, work.data_type)
             if len(sequences.pooled) > len(sequences):
-                self.costs = self.units.costs_with_rows(sequences.pooled.counts)
+                self.costs = self.units.costs_with_rows(self.costs, sequences.pooled.counts)
         if OutputKind.MULTI_VECTOR in work.outputs:
             assert heads.multi_vector is not None
             width = work.dimensions or heads.multi_vector.width
             self.tokens = Table(int(sequences.selected.sum()), width, work.data_type)
         if OutputKind.SPARSE in work.outputs:
             self.sparse = [sparse_vectors.NOTHING] * len(sequences)
-            self.costs = [cost + sparse_cost(cost) for cost in self.costs]
+            extra = [sparse_cost(tokens) for tokens in self.units.tokens]
+            self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "EncodeSlice":
         """Creates a slice of this job for a step."""

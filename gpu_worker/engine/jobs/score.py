@@ -65,8 +65,8 @@ class ScoreJob(TextJob):
         rows = int(self.sequences.lengths[:queries].sum())
         extra = rows * comparing_flops(width, self._work.explain) / flops_per_token
         return [
-            cost + int(cost * extra * (numbers[0] >= queries))
-            for cost, numbers in zip(self.costs, self.units.numbers, strict=True)
+            cost + int(tokens * extra * (numbers[0] >= queries))
+            for cost, tokens, numbers in zip(self.costs, self.units.tokens, self.units.numbers, strict=True)
         ]
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "ScoreSlice":

@@ -15,11 +15,13 @@ from shared.errors import InputTooLong
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
     """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_bytes`: most bytes that
-    the device keeps of all texts in pieces. `text_bytes`: what it keeps of each."""
+    the device keeps of all texts in pieces. `text_bytes`: what it keeps of each. `shares`: whether texts that begin
+    alike are computed once."""
 
     longest: int = 0
     cache_bytes: float = inf
     text_bytes: TextBytes = ONE_BYTE
+    shares: bool = False
 
     @property
     def cache_tokens(self) -> float:
@@ -35,6 +37,9 @@ class PieceLimits:
             )
 
 
+SHARED_COST = 8
+"""So many shared tokens cost as much as one that is computed: heads make outputs of them as well, which take time and
+memory."""
 WHOLE = PieceLimits()
 """No sequence is cut."""
 
@@ -43,7 +48,7 @@ WHOLE = PieceLimits()
 class Units:
     """Units in the order in which they are served; a piece is a unit, and the pieces of a sequence follow each other.
 
-    `numbers`: the numbers of each unit's sequences. `tokens`: the cost of each unit. `room`: how many bytes each unit
+    `numbers`: the numbers of each unit's sequences. `tokens`: those of each unit. `room`: how many bytes each unit
     keeps on the device from its start on, or gives back at its end where the number is negative; empty where no
     sequence is cut.
     """
@@ -97,14 +102,21 @@ class Units:
                 self._ranges[len(self.numbers)] = (start, stop)
             self._add((number,), stop - start, room * (start == 0) - room * (stop == length))
 
-    def costs_with_rows(self, rows: Counts) -> list[int]:
+    def costs(self, shared: Counts) -> list[int]:
+        """The cost of each unit. `shared` [S]: how many tokens of each sequence the sequence before it has as well."""
+        if not shared.any():
+            return self.tokens
+        spared = [sum(_spared(int(shared[number])) for number in numbers) for numbers in self.numbers]
+        return [tokens - less for tokens, less in zip(self.tokens, spared, strict=True)]
+
+    def costs_with_rows(self, costs: Sequence[int], rows: Counts) -> list[int]:
         """The cost of each unit where a sequence is pooled to `rows` [S] rows, in the step in which it ends.
 
         A row costs as much as a token at most, so a step never has more rows than the tokens it is tried with at load.
         """
         return [
             max(cost, sum(int(rows[number]) for number in numbers if self._ends(unit, number)))
-            for unit, (cost, numbers) in enumerate(zip(self.tokens, self.numbers, strict=True))
+            for unit, (cost, numbers) in enumerate(zip(costs, self.numbers, strict=True))
         ]
 
     def _ends(self, unit: int, number: int) -> bool:
@@ -128,3 +140,8 @@ class Units:
             (number,), (start, stop) = self.numbers[unit], self._ranges[unit]
             joined[number] = (joined[number][0] if number in joined else start, stop)
         return [(number, *bounds) for number, bounds in joined.items()]
+
+
+def _spared(shared: int) -> int:
+    """How much less a sequence costs that shares so many tokens."""
+    return shared - -(-shared // SHARED_COST)

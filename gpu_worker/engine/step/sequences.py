@@ -20,6 +20,11 @@ Select = Callable[[Ids, Counts], TokenMask]
 """Makes the mask [T] of selected tokens from token ids [T] of sequences that begin at offsets [S + 1]."""
 
 
+Kind = tuple[int, str]
+"""What sequences have in common that may share tokens: the number of their adapter, and the key of their caller. How
+long a step takes must not tell a caller what the texts of another begin with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledTokens:
     """The tokens of S sequences that R dense rows are pooled of, those of a sequence after those of the one before it.
@@ -61,14 +66,14 @@ class Sequences:
     `pooled` has the tokens that dense rows are made of. The second text of a pair begins at `second_segments` [S], 0
     for no pair. No token attends to the last `tails` [S] tokens. `selected` [T]: tokens that get a row of their own, a
     vector or logits. Sequences with numbers below `queries` go the way of queries, for models that have one. `adapter`:
-    the number of the adapter that the job is for, 0 for none.
+    the number of the adapter that the job is for, 0 for none. `key`: the job's fairness key.
     """
 
     adapter = 0
 
     def __init__(self, job: Job, skip: Counts | None = None, select: Select | None = None, *, queries: int = 0) -> None:
         """`skip`: None for no token. `select`: chooses the selected tokens; None: all tokens."""
-        self.queries = queries
+        self.queries, self.key = queries, job.key
         self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
         self.offsets: Counts = np.concatenate([[0], np.cumsum(self.lengths)])
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
@@ -88,6 +93,11 @@ class Sequences:
     def selected(self) -> TokenMask:
         """Whether each token gets a row of its own: [T]."""
         return self._selected
+
+    @property
+    def kind(self) -> Kind:
+        """What other sequences that share tokens with these must have."""
+        return self.adapter, self.key
 
     def ids_of(self, number: int) -> Ids:
         """Token ids of one sequence."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_worker.engine.step.sequences import PackedSequences, Selection
+from gpu_worker.engine.step.sharing import NONE_SHARED, SharedTokens, leaders_of, sharers_of
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.texts import PackedTexts
@@ -20,18 +22,21 @@ NOTHING = PackedTexts(lengths=(), offsets=np.zeros(1, dtype=np.int64), tokens=np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a step computes, in one batch: whole sequences, then pieces. Those of one adapter lie together, sorted by
-    length and then by unattended tail.
+    """What a step computes, in one batch: whole sequences, then pieces, then followers: whole sequences whose first
+    tokens are computed with another. Those of one adapter lie together, the first ones sorted by length and then by
+    unattended tail.
 
     `batch` is None where no job has a sequence in the step. `texts` are what outputs are made of: the texts that end in
     the step, each of them whole, first the whole sequences, where they lie in the batch, then those that end with a
-    piece; among these also pieces alone, whose outputs are made at once. `packed`: the sequences of each job slice that
-    outputs are made of, and their places among `texts`.
+    piece, then followers; among these also pieces alone, whose outputs are made at once. `packed`: the sequences of
+    each job slice that outputs are made of, and their places among `texts`. `shared_tokens`: how many tokens
+    the batch does not have, since another sequence has them.
     """
 
     batch: RaggedBatch | None
     texts: PackedTexts
     packed: list[PackedSequences]
+    shared_tokens: int = 0
 
     @classmethod
     def pack(
@@ -41,28 +46,40 @@ class Step:
         uncounted: int | None,
         types: TokenTypes | None,
         upload: Upload,
+        least_spared: float = inf,
     ) -> "Step":
-        """Packs what the step computes of each job slice. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`."""
+        """Packs what the step computes of each job slice. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`.
+
+        `least_spared`: sequences share first tokens where this spares so large a part of all tokens; `inf`: none do.
+        """
         whole = [(selection.sequences, selection.numbers[selection.whole]) for selection in selections]
+        counts = [len(numbers) for _, numbers in whole]
         texts = [sequences.ids_of(number) for sequences, numbers in whole for number in numbers.tolist()]
         seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in whole])
         tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in whole])
         lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in whole])
-        adapters = np.repeat([sequences.adapter for sequences, _ in whole], [len(numbers) for _, numbers in whole])
-        order = np.lexsort((tails, lengths, adapters))
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        ends = np.cumsum([len(numbers) for _, numbers in whole])
-        adapted = [(selection.sequences.adapter, piece) for selection in selections for piece in selection.pieces()]
-        adapted.sort(key=lambda entry: (entry[1].start > 0, entry[0]))  # the batch wants those that begin a text first
+        adapters = np.repeat([sequences.adapter for sequences, _ in whole], counts)
+        adapted = [(selection.sequences, piece) for selection in selections for piece in selection.pieces()]
+        adapted.sort(key=lambda entry: (entry[1].start > 0, entry[0].adapter))  # the batch wants beginnings first
         pieces = [piece for _, piece in adapted]
         shown = [piece for piece in pieces if piece.shown]
+        shared = NONE_SHARED
+        if least_spared < inf:
+            kinds = [sequences.kind for sequences, numbers in whole for _ in range(len(numbers))]
+            shared = SharedTokens.of([*sharers_of(texts, tails, kinds), *leaders_of(adapted)], least_spared)
+        followers = np.array(shared.followers, dtype=np.int64)
+        others = np.setdiff1d(np.arange(len(texts)), followers)
+        order = others[np.lexsort((tails[others], lengths[others], adapters[others]))]
+        places = np.empty(len(texts), dtype=np.int64)
+        places[order] = np.arange(len(order))
+        places[followers] = np.arange(len(followers)) + len(order) + len(shown)
         packed = [
             _packed(selection, slice_places, len(order), shown)
-            for selection, slice_places in zip(selections, np.split(places, ends[:-1]), strict=True)
+            for selection, slice_places in zip(selections, np.split(places, np.cumsum(counts)[:-1]), strict=True)
         ]
         if not texts and not pieces:
             return cls(batch=None, texts=NOTHING, packed=packed)
+        behind = shared.followers_behind([*order.tolist(), *range(len(texts), len(shared.counts))], pieces)
         batch = RaggedBatch.pack(
             [texts[place] for place in order.tolist()],
             device,
@@ -71,26 +88,35 @@ class Step:
             second_segments=seconds[order].tolist(),
             tails=tails[order].tolist(),
             pieces=pieces,
-            adapters=[*adapters[order].tolist(), *(adapter for adapter, _ in adapted)],
+            followers=behind,
+            adapters=[
+                *adapters[order].tolist(),
+                *(sequences.adapter for sequences, _ in adapted),
+                *adapters[followers].tolist(),
+            ],
             upload=upload,
         )
-        whole_texts = batch.first(len(order), *(piece.shown_tokens for piece in shown)) if pieces else batch
-        return cls(batch=batch, texts=whole_texts, packed=packed)
+        others_shown = [*(piece.shown_tokens for piece in shown), *(follower.sequence for follower in behind)]
+        whole_texts = batch.first(len(order), *others_shown) if others_shown or pieces else batch
+        return cls(batch=batch, texts=whole_texts, packed=packed, shared_tokens=int(shared.counts.sum()))
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
         """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends, unless
         their outputs are made at once."""
-        assert self.batch is not None
-        if not self.batch.pieces:
+        batch = self.batch
+        assert batch is not None
+        if not batch.pieces and batch.followers is None:
             return hidden
         shown = []
-        for piece, rows in zip(self.batch.pieces, self.batch.piece_rows(), strict=True):
+        for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
             if piece.at_once:
                 shown.append(hidden[rows])
                 continue
             piece.cache.add_hidden(piece.start, hidden[rows])
             shown += [piece.cache.hidden] if piece.last else []
-        first = self.batch.offsets[len(self.batch.lengths) - len(self.batch.pieces)]
+        if batch.followers is not None:
+            shown.append(hidden.index_select(0, batch.followers.rows))
+        first = batch.offsets[len(batch.lengths) - len(batch.pieces) - len(batch.followers or ())]
         if first or not shown:
             shown = [hidden[:first], *shown]
         return torch.cat(shown) if len(shown) > 1 else shown[0]  # a long text that ends by itself is not copied

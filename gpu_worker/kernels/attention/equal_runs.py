@@ -9,9 +9,10 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionTerms
+from gpu_worker.kernels.attention.interface import AttentionTerms, attend_one_by_one
 from gpu_worker.kernels.attention.written_out import POWERS, SOFTMAX, onednn_products, written_out
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
+from gpu_worker.ragged.followers import Followers
 
 
 class RunKernel(Enum):
@@ -71,6 +72,11 @@ class EqualRuns:
         past, into = dropped + keys - query.shape[1], output.transpose(0, 1)[None]
         _attend(q, k, v, terms, keys, into, self.kernels.of(keys), past, dropped)
         return output
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        return attend_one_by_one(self, query, key, value, followers, terms)
 
 
 def _attend(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.attention.launched import SpanAttention, ends, reach
+from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.spans import Span
 
 PACKAGE = "flash_attn_interface"
@@ -45,6 +46,10 @@ class Hopper(SpanAttention):
     def attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
         bounds = ends(len(q), q.device), ends(len(k), q.device)
         return _launch(q, k, v, bounds, (len(q), len(k)), None, terms)
+
+    def attend_texts(self, q: Tensor, k: Tensor, v: Tensor, followers: Followers, terms: AttentionTerms) -> Tensor:
+        bounds, longest = (followers.query_ends, followers.key_ends), (followers.longest, followers.longest_text)
+        return _launch(q, k, v, bounds, longest, None, terms)
 
 
 def _launch(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.horizon import Horizon
 from shared.errors import ModelRefused
 
@@ -80,7 +81,7 @@ class PackedAttention(Protocol):
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         """Computes attention: query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]. The batch has no later
-        pieces."""
+        pieces and no followers."""
 
     def attend_piece(
         self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
@@ -91,6 +92,29 @@ class PackedAttention(Protocol):
         The keys are those of K tokens up to the last query's, without the first `dropped` of the sequence, which none
         of the queries may see. The terms are causal and have no bias.
         """
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        """Computes attention of the n own tokens of followers to all tokens of each: query [H, n, D], key and value
+        [Hkv, T, D] of the whole batch -> [n, H, D]. The terms are causal and have no bias."""
+
+
+def attend_one_by_one(
+    attention: PackedAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    followers: Followers,
+    terms: AttentionTerms,
+) -> Tensor:
+    """`attend_followers` by one call of `attend_piece` for each follower."""
+    key, value = (states.index_select(1, followers.rows) for states in (key, value))
+    output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
+    for first, count, first_key, keys, _ in followers.layout.tolist():
+        rows, seen = slice(first, first + count), slice(first_key, first_key + keys)
+        output[rows] = attention.attend_piece(query[:, rows], key[:, seen], value[:, seen], terms)
+    return output
 
 
 def explicit(
@@ -136,6 +160,11 @@ class OneByOne:
         keys = key.shape[1]
         past = dropped + keys - query.shape[1]
         return explicit(query, key, value, terms, keys, past, dropped).transpose(0, 1)
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        return attend_one_by_one(self, query, key, value, followers, terms)
 
 
 def terms_of(

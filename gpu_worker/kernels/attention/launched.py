@@ -6,6 +6,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.spans import Span
 
 
@@ -50,6 +51,22 @@ class SpanAttention:
             return self._equal_runs.attend_piece(query, key, value, terms, dropped)
         q, k, v = (states.transpose(0, 1) for states in (query, key, value))
         return self.attend_keys(q, k, v, terms)
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        """See `PackedAttention`: one launch, with the keys of all followers laid end to end."""
+        assert terms.softcap is None
+        assert terms.bias is None
+        if terms.chunk is not None:
+            return self._equal_runs.attend_followers(query, key, value, followers, terms)
+        k, v = (states.index_select(1, followers.rows).transpose(0, 1) for states in (key, value))
+        return self.attend_texts(query.transpose(0, 1), k, v, followers, terms)
+
+    def attend_texts(self, q: Tensor, k: Tensor, v: Tensor, followers: Followers, terms: AttentionTerms) -> Tensor:
+        """Launches the kernel for followers: q [n, H, D], their own tokens; k and v [R, Hkv, D], all their tokens ->
+        [n, H, D]."""
+        raise NotImplementedError
 
     def attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
         """Launches the kernel: q [n, H, D], the last tokens of k and v [K, Hkv, D] -> [n, H, D]."""

@@ -10,6 +10,7 @@ from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, b
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
+from gpu_worker.ragged.followers import Followers
 
 HEAD_STEP = 16
 """The kernels take heads of a multiple of so many numbers."""
@@ -50,6 +51,17 @@ class NativeAttention:
         layout = torch.tensor([[0, tokens, 0, keys, dropped + keys - tokens]])
         return attention(query, key, value, layout, terms, None, dropped)[..., :width]
 
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        width = value.shape[-1]
+        if query.shape[-1] % HEAD_STEP or width % HEAD_STEP:
+            if not self._fills:
+                return self._otherwise.attend_followers(query, key, value, followers, terms)
+            query, key, value = (_filled(states) for states in (query, key, value))
+        layout = torch.from_numpy(followers.layout)
+        return attention(query, key, value, layout, terms, None, places=followers.rows)[..., :width]
+
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if terms.bias is None:
             return attention(query, key, value, torch.from_numpy(batch.layout), terms, None)
@@ -77,12 +89,13 @@ def attention(
     terms: AttentionTerms,
     bias: Tensor | None,
     dropped: int = 0,
+    places: Tensor | None = None,
 ) -> Tensor:
     """Calls the kernel: query [H, T, D], key and value [Hkv, K, D] -> [T, H, D].
 
     `layout` [n, 5] int64, see `RaggedBatch.layout`. `bias` [1 or n, H, L, A] float32 is in place of `terms.bias`.
     `dropped`: how many of each sequence's first keys are not there; the layout counts them only among those that
-    precede the queries.
+    precede the queries. `places` int64: those of keys, where they do not lie end to end; the layout counts in them.
     """
     query, key, value = (states if states.stride(-1) == 1 else states.contiguous() for states in (query, key, value))
     output: Tensor = torch.ops.selvage.attention(
@@ -97,6 +110,7 @@ def attention(
         terms.softcap or 0.0,
         bias,
         dropped,
+        places,
     )
     return output
 

@@ -1,9 +1,11 @@
-"""Attention over a batch that has pieces of sequences: later pieces attend to what the earlier ones left."""
+"""Attention over a batch that has pieces of sequences or followers: later pieces attend to what the earlier ones left,
+followers to tokens of other texts."""
 
 from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.layer_states import Seen
 from shared.errors import ModelRefused
 
@@ -12,8 +14,9 @@ class PieceAttention:
     """The attention of one run of a model, whose layers call it one after the other.
 
     It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
-    through the usual kernel in one call, and each later piece in a call of its own. Keys and values are copied for it
-    only in layers that do not see the whole text. A layer that reuses those of an earlier layer keeps nothing.
+    through the usual kernel in one call, all followers in another, and each later piece in a call of its own. Keys and
+    values are copied for it only in layers that do not see the whole text. A layer that reuses those of an earlier
+    layer keeps nothing.
     """
 
     capturable = False  # the calls of a later piece have other shapes than those of the piece before
@@ -38,6 +41,9 @@ class PieceAttention:
         for piece, rows, (keys, values, dropped) in zip(batch.pieces, batch.piece_rows(), seen, strict=True):
             if piece.start:
                 output[rows] = self._attention.attend_piece(query[:, rows], keys, values, terms, dropped)
+        if batch.followers:
+            rows = slice(batch.followers.first, None)
+            output[rows] = self._attention.attend_followers(query[:, rows], key, value, batch.followers, terms)
         return output
 
     def _extend(self, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> list[Seen]:
@@ -56,3 +62,9 @@ class PieceAttention:
     ) -> Tensor:
         """See `PackedAttention`."""
         return self._attention.attend_piece(query, key, value, terms, dropped)
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        """See `PackedAttention`."""
+        return self._attention.attend_followers(query, key, value, followers, terms)

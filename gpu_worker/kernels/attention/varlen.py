@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.attention.launched import SpanAttention, ends, reach
+from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.spans import Span
 
 
@@ -48,6 +49,12 @@ class Varlen(SpanAttention):
         sides = (ends(len(states), q.device) for states in (q, k))
         options = self._options(terms, grouped=q.shape[1] != k.shape[1])
         output: Tensor = self._attend(q, k, v, *sides, len(q), len(k), **options)
+        return output
+
+    def attend_texts(self, q: Tensor, k: Tensor, v: Tensor, followers: Followers, terms: AttentionTerms) -> Tensor:
+        options = self._options(terms, grouped=q.shape[1] != k.shape[1])
+        ends, longest = (followers.query_ends, followers.key_ends), (followers.longest, followers.longest_text)
+        output: Tensor = self._attend(q, k, v, *ends, *longest, **options)
         return output
 
     def _options(self, terms: AttentionTerms, *, grouped: bool) -> dict[str, Any]:

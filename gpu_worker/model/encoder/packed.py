@@ -11,6 +11,7 @@ from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.adapters.adapted_linear import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.token_types import TokenTypes
 
 
@@ -46,7 +47,7 @@ class PackedEncoder(Encoder):
         return self._run(batch, counter), counter.calls
 
     def _run(self, batch: RaggedBatch, attention: PackedAttention) -> Tensor:
-        if batch.pieces:
+        if batch.pieces or batch.followers:
             attention = PieceAttention(attention)
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
@@ -81,3 +82,8 @@ class _AttentionCounter:
         self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
     ) -> Tensor:
         return self.attention.attend_piece(query, key, value, terms, dropped)
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        return self.attention.attend_followers(query, key, value, followers, terms)

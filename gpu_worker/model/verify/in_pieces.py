@@ -4,7 +4,7 @@ whole.
 A layer that looks at the whole text, at later tokens or at anything but its attention gives other numbers in pieces.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -30,6 +30,8 @@ GROUP_TOKENS = 2048
 """Most tokens of texts that are run together, unless one text alone has more: their caches take memory."""
 UNPACKED, TWO_SIDED = "its texts do not run packed", "its tokens attend to tokens that come later"
 """Reasons that hold whatever pieces give: such models are not tried."""
+Run = Callable[[RaggedBatch], Tensor]
+"""Computes the last hidden states [T, H] of a batch."""
 NumberedText = tuple[int, Ids]
 """Token ids of a text, and a number that decides how it is cut."""
 
@@ -52,14 +54,10 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
     """Finds out whether an encoder computes pieces as it computes whole texts. May raise what means that memory ran
     out."""
     packed = encoder.as_written
-    if not isinstance(packed, PackedEncoder):
-        return Cutting(refusal=UNPACKED)
-    if not is_causal(packed.model):
-        return Cutting(refusal=TWO_SIDED)
-    if packed.token_types is not None:
-        return Cutting(refusal="it reads token types")
+    if not isinstance(packed, PackedEncoder) or reason_against(packed):
+        return Cutting(refusal=reason_against(packed))
     try:
-        _check(packed, reference)
+        check_run(packed, reference, partial(run_in_pieces, packed), "in pieces")
         return Cutting(text_bytes=_text_bytes(packed, reference))
     except ModelRefused as refused:
         return Cutting(refusal=str(refused))
@@ -67,6 +65,15 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
         if ran_out(error):
             raise
         return Cutting(refusal=f"{type(packed.model).__name__} fails on a piece of a text: {first_line(error)}")
+
+
+def reason_against(encoder: Encoder) -> str:
+    """Why an encoder cannot compute the tokens of a text without later ones; empty where that must be tried."""
+    if not isinstance(encoder, PackedEncoder):
+        return UNPACKED
+    if not is_causal(encoder.model):
+        return TWO_SIDED
+    return "" if encoder.token_types is None else "it reads token types"
 
 
 def _text_bytes(packed: PackedEncoder, reference: Reference) -> TextBytes:
@@ -78,27 +85,27 @@ def _text_bytes(packed: PackedEncoder, reference: Reference) -> TextBytes:
     return cache.text_bytes
 
 
-def _check(packed: PackedEncoder, reference: Reference) -> None:
-    """Raises ModelRefused where texts in pieces differ from the reference, and from the encoder's own whole texts."""
-    run = partial(run_in_pieces, packed)
+def check_run(packed: PackedEncoder, reference: Reference, run: Run, how: str) -> None:
+    """Raises ModelRefused where texts by another `run` of the encoder differ from the reference, and from the encoder's
+    own whole texts. `how` they run, in words."""
     try:
         reference.check(packed, reference.whole, run)
         return
     except ModelRefused:
-        whole, in_pieces = (reference.among_others(packed, reference.whole, way) for way in (None, run))
+        whole, otherwise = (reference.among_others(packed, reference.whole, way) for way in (None, run))
     exact = whole.hidden if packed.dtype == torch.float32 else whole.exact
-    verdict = compare(in_pieces.hidden, exact, whole.hidden, reference.padding_noise, packed.dtype)
+    verdict = compare(otherwise.hidden, exact, whole.hidden, reference.padding_noise, packed.dtype)
     if verdict:
-        raise ModelRefused(f"its texts do not run in pieces as they run whole: {verdict}")
+        raise ModelRefused(f"its texts do not run {how} as they run whole: {verdict}")
 
 
 def run_in_pieces(encoder: PackedEncoder, batch: RaggedBatch) -> Tensor:
     """Hidden states [T, H] of the texts of a batch, each cut into up to three pieces, which run beside a whole text."""
     texts = np.split(batch.tokens.astype(np.int32), batch.offsets[1:-1])
-    return torch.cat([hidden for group in _groups(list(enumerate(texts))) for hidden in _run_group(encoder, group)])
+    return torch.cat([hidden for group in grouped(list(enumerate(texts))) for hidden in _run_group(encoder, group)])
 
 
-def _groups(texts: list[NumberedText]) -> Iterator[list[NumberedText]]:
+def grouped(texts: list[NumberedText]) -> Iterator[list[NumberedText]]:
     """Numbered texts in groups of at most GROUP_TOKENS tokens."""
     group: list[NumberedText] = []
     for number, text in texts:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from shared.errors import Overloaded, SelvageError
@@ -48,11 +48,8 @@ class Reads:
         """
         await self._place()
         slow_read = _SlowRead(self, self._quick.release)
-        # Only the waiting is cancelled, never grpcio's read, which would lose what has arrived. It ends with its call.
-        receiving = asyncio.ensure_future(self.taken(receive))
-        receiving.add_done_callback(unheeded)
         try:
-            return await asyncio.shield(receiving)
+            return await _GoesOn(self.taken(receive))
         except asyncio.CancelledError:
             if slow_read.error is None:
                 raise
@@ -153,6 +150,50 @@ class _Taken(Generic[T]):
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+class _GoesOn(Generic[T]):
+    """Runs a coroutine that goes on, in a task of its own, where the waiting for it is cancelled.
+
+    Only the waiting may be cancelled, never grpcio's read, which would lose what has arrived; it ends with its call.
+    `asyncio.shield` does the same with a task for every read, which takes two more turns of the event loop.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, None, T]:
+        steps = self._coroutine.__await__()
+        try:
+            while True:
+                waits_for = next(steps)
+                try:
+                    yield from _ended(waits_for)
+                except asyncio.CancelledError:
+                    asyncio.ensure_future(_finish(steps, waits_for)).add_done_callback(unheeded)
+                    raise
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def _ended(future: "asyncio.Future[Any] | None") -> Generator[Any, None, None]:
+    """Waits until a future has ended, which cancelling the waiter does not cancel; a coroutine that yields None only
+    lets others run."""
+    if future is None:
+        yield
+    else:
+        ended = asyncio.Event()
+        future.add_done_callback(lambda _: ended.set())
+        yield from ended.wait().__await__()
+
+
+async def _finish(steps: Generator[Any, None, T], waits_for: "asyncio.Future[Any] | None") -> None:
+    """Runs the rest of a coroutine, which waits for a future."""
+    with suppress(StopIteration):
+        while True:
+            await asyncio.wait([waits_for]) if waits_for is not None else await asyncio.sleep(0)
+            waits_for = next(steps)
 
 
 class _SlowRead:

@@ -83,7 +83,7 @@ def test_a_stream_has_so_many_batches_under_way() -> None:
     thread.join(0.05)
     assert thread.is_alive()
     answer(queue, stream, first)
-    thread.join(5)
+    thread.join()
     assert len(taken) == 1
     answer(queue, stream, taken[0])
     queue.close()

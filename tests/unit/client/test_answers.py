@@ -16,7 +16,7 @@ MANY = texts(1300)
 
 async def test_a_large_input_is_sent_in_parts_and_joined_in_order(fake: FakeFrontend, kind: str) -> None:
     """Several at a time, as many as allowed, none over the number of texts."""
-    fake.seconds = 0.05
+    fake.seconds, fake.together = 0.05, 2
     async with connected(kind, fake.address, in_flight=2) as client:
         found = await client.embed(iter(MANY))
     assert found.dtype == np.float32

@@ -93,7 +93,7 @@ async def test_a_deadline_covers_all_parts(fake: FakeFrontend, kind: str, where:
 
 async def test_where_nobody_listens_it_is_unavailable(kind: str) -> None:
     """After all tries, within the time."""
-    async with connected(kind, "127.0.0.1:1", retries=1, timeout=20) as client:
+    async with connected(kind, "127.0.0.1:1", retries=1, timeout=120) as client:
         with pytest.raises(ConnectionError) as raised:
             await client.embed("a")
     assert isinstance(raised.value, errors.Unavailable)

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from selvage.bulk.service import ChannelService
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from shared import errors as served
 from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, texts
+from support.references import eventually
 
 MANY = texts(1300)
 
@@ -25,16 +26,9 @@ def fake() -> Iterator[FakeFrontend]:
         yield running
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Returns once it holds; the frontend's threads tell nobody."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 async def test_cancelling_a_task_ends_its_calls(fake: FakeFrontend) -> None:
     """The frontend hears of it."""
-    fake.seconds = 0.2
+    fake.holds = True
     async with AsyncClient(fake.address) as client:
         asking = asyncio.ensure_future(client.embed(MANY))
         await eventually(lambda: fake.at_once == 3)
@@ -47,7 +41,7 @@ async def test_cancelling_a_task_ends_its_calls(fake: FakeFrontend) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_error_of_one_part_ends_the_others(fake: FakeFrontend, kind: str) -> None:
     """They are not waited for."""
-    fake.seconds = 0.2
+    fake.holds = True
     fake.refusals.append(served.Internal("a bug"))
     async with connected(kind, fake.address, in_flight=2) as client:
         with pytest.raises(errors.Internal):
@@ -58,7 +52,7 @@ async def test_an_error_of_one_part_ends_the_others(fake: FakeFrontend, kind: st
 
 async def test_closing_ends_calls_that_are_under_way(fake: FakeFrontend) -> None:
     """With an error that says so: nobody cancelled the task."""
-    fake.seconds = 1.0
+    fake.holds = True
     client = AsyncClient(fake.address)
     asking = asyncio.ensure_future(client.embed(MANY))
     await eventually(lambda: fake.at_once > 0)
@@ -86,10 +80,11 @@ async def test_a_closed_client_says_so(fake: FakeFrontend, kind: str) -> None:
 
 async def test_a_cancellation_that_comes_while_a_stream_ends_is_not_lost(fake: FakeFrontend) -> None:
     """A timeout around the loop, for example."""
+    over = threading.Event()
 
     def never_ending(requests: Iterator[Any], _: int) -> Iterator[Any]:
         yield from map(answer_batch, requests)
-        threading.Event().wait(3)
+        over.wait()
 
     fake.stream = never_ending
     async with AsyncClient(fake.address) as client:
@@ -100,6 +95,7 @@ async def test_a_cancellation_that_comes_while_a_stream_ends_is_not_lost(fake: F
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(all_of_it(), 0.5)
+    over.set()
 
 
 @pytest.mark.parametrize("kind", KINDS)

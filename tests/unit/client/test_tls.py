@@ -53,7 +53,7 @@ async def test_a_service_is_known_by_its_certificate(fake: FakeFrontend, kind: s
 async def test_another_service_is_not_spoken_to(fake: FakeFrontend, kind: str, tls: TLS | bool) -> None:
     """Nothing is sent to it."""
     before = len(fake.asked)
-    async with connected(kind, fake.address, tls=tls, key="secret", retries=0, timeout=20) as client:
+    async with connected(kind, fake.address, tls=tls, key="secret", retries=0, timeout=120) as client:
         with pytest.raises(errors.Unavailable):
             await client.embed("quiet")
     assert len(fake.asked) == before
@@ -70,7 +70,7 @@ async def test_a_service_may_ask_for_a_certificate(kind: str) -> None:
                 key=own and own.private_key_pem.bytes(),
                 name="frontend.test",
             )
-            async with connected(kind, fake.address, tls=tls, retries=0, timeout=20) as client:
+            async with connected(kind, fake.address, tls=tls, retries=0, timeout=120) as client:
                 if authority is AUTHORITY:
                     assert len(await client.embed("quiet")) == 3
                 else:

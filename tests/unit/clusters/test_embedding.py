@@ -98,7 +98,7 @@ def test_ids_are_given_where_they_are_named(made: Any) -> None:
 
 def test_a_batch_is_sent_while_another_waits(made: Any, fake: FakeFrontend) -> None:
     """Of three threads: nothing is answered before all have sent."""
-    came = threading.Barrier(3, timeout=20)
+    came = threading.Barrier(3, timeout=240)
 
     def together(requests: Iterator[Any], _: int) -> Iterator[Any]:
         batches = [next(requests) for _ in range(3)]
@@ -118,7 +118,7 @@ def test_a_batch_is_sent_while_another_waits(made: Any, fake: FakeFrontend) -> N
 
 def test_targets_share_a_batch(made: Any, fake: FakeFrontend) -> None:
     """Each waits until the other has some of it."""
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=240)
 
     def once(requests: Iterator[Any], _: int) -> Iterator[Any]:
         for place, batch in enumerate(requests):

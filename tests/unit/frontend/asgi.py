@@ -75,7 +75,7 @@ class HttpApi:
         **options: Any,
     ) -> None:
         """`options`: the App's."""
-        self.calls = calls or Calls(timeout=5.0)
+        self.calls = calls or Calls(timeout=600)
         threads = ThreadPoolExecutor(1)
         service = Pipeline(worker, limits or Limits(), threads, threads, reserve=self.calls.admission.reserve)
         self.frontend = Frontend(service, self.calls)

@@ -19,7 +19,7 @@ from shared.caller import Caller
 from shared.errors import Overloaded
 from shared.server.calls import Calls
 
-HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=60.0)
+HERE = Caller(method="/selvage.v1.EmbeddingService/EmbedStream", request_id="mine", remaining=600.0)
 
 
 class Batches:

@@ -64,7 +64,7 @@ def test_metadata_can_only_make_it_less_urgent(path: Path, secret: str, asked: s
 @pytest.mark.parametrize("header", ["", "Bearer ", "Bearer sv-wrong", "Basic c3Ytc2VhcmNo", f"Bearer {hashed(SEARCH)}"])
 def test_without_a_known_key_nobody_asks(path: Path, header: str) -> None:
     """The hash is no key. The message never holds what was shown."""
-    calls = Calls(timeout=1.0, identify=ApiKeys(str(path)).identify)
+    calls = Calls(timeout=600, identify=ApiKeys(str(path)).identify)
     with pytest.raises(Unauthenticated) as refused:
         calls.identified(caller_of("m", "id", [("authorization", header)], host="h", remaining=None))
     assert "wrong" not in refused.value.message
@@ -78,7 +78,7 @@ def test_a_secret_shows_in_no_representation() -> None:
 async def test_requests_of_a_key_at_once(path: Path) -> None:
     """The third is refused; of other keys any number may be there; what has ended makes room."""
     keys = ApiKeys(str(path))
-    calls = Calls(timeout=1.0, bounds=Bounds(), identify=keys.identify)
+    calls = Calls(timeout=600, bounds=Bounds(), identify=keys.identify)
     batch, search = calls.identified(asking(BATCH)), calls.identified(asking(SEARCH))
     with calls.running(batch):
         with calls.running(batch):

@@ -135,7 +135,7 @@ class Sparse(FakeWorker):
 
 
 def frontend_of(worker: FakeWorker, limits: Limits) -> Frontend:
-    return Frontend(Pipeline(worker, limits, ThreadPoolExecutor(1), ThreadPoolExecutor(1)), Calls(timeout=9.0))
+    return Frontend(Pipeline(worker, limits, ThreadPoolExecutor(1), ThreadPoolExecutor(1)), Calls(timeout=600))
 
 
 async def longest(name: str, limits: Limits, **said: Any) -> int:

@@ -15,6 +15,7 @@ from shared.caller import Caller
 from shared.errors import Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
+from support.references import eventually
 
 
 async def test_a_stream_does_not_refuse_itself() -> None:
@@ -24,7 +25,7 @@ async def test_a_stream_does_not_refuse_itself() -> None:
     assert sorted(reply.id for reply in replies) == list(range(40))
     assert all(reply.HasField("response") for reply in replies)
     assert counted.refused < 3 * 40
-    assert counted.remaining[0] > counted.remaining[-1] > 50
+    assert counted.remaining[0] > counted.remaining[-1] > 300
 
 
 async def test_streams_together_are_answered_half_of_what_may_be_at_once() -> None:
@@ -69,8 +70,7 @@ async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
 
     large = batch(1, *["a" * 100] * 9)
     slow = asyncio.create_task(through(embed, large, frontend=frontend, write=write))
-    await asyncio.sleep(0.01)
-    assert 700 < admission.size < large.ByteSize()
+    await eventually(lambda: 700 < admission.size < large.ByteSize())
     with admission.hold(1000):
         pass
     reads.set()

@@ -70,7 +70,7 @@ async def test_a_stream_does_not_refuse_itself(later_first: bool) -> None:
     if later_first:
         caller.errors = [Overloaded("full")]  # the first group finds no room, and those behind it do
         caller.most = GROUPS
-    await asyncio.wait_for(caller.run(), 10)
+    await caller.run()
     assert caller.replies == list(range(200))
 
 

@@ -106,5 +106,5 @@ async def test_a_drain_and_a_caller_that_goes_end_it() -> None:
         else:
             running.cancel()
         with pytest.raises(WorkerUnavailable if drains else asyncio.CancelledError):
-            await asyncio.wait_for(running, 5)
+            await running
         assert caller.left == (0, 0)

@@ -35,7 +35,7 @@ async def test_a_caller_who_leaves_cancels_its_job(api: HttpApi, worker: Worker)
     asking = asyncio.create_task(api.ask(EMBED, {"input": "a"}, leaves=leaves))
     await worker.reached.wait()
     leaves.set()
-    told = await asyncio.wait_for(asking, 5)
+    told = await asking
     assert (told.status, worker.cancelled, api.seen) == (0, 1, [])
     assert api.calls.admission.requests == 0
     worker.go_on.set()
@@ -53,7 +53,7 @@ async def test_a_caller_who_leaves_while_it_sends_is_no_error(api: HttpApi) -> N
 
 async def test_too_many_requests_are_refused_unread(worker: Worker) -> None:
     """Like over gRPC: one place, and the second caller is told when to try again."""
-    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(requests=1)))
+    api = HttpApi(worker, Calls(timeout=600, bounds=Bounds(requests=1)))
     worker.go_on.clear()
     first = asyncio.create_task(api.ask(EMBED, {"input": "a"}))
     await worker.reached.wait()
@@ -65,7 +65,7 @@ async def test_too_many_requests_are_refused_unread(worker: Worker) -> None:
 
 async def test_bytes_at_once_are_bounded(worker: Worker) -> None:
     """Those that have come: what a head promises holds no room."""
-    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(size=100)))
+    api = HttpApi(worker, Calls(timeout=600, bounds=Bounds(size=100)))
     worker.go_on.clear()
     never = asyncio.create_task(api.ask(EMBED, method="POST", parts=[b"{", b""], stays_silent=True))
     first = asyncio.create_task(api.ask(EMBED, {"input": "a"}))
@@ -80,7 +80,7 @@ async def test_bytes_at_once_are_bounded(worker: Worker) -> None:
 
 async def test_a_body_must_arrive_in_time(worker: Worker) -> None:
     """However long its caller would wait."""
-    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
+    api = HttpApi(worker, Calls(timeout=600, bounds=Bounds(read_seconds=0.2)))
     headers = [*JSON, ("selvage-timeout", "3000")]
     assert (await api.ask(EMBED, headers=headers, parts=[b"{"] * 10_000, pause=0.01)).status == 504
     assert api.calls.admission.refused["read_seconds"] == 1
@@ -132,7 +132,7 @@ def test_strings_that_never_end_are_passed_once(begins: str) -> None:
 
 async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
     """Though it reads something now and then."""
-    api = HttpApi(worker, Calls(timeout=5.0, bounds=Bounds(read_seconds=0.2)))
+    api = HttpApi(worker, Calls(timeout=600, bounds=Bounds(read_seconds=0.2)))
     aborted = asyncio.Event()
     told = await api.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)
     assert told.status == 200

@@ -148,7 +148,7 @@ def unknown(_: object) -> object:
 
 def allows(*origins: str, strict: bool = False) -> HttpApi:
     """Pages of these may ask; `strict`: nobody has a key."""
-    calls = Calls(timeout=5.0, identify=unknown) if strict else None  # type: ignore[arg-type]
+    calls = Calls(timeout=600, identify=unknown) if strict else None  # type: ignore[arg-type]
     return HttpApi(Worker(), calls, cors=Cors(frozenset(origins)))
 
 

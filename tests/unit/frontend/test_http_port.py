@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -11,6 +10,7 @@ from asgi import HttpApi, Worker
 from wire import serving
 
 from frontend_service.api.http import connection, server
+from support.references import eventually
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
 
@@ -18,12 +18,6 @@ HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/js
 def request(content: object) -> bytes:
     body = json.dumps(content).encode()
     return HEAD + str(len(body)).encode() + b"\r\n\r\n" + body
-
-
-async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 ANSWERED = request({"input": "a"})
@@ -37,36 +31,46 @@ REFUSED = HEAD.replace(b"/v1/", b"/none/") + b"99999\r\n\r\n"
 )
 async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes) -> None:
     """Of the first one and of later ones; what was answered before is answered."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(connection, "REST_SECONDS", 0.3)
+    if not first:
+        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
     async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         if first:
-            writer.write(first)
-            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).startswith(b"HTTP/1.1 ")
+            await answered(reader, writer, first)
+            monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
         writer.write(then)
         assert await is_closed(reader)
         writer.close()
 
 
+async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: bytes = ANSWERED) -> None:
+    """Asks, and reads the whole response: from then on the connection waits for another head."""
+    writer.write(asked)
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    assert head.startswith(b"http/1.1 ")
+    await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
+
+
 async def is_closed(reader: asyncio.StreamReader) -> bool:
-    """Soon, by the other side."""
+    """By the other side."""
     with suppress(ConnectionError):
-        await asyncio.wait_for(reader.read(), 10)
+        await reader.read()
     return reader.at_eof() or reader.exception() is not None
 
 
 async def test_a_request_that_waits_behind_another_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a head is there while the answer is computed."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     worker = Worker()
-    worker.go_on.clear()
     async with serving(HttpApi(worker)) as address:
         reader, writer = await asyncio.open_connection(*address)
+        await answered(reader, writer)
+        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
+        worker.go_on.clear()
         writer.write(ANSWERED + HEAD)
         await asyncio.sleep(0.7)
         worker.go_on.set()
-        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.close()
 
 
@@ -85,7 +89,7 @@ async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes
         writer.write(begins)
         for _ in range(1024 * 1024 // len(goes_on)):  # of one read only the end may be known
             writer.write(goes_on)
-        assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 431 ")
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
         writer.close()
 
 
@@ -94,21 +98,22 @@ async def test_connections_are_bounded() -> None:
         three = [await asyncio.open_connection(*address) for _ in range(3)]
         assert await is_closed(three[2][0])
         three[0][1].write(ANSWERED)
-        assert (await asyncio.wait_for(three[0][0].readline(), 10)).startswith(b"HTTP/1.1 200")
+        assert (await three[0][0].readline()).startswith(b"HTTP/1.1 200")
         for _, writer in three:
             writer.close()
 
 
 async def test_a_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is that of the call."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
     async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
+        await answered(reader, writer)
+        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
         whole = request({"input": "a"})
         writer.write(whole[:-3])
         await asyncio.sleep(0.6)
         writer.write(whole[-3:])
-        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.close()
 
 
@@ -129,8 +134,8 @@ async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyP
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(address)
             lazy.sendall(request({"input": ["a"] * 4000}))
-            await until(lambda: api.calls.admission.unread > 0)
-            await until(lambda: api.calls.admission.unread == 0 and api.calls.admission.requests == 0, 40)
+            await eventually(lambda: api.calls.admission.unread > 0)
+            await eventually(lambda: api.calls.admission.unread == 0 and api.calls.admission.requests == 0)
 
 
 async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:

@@ -24,7 +24,7 @@ async def status(port: int, trusted: Authority, own: tuple[str, str] | None = No
         context.load_cert_chain(*own)
     reader, writer = await asyncio.open_connection(HERE, port, ssl=context)
     writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-    line = await asyncio.wait_for(reader.readline(), 10)
+    line = await reader.readline()
     writer.close()
     return line
 
@@ -89,7 +89,7 @@ async def test_no_session_outlasts_who_signs_for_clients(folders: list[Path], mo
 
     def ask(session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
         with (
-            socket.create_connection((HERE, server.address[1]), timeout=10) as plain,
+            socket.create_connection((HERE, server.address[1]), timeout=120) as plain,
             context.wrap_socket(plain, server_hostname=HERE, session=session) as secured,
         ):
             secured.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")

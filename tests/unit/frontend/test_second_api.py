@@ -128,7 +128,7 @@ async def hasty_house() -> AsyncIterator[House]:
 
 async def test_a_contract_of_any_name_is_held_to_the_rules() -> None:
     """A server that drains refuses its calls, although nothing but the registration names it."""
-    calls = Calls(timeout=9)
+    calls = Calls(timeout=600)
     calls.refuse()
     server = grpc.aio.server(interceptors=[Interceptor(calls, ThreadPoolExecutor(1))])
     echo: Any = grpc.unary_unary_rpc_method_handler(lambda request, _: request)

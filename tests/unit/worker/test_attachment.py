@@ -17,6 +17,7 @@ from shared.jobs import Classify, Job, JobResult
 from shared.load import Load
 from shared.ragged import RaggedTokens
 from support.clockwork import in_no_time
+from support.references import eventually
 
 MODEL = "a fingerprint"
 FRAME = UnsentOutcome(0, JobResult(scores=b"a number")).frame
@@ -65,7 +66,7 @@ class Frontend:
         self._next += 1
         job = Job(id=self._next, work=Classify(), tokens=RaggedTokens.of([[1]]))
         message = pb.AttachRequest.FromString(jobs_to_pb([job], MODEL).SerializeToString())
-        await asyncio.wait_for(self.attachment.receive(message, message.ByteSize()), 5)
+        await self.attachment.receive(message, message.ByteSize())
         return self._next
 
     async def leaves(self, size: int) -> int:
@@ -81,10 +82,7 @@ class Frontend:
             self.received += len(message)
 
         sending = asyncio.create_task(self.attachment.send(write))
-        async with asyncio.timeout(5):
-            while not self.attachment._outbox.empty:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.01)
+        await eventually(lambda: self.attachment._outbox.empty and not self.attachment._writing)
         sending.cancel()
 
 
@@ -164,7 +162,7 @@ async def test_jobs_that_are_refused_count_too() -> None:
     attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(10_000), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     message = jobs_to_pb(many, "another fingerprint")
-    await asyncio.wait_for(attachment.receive(message, message.ByteSize()), 5)
+    await attachment.receive(message, message.ByteSize())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(attachment.receive(message, message.ByteSize()), 0.05)
     assert jobs.held == {}

@@ -1,4 +1,5 @@
-"""Attention of a piece equals the rows of one run over the whole sequence, in every kernel."""
+"""Attention of a piece, and of a text whose first tokens are those of others, equals the rows of one run over the whole
+sequence, in every kernel."""
 
 import random
 import sys
@@ -24,7 +25,10 @@ from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.in_pieces import cutting
+from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Follower, Followers
+from gpu_worker.ragged.upload import Upload
 from gpu_worker.random_models import synthetic
 from support import hopper_twin, varlen_twin
 from support.flaws import Flawed
@@ -93,11 +97,31 @@ class States:
             start = stop
         return torch.cat(parts)
 
+    def followers(self, attention: PackedAttention, terms: AttentionTerms, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """The attention of followers that are this sequence, and places of their rows in its whole run. The tokens that
+        they share lie in any order, those of each follower behind these."""
+        length, chance = self.query.shape[1], np.random.default_rng(seed)
+        cuts = chance.integers(1, length, chance.integers(1, 4)) if length > 1 else np.zeros(1, dtype=np.int64)
+        places = chance.permutation(int(cuts.max()))
+        own = [np.arange(cut, length) for cut in cuts]
+        order, upload = torch.from_numpy(np.concatenate([np.argsort(places), *own])), Upload(CPU.device)
+        text = np.zeros(length, dtype=np.int32)
+        followers = Followers.of(
+            [Follower(sequence=text, shared=places[:cut]) for cut in cuts.tolist()], len(places), upload
+        )
+        upload.send()
+        query, key, value = (
+            states.transpose(0, 1)[order].transpose(0, 1) for states in (self.query, self.key, self.value)
+        )
+        attended = attention.attend_followers(query[:, len(places) :], key, value, followers, terms)
+        return attended, torch.from_numpy(np.concatenate(own))
+
 
 def assert_pieces_equal_the_whole(
     attention: PackedAttention, states: States, terms: AttentionTerms, sizes: list[int]
 ) -> None:
-    """They equal the same kernel's whole run, and are no further than it is from the twin's run in float32.
+    """They, and followers, equal the same kernel's whole run, and pieces are no further than it is from the twin's run
+    in float32.
 
     How far a whole run may be from the twin is what other tests say: PyTorch's products round softcapped scores.
     """
@@ -105,6 +129,8 @@ def assert_pieces_equal_the_whole(
     exact = States(query=states.query.float(), key=states.key.float(), value=states.value.float())
     tolerance = TOLERANCES[whole.dtype]
     assert torch.allclose(pieces, whole, atol=tolerance)
+    followers, rows = states.followers(attention, terms, len(sizes))
+    assert torch.allclose(followers, whole[rows], atol=tolerance)
     reference = exact.whole(OneByOne(), terms)
     error, error_of_whole = ((rows.float() - reference).abs().max() for rows in (pieces, whole))
     assert error <= error_of_whole + tolerance
@@ -179,7 +205,9 @@ def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) 
         sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype
     ) -> None:
         states, attention = States.of(sum(sizes), heads, widths, dtype), NativeAttention(LIBRARY, fills=True)
-        assert torch.equal(states.pieces(attention, terms, sizes), states.whole(attention, terms))
+        whole, (followers, rows) = states.whole(attention, terms), states.followers(attention, terms, len(sizes))
+        assert torch.equal(states.pieces(attention, terms, sizes), whole)
+        assert torch.equal(followers, whole[rows])
 
     check()
 
@@ -196,6 +224,8 @@ def test_keys_that_were_dropped_change_no_bit_across_blocks_of_keys(
     whole = states.whole(attention, terms)
     for seed in range(4):
         assert torch.equal(states.pieces(attention, terms, [257, 1, 300, 128, 215], seed), whole)
+        followers, rows = states.followers(attention, terms, seed)
+        assert torch.equal(followers, whole[rows])
 
 
 def of_2_13(
@@ -277,6 +307,9 @@ def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -
     model = synthetic.build(config, "encoder", CPU).eval()
     reference = referee(model)
     assert cutting(PackedEncoder(model, Flawed("none"), None), reference).allowed
-    refused = cutting(PackedEncoder(model, Flawed(flaw), None), reference)
+    assert not reason_to_share_nothing(PackedEncoder(model, Flawed("none"), None), reference)
+    flawed = PackedEncoder(model, Flawed(flaw), None)
+    refused = cutting(flawed, reference)
     assert not refused.allowed
     assert "differ" in refused.refusal
+    assert "differ" in reason_to_share_nothing(flawed, reference)

@@ -154,10 +154,11 @@ def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
     kept = model.cutting.text_bytes
     for chosen, longest in ((None, 256), (96, 96)):
         found = limits.piece_limits(model, 2048, chosen, MEBIBYTE)
-        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, text_bytes=kept)
+        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, text_bytes=kept, shares=True)
         assert found.cache_tokens == FITTING
-    assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == WHOLE
-    assert limits.piece_limits(model, 2048, None, 0) == WHOLE
+    assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == replace(WHOLE, shares=True)
+    assert limits.piece_limits(model, 2048, None, 0) == replace(WHOLE, shares=True)
+    assert limits.piece_limits(replace(model, unshared="for a reason"), 2048, 0, MEBIBYTE) == WHOLE
 
 
 def test_there_is_room_for_the_longest_text_by_default(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from shared.errors import Internal, SelvageError
 from shared.jobs import Classify, Job, JobResult, Rows
 from shared.load import Load
 from shared.ragged import RaggedTokens
+from support.references import eventually
 
 MEBIBYTE = 1024 * 1024
 MODEL = "a fingerprint"
@@ -133,9 +134,7 @@ class Attached:
             pass
 
         sending = asyncio.create_task(self.attachment.send(write))
-        async with asyncio.timeout(5):
-            while self.limit.total or not self.attachment._may_receive.is_set():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await eventually(lambda: not self.limit.total and self.attachment._may_receive.is_set())
         sending.cancel()
 
 

@@ -140,7 +140,7 @@ def test_rows_count_where_a_sequence_ends(case: tuple[Sequences, list[tuple[int,
     sequences, groups, longest = case
     units = Units.of(sequences, groups, longest)
     rows = np.array([chance.choice([1, 2, 9, 200]) for _ in range(len(sequences))])  # type: ignore[attr-defined]
-    costs = units.costs_with_rows(rows)
+    costs = units.costs_with_rows(units.tokens, rows)
     for unit, cost in enumerate(costs):
         numbers, _, stops = units.ranges(unit, unit + 1)
         ended = int(rows[numbers[stops == sequences.lengths[numbers]]].sum())

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <tuple>
@@ -42,8 +43,8 @@ struct Bias {
   int64_t sequence_stride = 0, head_stride = 0, query_stride = 0;
 };
 
-// A sequence: its queries lie at tokens `query` on, its keys from key `dropped` on at tokens `key` on. `past` keys precede
-// its first query. `keys` counts the dropped ones as well.
+// A sequence: its queries lie at tokens `query` on, its keys from key `dropped` on at tokens `key` on, or at the places
+// from `key` on where keys have places. `past` keys precede its first query. `keys` counts the dropped ones as well.
 struct Sequence {
   int64_t query, queries, key, keys, past, dropped;
 };
@@ -65,7 +66,7 @@ struct Running {
 
 // What a thread needs while it works.
 struct Workspace {
-  Scratch keys, values, queries, scores, weights, means, running;
+  Scratch keys, values, queries, scores, weights, means, running, together;
 };
 
 // Turns products into scores in powers of two, where a softcap or a bias makes that more than a factor.
@@ -121,6 +122,7 @@ template <typename Number>
 class Attention {
  public:
   Rows<const Number> query, key, value;
+  const int64_t* places;  // of each key and value among the tokens; none where they lie one behind the other
   Rows<Number> output;
   int64_t heads, key_heads, depth, width;
   Terms terms;
@@ -170,10 +172,12 @@ class Attention {
     Number* values = workspace.values.take<Number>(KEY_BLOCK * width);
     for (int64_t block = seen.first / KEY_BLOCK * KEY_BLOCK; block < seen.last; block += KEY_BLOCK) {
       const int64_t count = std::min(KEY_BLOCK, sequence.keys - block), missing = std::max<int64_t>(0, sequence.dropped - block);
-      const Filling places{missing, count, round_up(count, DEPTH_STEP<Number>)};
-      const int64_t token = sequence.key + block + missing - sequence.dropped;
-      pack_keys(key.at(task.key_head, token), key.token_stride, places, depth, KEY_BLOCK, keys);
-      pack_values(value.at(task.key_head, token), value.token_stride, places, width, values);
+      const Filling filling{missing, count, round_up(count, DEPTH_STEP<Number>)};
+      const int64_t first = sequence.key + block + missing - sequence.dropped, present = count - missing;
+      const auto [from, stride] = together(key, task.key_head, first, present, depth, workspace);
+      pack_keys(from, stride, filling, depth, KEY_BLOCK, keys);
+      const auto [value_from, value_stride] = together(value, task.key_head, first, present, width, workspace);
+      pack_values(value_from, value_stride, filling, width, values);
       for (int64_t member = 0; member < group; member++) {
         for (int64_t row = 0; row < task.rows; row += QUERY_BLOCK) {
           const int64_t place = member * task.rows + row;
@@ -190,6 +194,19 @@ class Attention {
         for (int64_t i = 0; i < width; i += WIDTH) store(to + i, load(means + place * width + i) * share);
       }
     }
+  }
+
+  // Rows `first` to `first` + `count` - 1 of a head of keys or values, and their stride: rows that lie apart are copied.
+  std::pair<const Number*, int64_t> together(const Rows<const Number>& states, int64_t head, int64_t first, int64_t count,
+                                             int64_t numbers, Workspace& workspace) const {
+    if (places == nullptr) return {states.at(head, first), states.token_stride};
+    const int64_t* of = places + first;
+    int64_t run = 1;
+    while (run < count && of[run] == of[0] + run) run++;
+    if (run >= count) return {states.at(head, of[0]), states.token_stride};
+    Number* copied = workspace.together.take<Number>(KEY_BLOCK * numbers);
+    for (int64_t row = 0; row < count; row++) std::copy_n(states.at(head, of[row]), numbers, copied + row * numbers);
+    return {copied, numbers};
   }
 
   // The keys that any of `rows` queries from `first` on sees.
@@ -261,11 +278,13 @@ void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
 
 template <typename Number>
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                  const Terms& terms, const std::optional<at::Tensor>& bias, int64_t dropped) {
+                  const Terms& terms, const std::optional<at::Tensor>& bias, int64_t dropped,
+                  const std::optional<at::Tensor>& places) {
   at::Tensor output = at::empty({query.size(1), query.size(0), value.size(2)}, query.options());
   Attention<Number> attention{rows_of<Number>(query),
                               rows_of<Number>(key),
                               rows_of<Number>(value),
+                              places ? places->const_data_ptr<int64_t>() : nullptr,
                               {output.mutable_data_ptr<Number>(), output.stride(1), output.stride(0)},
                               query.size(0),
                               key.size(0),
@@ -281,11 +300,12 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
     }
   }
   if (bias) attention.bias = {bias->const_data_ptr<float>(), bias->size(0) == 1 ? 0 : bias->stride(0), bias->stride(1), bias->stride(2)};
+  const int64_t last_key = places ? places->size(0) : key.size(1);
   const auto* numbers = sequences.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < sequences.size(0); i++, numbers += 5) {
     const Sequence sequence{numbers[0], numbers[1], numbers[2], numbers[3] + dropped, numbers[4], dropped};
     TORCH_CHECK(sequence.query >= 0 && sequence.queries >= 0 && sequence.query + sequence.queries <= query.size(1) &&
-                    sequence.key >= 0 && numbers[3] >= 0 && sequence.key + numbers[3] <= key.size(1) && sequence.past >= 0,
+                    sequence.key >= 0 && numbers[3] >= 0 && sequence.key + numbers[3] <= last_key && sequence.past >= 0,
                 "sequence ", i, " lies outside its tensors");
     TORCH_CHECK(dropped <= terms.visibility.at(sequence.past, sequence.keys).first, "sequence ", i, " sees dropped keys");
     attention.sequences.push_back(sequence);
@@ -296,8 +316,14 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
                      double scale, bool causal, int64_t window, int64_t chunk, double softcap,
-                     const std::optional<at::Tensor>& bias, int64_t dropped) {
+                     const std::optional<at::Tensor>& bias, int64_t dropped, const std::optional<at::Tensor>& places) {
   check(query, key, value, sequences);
+  if (places) {
+    TORCH_CHECK(places->dim() == 1 && places->scalar_type() == at::kLong && places->is_contiguous(), "places must be [k] int64");
+    const auto* of = places->const_data_ptr<int64_t>();
+    const bool inside = std::all_of(of, of + places->size(0), [&](int64_t place) { return place >= 0 && place < key.size(1); });
+    TORCH_CHECK(inside, "a place lies outside of the keys");
+  }
   if (bias) {
     TORCH_CHECK(bias->dim() == 4 && bias->scalar_type() == at::kFloat && (bias->stride(3) == 1 || bias->size(3) == 1),
                 "bias must be [n, heads, queries, keys] float32");
@@ -307,9 +333,9 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   TORCH_CHECK(dropped >= 0, "the number of dropped keys is negative");
   TORCH_CHECK(dropped == 0 || !bias, "a bias must have all keys");
   const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window, chunk}};
-  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, dropped);
+  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, dropped, places);
 #ifdef CPU_CAPABILITY_AVX512
-  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, dropped);
+  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, dropped, places);
 #endif
   TORCH_CHECK(false, "attention takes float32, and bfloat16 with AVX-512; this is ", query.scalar_type());
 }
@@ -319,7 +345,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, int chunk, "
-      "float softcap, Tensor? bias, int dropped) -> Tensor");
+      "float softcap, Tensor? bias, int dropped, Tensor? places) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("attention", attention); }

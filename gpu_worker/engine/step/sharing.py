@@ -1,0 +1,97 @@
+"""Which texts of a step share their first tokens, so that these are computed once. numpy only."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from gpu_worker.engine.step.sequences import Kind, Sequences
+from gpu_worker.ragged.followers import Follower
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.prefixes import families, shared_with_previous
+from gpu_worker.ragged.texts import offsets_of
+from gpu_worker.ragged.token_types import Counts, Ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharer:
+    """A text of a step that may share its first tokens with others of its `kind`, unless it is `alone`; a `leader` only
+    gives some."""
+
+    tokens: Ids
+    kind: Kind
+    alone: bool = False
+    leader: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTokens:
+    """`counts` [n]: how many of its first tokens each of n `sharers` has from the one before it in its family; 0 for
+    most. `families`: places of sharers, see `prefixes.families`."""
+
+    sharers: Sequence[Sharer]
+    counts: Counts
+    families: Sequence[Sequence[int]] = ()
+
+    @classmethod
+    def of(cls, sharers: Sequence[Sharer], least_spared: float) -> "SharedTokens":
+        """Finds what they share. `least_spared`: see `Step.pack`."""
+        counts: Counts = np.zeros(len(sharers), dtype=np.int64)
+        if least_spared == inf:
+            return cls(sharers=sharers, counts=counts)
+        texts = [sharer.tokens for sharer in sharers]
+        kinds = [(sharer.kind, sharer.alone * place) for place, sharer in enumerate(sharers, 1)]
+        alike = sorted(families(texts, kinds), key=lambda family: kinds[family[0]])  # by adapter
+        for family in alike:
+            counts[family] = shared_with_previous(texts, family)
+        counts[[sharer.leader for sharer in sharers]] = 0
+        if counts.sum() < max(1, least_spared * sum(map(len, texts))):
+            return cls(sharers=sharers, counts=np.zeros_like(counts))
+        return cls(sharers=sharers, counts=counts, families=alike)
+
+    @property
+    def followers(self) -> list[int]:
+        """The places of those that have tokens from others; neighbours in a family are neighbours here."""
+        return [place for family in self.families for place in family if self.counts[place]]
+
+    def followers_behind(self, others: Sequence[int], pieces: Sequence[Piece]) -> list[Follower]:
+        """The followers, in the order of `followers`, in a batch of `others`, the places of all other sharers, among
+        them those of `pieces` that begin a text, and of later `pieces` behind these."""
+        if not self.followers:
+            return []
+        lengths = np.array([len(sharer.tokens) for sharer in self.sharers], dtype=np.int64)
+        later = sum(len(piece.tokens) for piece in pieces if piece.start)
+        begins, places = np.zeros_like(lengths), self.followers
+        begins[others] = offsets_of(lengths[others])[:-1]
+        first = int(lengths[others].sum()) + later
+        begins[places] = first + offsets_of((lengths - self.counts)[places])[:-1]
+        return [follower for family in self.families for follower in self._followers_of(family, begins.tolist())]
+
+    def _followers_of(self, family: Sequence[int], begins: Sequence[int]) -> Iterator[Follower]:
+        """The followers of a family. `begins`: where the own tokens of each sharer begin in the batch."""
+        rows: Counts = np.zeros(0, dtype=np.int64)
+        for place in family:
+            count, text, begin = int(self.counts[place]), self.sharers[place].tokens, begins[place]
+            shared = rows[:count]
+            rows = np.concatenate([shared, np.arange(begin, begin + len(text) - count)])
+            if count:
+                yield Follower(sequence=text, shared=shared)
+
+
+NONE_SHARED = SharedTokens(sharers=(), counts=np.zeros(0, dtype=np.int64))
+
+
+def sharers_of(texts: Sequence[Ids], tails: Counts, kinds: Sequence[Kind]) -> list[Sharer]:
+    """Whole sequences as sharers; one with an unattended tail shares nothing."""
+    return [
+        Sharer(tokens=text, kind=kind, alone=tail > 0)
+        for text, tail, kind in zip(texts, tails.tolist(), kinds, strict=True)
+    ]
+
+
+def leaders_of(pieces: Sequence[tuple[Sequences, Piece]]) -> list[Sharer]:
+    """The pieces that begin a text, of sequences of these jobs."""
+    return [
+        Sharer(tokens=piece.tokens, kind=sequences.kind, leader=True) for sequences, piece in pieces if not piece.start
+    ]

@@ -1,0 +1,75 @@
+"""Stamps of a request's way: which points are stamped, and how calls find their stamps."""
+
+import asyncio
+import pkgutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks.latency import CALL, PARTS, ROW
+from benchmarks.load import stamped
+from benchmarks.load.stamps import CAPACITY, StampFile, first_stamps
+
+
+def test_every_stamped_function_is_there_and_every_point_is_stamped() -> None:
+    """A function that was renamed would leave its point, and with it every call, without a time."""
+    names = [name for wrapped in stamped.WRAPPED.values() for name, _, _ in wrapped]
+    assert all(callable(pkgutil.resolve_name(name)) for name in names)
+    assert {point for wrapped in stamped.WRAPPED.values() for _, _, point in wrapped} == {*stamped.POINTS}
+
+
+def test_parts_cover_a_call_without_gaps() -> None:
+    """Each part begins where the one before ended, so that nothing of a call is left out."""
+    parts = list(PARTS.values())
+    assert [begin for begin, _ in parts[1:]] == [end for _, end in parts[:-1]]
+    assert (parts[0][0], parts[-1][1]) == ("begins", "ends")
+    assert {point for part in parts for point in part} == {*ROW}
+    assert CALL not in PARTS
+
+
+def test_a_call_has_the_first_stamp_of_each_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stamps before the first call, after the last, and later ones of the same call count for nothing."""
+    now = iter([5, 10, 12, 14, 21, 22, 23, 40])
+    monkeypatch.setattr("benchmarks.load.stamps.time.monotonic_ns", lambda: next(now))
+    files = [StampFile(tmp_path / name) for name in ("first", "second")]
+    for file, point in ((0, 0), (0, 0), (0, 1), (0, 0), (0, 0), (1, 2), (1, 2), (0, 1)):
+        files[file].add(point)
+    begins = np.array([10, 20])
+    found = first_stamps([tmp_path / "first", tmp_path / "second"], 3, begins, 40)
+    assert found.tolist() == [[10, 12, 0], [21, 0, 22]]
+
+
+def test_a_full_file_loses_its_oldest_stamps(tmp_path: Path) -> None:
+    file = StampFile(tmp_path / "stamps")
+    file.add(7)
+    for _ in range(CAPACITY):
+        file.add(1)
+    assert {*np.fromfile(tmp_path / "stamps", dtype=np.int64).reshape(-1, 2)[:, 0].tolist()} == {1}
+
+
+async def test_functions_are_stamped_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coroutines too: after means that they have ended, not that they were made."""
+    seen = list[str]()
+
+    def plain() -> str:
+        seen.append("plain")
+        return "reply"
+
+    async def awaited() -> str:
+        await asyncio.sleep(0)
+        seen.append("awaited")
+        return "reply"
+
+    holder = SimpleNamespace(plain=plain, awaited=awaited)
+    monkeypatch.setattr(stamped, "holder", holder, raising=False)
+    for name in ("plain", "awaited"):
+        for when in (stamped.BEFORE, stamped.AFTER):
+            stamped.wrap(
+                f"benchmarks.load.stamped:holder.{name}",
+                when,
+                lambda when=when: seen.append(when),  # type: ignore[misc]
+            )
+    assert (holder.plain(), await holder.awaited()) == ("reply", "reply")
+    assert seen == ["before", "plain", "after", "before", "awaited", "after"]

@@ -1,0 +1,21 @@
+"""The encoder's own pooler: left out where no output is made of it, kept by the heads that read it."""
+
+import pytest
+from torch import nn
+
+from gpu_worker.model.encoder.unused_pooler import UnusedPooler
+from gpu_worker.model.heads.transformers_head import EncoderStandIn
+from support.parity import Tables
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(("output", "poolers"), [("vectors", 0), ("cross-encoder", 1)])
+def test_no_step_runs_a_pooler_that_nobody_reads(tables: Tables, output: str, poolers: int) -> None:
+    """The gates have passed: hidden states and logits are those of the class with its pooler."""
+    model = tables.engine("tiny-bert", output, "float32").model
+    assert isinstance(model.encoder.model.pooler, UnusedPooler)
+    modules = [module for head in model.heads.modules() for module in head.modules()]
+    stand_ins = [module for module in modules if isinstance(module, EncoderStandIn)]
+    assert [type(stand_in.pooler).__name__ for stand_in in stand_ins] == ["BertPooler"] * poolers
+    assert all(isinstance(stand_in.pooler, nn.Module) for stand_in in stand_ins)
