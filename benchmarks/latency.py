@@ -62,6 +62,7 @@ PARTS = {
 }
 """Parts of a call, from one point to the next one."""
 ROW = (*POINTS, "begins", "received", "ends")
+HTTP_OK = 200
 WARM_UP = 30
 """Calls before a turn."""
 
@@ -126,7 +127,10 @@ async def http_calls(url: str, tokens: int) -> AsyncIterator[tuple[Ask, Decode]]
         async def ask() -> bytes:
             body = infinity.body(texts, rerank=False)
             async with session.post(f"{url}/v1/embeddings", data=body) as response:
-                return await response.read()
+                reply = await response.read()
+                if response.status != HTTP_OK:
+                    sys.exit(f"{url} answers with status {response.status}: {reply.decode()}")
+                return reply
 
         def decode(reply: bytes) -> Any:
             return np.frombuffer(base64.b64decode(json.loads(reply)["data"][0]["embedding"]), dtype="<f4")

@@ -76,7 +76,8 @@ class JobFactory:
         sequences = Sequences(job, self._skipped(job), skiplist, queries=queries)
         if EncodePartsJob.serves(work, len(sequences)):
             return EncodePartsJob(sequences, work, self._model.heads, self._limits)
-        return EncodeJob(sequences, work, side.heads, Abilities(side).sparse_cost, self._limits)
+        abilities = self._abilities if side is self._model else Abilities(side)
+        return EncodeJob(sequences, work, side.heads, abilities.sparse_cost, self._limits)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
