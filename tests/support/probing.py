@@ -22,7 +22,7 @@ STEPS = 200_000
 SHARE = 5
 """Of the time, one part in about so many goes to that work."""
 BEAT, STOPPED = 0.01, 0.5
-"""Seconds between two looks at the clock; where one comes so late, the machine was stopped: no scheduler waits so long."""
+"""Seconds between two looks at the clock; one that is so late tells that the machine was stopped."""
 
 
 class Pace:
