@@ -44,16 +44,18 @@ async def pair() -> AsyncIterator[Stack]:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """How long a probe waited; how many times slower than usual the machine was then; how long it once stood still."""
+    """How long a probe waited; how many times slower than usual the machine was then; how long it once stood still, and
+    for how long it was stopped."""
 
     seconds: float
     slowness: float
     stood: float
+    stopped: float
 
     @property
     def in_time(self) -> bool:
         """As it would have been with the machine to itself; four times slower is no excuse any more."""
-        return self.seconds - min(self.stood, 1.0) <= LONGEST_PROBE * min(self.slowness, 4.0)
+        return self.seconds - max(self.stopped, min(self.stood, 1.0)) <= LONGEST_PROBE * min(self.slowness, 4.0)
 
 
 @asynccontextmanager

@@ -152,7 +152,7 @@ async def test_what_else_is_told(bge: Stack, http: Http) -> None:
     assert len(await http.ask("/decode", {"ids": ids})) == 3
     async with http.session.get(f"{http.url}/metrics") as reply:
         page = await reply.text()
-    assert 'selvage_http_requests_total{route="POST /embed",status="200"}' in page
+    assert 'selvage_http_requests_total{route="POST /similarity",status="200"}' in page
 
 
 async def test_labels_equal_those_of_grpc(session: aiohttp.ClientSession) -> None:

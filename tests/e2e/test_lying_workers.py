@@ -144,7 +144,8 @@ KINDS = ["dense", "float16", "int8", "tokens", "sparse", "parts", "rerank", "exp
 async def test_an_honest_worker_is_believed(deceived: Deceived, kind: str) -> None:
     """Whatever it is asked, so that the tests below refuse for the lie alone."""
     assert await deceived.ask(kind, "honest")
-    assert [line["event"] for line in deceived.lines(deceived.workers["honest"])] == ["worker ready"]
+    lines = deceived.lines(deceived.workers["honest"])
+    assert not any("does not fit" in line["event"] + line.get("why", "") for line in lines)
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -155,8 +156,11 @@ async def test_a_wrong_reply_is_refused_and_logged_once(deceived: Deceived, name
         await refused(deceived, lie, name)
     lines = deceived.lines(worker)
     failed = "an error" in name and "somebody" not in name  # the worker's own error is no lie, only too long
-    assert [line["event"] for line in lines] == ["worker ready", *["a worker's reply does not fit"] * (not failed)]
-    assert worker.attached == 1
+    told = [line["event"] for line in lines if not line["event"].startswith("worker ")]
+    assert told == ["a worker's reply does not fit"] * (not failed)
+    lost = [line["why"] for line in lines if line["event"] == "worker not ready"]  # where a machine stands still
+    assert not any("does not fit" in why for why in lost)
+    assert worker.attached == 1 + len(lost)
 
 
 @pytest.mark.parametrize("name", ENDING_LIES)
@@ -197,11 +201,15 @@ async def test_what_is_sent_beside_right_answers_spoils_none(deceived: Deceived,
 @pytest.mark.parametrize(("worker", "told"), NEVER, ids=[worker.name[:30] for worker, _ in NEVER])
 async def test_a_worker_that_lies_of_itself_serves_nothing(deceived: Deceived, worker: LyingWorker, told: str) -> None:
     """The log says why, with its address, once for all attempts to attach."""
-    await eventually(lambda: bool(deceived.lines(worker)))
-    (line,) = deceived.lines(worker)
-    assert line["event"] == "worker not ready"
-    assert re.search(told, line["why"])
-    assert len(line["why"]) < 1200
+
+    def reasons() -> list[str]:
+        """Those that are the lie's: where a machine stands still, an attempt may end before it is seen."""
+        return [line["why"] for line in deceived.lines(worker) if re.search(told, line["why"])]
+
+    await eventually(lambda: bool(reasons()))
+    assert {line["event"] for line in deceived.lines(worker)} == {"worker not ready"}
+    (why,) = reasons()
+    assert len(why) < 1200
 
 
 async def test_all_lies_together_cost_little_memory_and_no_traceback(deceived: Deceived) -> None:

@@ -2,7 +2,8 @@
 
 Told to end, it waits for the answer to its last question. Then it prints a line for each question that waited for long,
 the longest of all at least: how many seconds; how many times slower than usual the machine was in these very seconds,
-since what takes `USUAL` seconds on idle cores takes longer where others compute; and how long it once stood still then.
+since what takes `USUAL` seconds on idle cores takes longer where others compute; how long it once stood still then; and
+for how long nothing of this process ran at all, since its host had stopped the machine.
 """
 
 import signal
@@ -20,6 +21,8 @@ STEPS = 200_000
 """Of the work that takes so long; it lasts longer than a turn of the scheduler, so that it has to share."""
 SHARE = 5
 """Of the time, one part in about so many goes to that work."""
+BEAT, STOPPED = 0.01, 0.5
+"""Seconds between two looks at the clock; one that is so late tells that the machine was stopped."""
 
 
 class Pace:
@@ -27,19 +30,32 @@ class Pace:
 
     def __init__(self) -> None:
         self._runs: list[tuple[float, float]] = []
+        self._stops: list[tuple[float, float]] = []
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._go_on, self._look)]
+        for each in self._threads:
+            each.start()
 
     def end(self) -> None:
         """Returns when the last run is over, which may have begun in the last question's time."""
         self._ended.set()
-        self._thread.join()
+        for each in self._threads:
+            each.join()
 
-    def between(self, start: float, stop: float) -> tuple[float, float]:
-        """How many times slower than usual, 1 at least, on average of the runs in that time; seconds of the longest."""
+    def between(self, start: float, stop: float) -> tuple[float, float, float]:
+        """How many times slower than usual, 1 at least, on average of the runs in that time; seconds of the longest;
+        seconds for which the machine was stopped."""
         taken = [end - begin for begin, end in self._runs if begin < stop and end > start] or [USUAL]
-        return max(1.0, sum(taken) / len(taken) / USUAL), max(taken)
+        stopped = sum(max(0.0, min(end, stop) - max(begin, start)) for begin, end in self._stops)
+        return max(1.0, sum(taken) / len(taken) / USUAL), max(taken), stopped
+
+    def _look(self) -> None:
+        looked, ended = time.monotonic(), False
+        while not ended:
+            ended = self._ended.wait(BEAT)
+            before, looked = looked, time.monotonic()
+            if looked - before > STOPPED:
+                self._stops.append((before, looked))
 
     def _go_on(self) -> None:
         pause = 0.0

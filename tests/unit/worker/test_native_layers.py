@@ -1,6 +1,7 @@
 """Layers that run whole by the processor's kernels equal PyTorch's, with the same bits alone and among others; what is
 made otherwise stays as it is."""
 
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -326,6 +327,8 @@ class Pairs(nn.Module):
 def test_layers_of_the_same_parts_that_compute_otherwise_are_left_alone(tmp_path: Path) -> None:
     """Granite names its parts as Llama does, and multiplies what it adds: the model runs packed, as it is written."""
     miniature.write(tmp_path, "granite")
+    config = tmp_path / "config.json"  # by default it multiplies by one, and whether layers agree is rounding
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"residual_multiplier": 0.22}))
     model = load(str(tmp_path), CPU)
     assert isinstance(model.encoder, PackedEncoder)
     assert not model.native_layers
