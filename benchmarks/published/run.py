@@ -16,13 +16,14 @@ row works.
   short-texts        texts of 32 tokens (PR 39113)
   clients            MiniLM, 250 tokens, 1 to 64 clients, 1 and 4 frontends; the same without a server (PR 39763)
   late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
+  step-rows          what the host takes to cut a step's rows by text; no server (PR 41163)
   short-beside-long  one short text at a time, alone and beside long ones; ours also as interactive calls
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -32,10 +33,10 @@ import torch
 
 from benchmarks import products, result, roofline
 from benchmarks.machine import describe, versions
-from benchmarks.published import servers
+from benchmarks.published import servers, splitting
 from benchmarks.published.comparison import agreements, reference
 from benchmarks.published.models import folder_of
-from benchmarks.published.row import OURS, VLLM, Row
+from benchmarks.published.row import OURS, STEP_ROWS, VLLM, Row
 from benchmarks.published.rows import rows
 from benchmarks.published.servers import Launch, launches
 from benchmarks.published.turns import Seen, tell, turn
@@ -160,9 +161,13 @@ def main(arguments: argparse.Namespace) -> int:
         os.sched_setaffinity(0, map(int, arguments.cores.split(",")))  # the servers and the clients inherit it
     cores = sorted(os.sched_getaffinity(0))
     quick = arguments.quick
-    chosen = arguments.row or (QUICK if quick else rows())
+    chosen = arguments.row or (QUICK if quick else [*rows(), STEP_ROWS])
     failed: list[str] = []
     for name in chosen:
+        if name == STEP_ROWS:
+            if error := _keep(name, lambda: iter([splitting.measured(arguments.rounds)]), arguments.out):
+                failed.append(error)
+            continue
         row = rows(arguments.scale)[name]
         options = RunOptions(
             scale=arguments.scale,
@@ -180,12 +185,18 @@ def main(arguments: argparse.Namespace) -> int:
 def _finish(row: Row, options: RunOptions, folder: Path | None) -> str:
     """Measures a row, writes its result after each round, and prints it. Gives what went wrong, so that the next row is
     run."""
+    scale = "" if options.scale == NORMAL else f"-{options.scale}"
+    return _keep(f"{row.name}{scale}", lambda: measured(row, options), folder)
+
+
+def _keep(name: str, measure: Callable[[], Iterator[dict[str, Any]]], folder: Path | None) -> str:
+    """Writes each result as it comes, and prints the last one. Gives what went wrong."""
     outcome: dict[str, Any] = {}
-    problem, scale = "", "" if options.scale == NORMAL else f"-{options.scale}"
+    problem = ""
     try:
-        for outcome in measured(row, options):
+        for outcome in measure():
             if folder is not None:
-                result.write(outcome, folder / f"{row.name}{scale}.json")
+                result.write(outcome, folder / f"{name}.json")
     except SystemExit as error:
         if not isinstance(error.code, str):
             raise  # a signal's, which ends everything

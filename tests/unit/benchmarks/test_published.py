@@ -21,7 +21,7 @@ from benchmarks.load.processor import CpuSeconds, is_running
 from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
-from benchmarks.published import comparison, models, page, run, servers, turns, vllm_fixes
+from benchmarks.published import comparison, models, page, run, servers, splitting, turns, vllm_fixes
 from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import Window, drive, figures
 from benchmarks.published.row import OURS, Case, Row, Stream
@@ -493,3 +493,20 @@ def test_a_short_run_measures_three_rows_on_two_sides_and_writes_nothing(
     assert run.main(parser().parse_args(["published", "--quick", "--out", str(tmp_path)])) == 0
     assert seen == [(name, 1, [OURS, "vLLM, all cores"]) for name in run.QUICK]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_s_rows_are_cut_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ours in both ways; vLLM's by its own Python, which is told the same sizes."""
+    seen: list[list[int]] = []
+    monkeypatch.setattr(splitting.ours, "SPLIT_SECONDS", 0.01)
+    monkeypatch.setattr(splitting, "_vllm", lambda lengths: seen.append(lengths) or 30.0)
+    arguments = parser().parse_args(["published", "--row", "step-rows", "--rounds", "1", "--out", str(tmp_path)])
+    assert run.main(arguments) == 0
+    told = json.loads((tmp_path / "step-rows.json").read_text())
+    assert seen == list(splitting.LENGTHS.values())
+    for case in told["cases"]:
+        assert case["sides"]["vLLM"]["us"]["median"] == 30
+        assert all(case["sides"][side]["us"]["median"] > 0 for side in splitting.SIDES)
+    monkeypatch.setattr(page, "read", lambda wanted: told if wanted == "published/step-rows" else {})
+    assert "PR 41163" in page.step_rows()
+    assert page.headlines() == page.NO_RESULT
