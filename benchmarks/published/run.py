@@ -44,7 +44,7 @@ from benchmarks.rounds import ALONE, Figures, Measurements, case, shares
 
 NORMAL = "small"
 """The scale whose results are rendered; those of others have its name in theirs."""
-QUICK = ("token-embeddings", "dense", "clients")
+QUICK = ("token-embeddings", "mean-pooling", "short-texts")
 """Rows of `--quick`."""
 QUICK_SECONDS = 5.0
 """Seconds of a case in `--quick`."""
@@ -93,36 +93,38 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
                 if number or not isinstance(error.code, str) or side.startswith(OURS):
                     raise
                 tell(f"{row.name}, {side}: {error.code}")
-                seen.absent[side] = error.code.partition("\n")[0]
+                seen.absent[side] = error.code.partition("\n")[0].partition(" (/")[0]  # no path of this machine
                 del sides[side]
                 for of_sides in figures.values():
                     del of_sides[side]
                 continue
             for name, case_figures in by_case.items():
                 figures[name][side].append(case_figures)
-        yield _result(row, replace(options, rounds=number + 1), seconds, seen, figures, limits)
+        flags = {side: " ".join(launch.flags) for side, launch in sides.items()}
+        settings = _settings(options, number + 1, seconds, flags)
+        yield _result(row, settings, seen, figures, limits)
 
 
 def _result(
-    row: Row,
-    options: RunOptions,
-    seconds: float,
-    seen: Seen,
-    figures: Measurements,
-    limits: Sequence[Figures],
+    row: Row, settings: dict[str, Any], seen: Seen, figures: Measurements, limits: Sequence[Figures]
 ) -> dict[str, Any]:
-    """Makes the JSON of the rounds so far."""
-    ours = next(side for side in next(iter(figures.values())) if side == OURS or side.startswith(OURS))
+    """Makes the JSON of the rounds so far. In a case stand the sides that were measured in all rounds."""
+    cases = []
+    for name, sides in figures.items():
+        whole = {side: rounds for side, rounds in sides.items() if len(rounds) == settings["rounds"]}
+        ours = next((side for side in whole if side.startswith(OURS)), None)
+        if ours is not None:
+            cases.append(case(name, bounded(whole, limits), ours, COMPARED))
     return {
         "benchmark": f"published/{row.name}",
         "says": f"{row.says}; {row.model.removeprefix('random:')} in {row.dtype}. {row.published}.",
-        "settings": _settings(row, options, seconds),
+        "settings": settings,
         "machine": describe(),
         "absent": seen.absent,
         "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
         "agreement": agreements(seen.answers, seen.cosines),
         "cold start, s": seen.cold,
-        "cases": [case(name, bounded(of_sides, limits), ours, COMPARED) for name, of_sides in figures.items()],
+        "cases": cases,
     }
 
 
@@ -140,18 +142,15 @@ def limit(row: Row, threads: int) -> float:
     return flops / (2 * replace(shape, layers=layers, projected=projected).weights)
 
 
-def _settings(row: Row, options: RunOptions, seconds: float) -> dict[str, Any]:
-    preloaded = [path.name for path in servers.preloaded()]
-    flags = {f"{OURS} {name}".strip(): " ".join(value) for name, value in row.ours.items()}
-    flags |= {f"{VLLM} {name}".strip(): " ".join(value) for name, value in row.vllm.items()}
+def _settings(options: RunOptions, rounds: int, seconds: float, flags: Mapping[str, str]) -> dict[str, Any]:
     return {
         "threads": len(options.cores),
-        "rounds": options.rounds,
-        "starts": options.rounds,
+        "rounds": rounds,
+        "starts": rounds,
         "seconds": seconds,
         "scale": options.scale,
         "flags": flags,
-        "preloaded in vLLM": preloaded,
+        "preloaded in vLLM": [path.name for path in servers.preloaded()],
     }
 
 

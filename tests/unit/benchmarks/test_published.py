@@ -386,6 +386,27 @@ def test_a_peer_that_does_not_start_is_absent_and_ours_is_measured(
         next(run.measured(ROW, replace(options, sides=[OURS])))
 
 
+def test_a_case_that_fails_leaves_out_its_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other cases of the side are kept."""
+
+    def clients(row: Row, case: Case, server: ReadyServer, *_: object) -> dict[str, float]:
+        if case.name == "huge" and server.url == peer.url:
+            sys.exit("huge: the clients ended with 1")
+        return {"requests/s": 5.0, "fake: CPU ms/request": 1, "fake: peak MiB": 9}
+
+    peer = fake("rows")
+    row = replace(ROW, cases=(CASE, replace(CASE, name="huge")))
+    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: fake("rows"), "vLLM": peer})
+    monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
+    monkeypatch.setattr(turns, "clients", clients)
+    monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
+    monkeypatch.setattr(turns, "PAUSE", 0)
+    options = run.RunOptions(scale="small", rounds=1, seconds=1.0, cores=[0], sides=[OURS, "vLLM"])
+    (told,) = run.measured(row, options)
+    assert [list(case["sides"]) for case in told["cases"]] == [[OURS, "vLLM"], [OURS]]
+    assert told["absent"] == {"vLLM, huge": "huge: the clients ended with 1"}
+
+
 def test_several_frontends_share_a_worker_and_the_clients() -> None:
     """Each with its own address; a deadline of ten minutes, and no refusal for a wait, as vLLM has none."""
     launch = launches(replace(ROW, ours={"4 frontends": ()}, frontends={"4 frontends": 4}, vllm={}), [0])
