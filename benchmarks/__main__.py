@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks import result
+from benchmarks.published.row import STEP_ROWS
 from benchmarks.published.rows import rows
 from benchmarks.workloads import MINILM, SHAPES, batches, named
 
@@ -125,7 +126,13 @@ def _accelerator(flags: argparse.ArgumentParser) -> None:
 
 def _published(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
-    add("--row", action="append", choices=rows(), metavar="NAME", help="one row; may be repeated (default: all)")
+    add(
+        "--row",
+        action="append",
+        choices=[*rows(), STEP_ROWS],
+        metavar="NAME",
+        help="one row; may be repeated (default: all)",
+    )
     add("--scale", choices=SCALES, default="small", help="of models and requests (default: %(default)s)")
     add("--rounds", type=int, default=3, help="each starts every side once (default: %(default)s)")
     add("--seconds", type=float, default=0.0, help="of each case (default: the row's own)")

@@ -1,10 +1,10 @@
 """Tables of docs/published.md from the results: all rows in one table, and each row with all of its figures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.published.row import LEAST_COSINE, VLLM, Row
+from benchmarks.published.row import LEAST_COSINE, STEP_ROWS, VLLM, Row
 from benchmarks.published.rows import rows
 from benchmarks.result import number, read, shown, table, tables
 from benchmarks.rounds import SHARE
@@ -108,7 +108,24 @@ def _agreement(result: Mapping[str, Any]) -> str:
     return table(["", *heads], [[line.get(head, "") for head in ("", *heads)] for line in lines])
 
 
-BLOCKS = {"published": summary, "published/headlines": headlines} | {
-    f"published/{name}": partial(details, name) for name in rows()
+def step_rows() -> str:
+    """Renders the row without a server."""
+    result = read(f"published/{STEP_ROWS}")
+    if not result:
+        return NO_RESULT
+    machine, versions = (
+        result["machine"],
+        ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items()),
+    )
+    place = f"One of {machine['cores']} cores of {machine['processor']}"
+    rounds = f"medians (quartiles) of {result['settings']['rounds']} rounds; commit {machine['commit']}; {versions}."
+    return f"{result['says']} {place}; {rounds}\n\n{tables(result)}"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "published": summary,
+    "published/headlines": headlines,
+    f"published/{STEP_ROWS}": step_rows,
+    **{f"published/{name}": partial(details, name) for name in rows()},
 }
 """What is rendered, by the name between the markers of a page."""

@@ -7,6 +7,8 @@ from benchmarks.workloads import MINILM, NAME, Kind, Workload
 
 OURS, VLLM = "selvage", "vLLM"
 """Servers, as results name them."""
+STEP_ROWS = "step-rows"
+"""The row without a server: see `splitting.py`."""
 LEAST_COSINE = "least cosine"
 """The figure by which answers agree."""
 Settings = tuple[str, ...]

@@ -200,8 +200,8 @@ def _late(scale: Scale) -> Row:
 
     loads = (
         (Stream(workload=documents(several, 250, 0.2, requests=64), clients=clients), f"{clients} clients, "),
-        (Stream(workload=documents(many, middle), clients=2, requests=4), "2 clients, "),
-        (Stream(workload=documents(most, short), clients=1, requests=2), "1 client, "),
+        (Stream(workload=documents(many, middle), clients=2, requests=2), "2 clients, "),
+        (Stream(workload=documents(most, short), clients=1, requests=1), "1 client, "),
     )
     return Row(
         name="late-interaction",

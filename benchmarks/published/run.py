@@ -16,13 +16,14 @@ row works.
   short-texts        texts of 32 tokens (PR 39113)
   clients            MiniLM, 250 tokens, 1 to 64 clients, 1 and 4 frontends; the same without a server (PR 39763)
   late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
+  step-rows          what the host takes to cut a step's rows by text; no server (PR 41163)
   short-beside-long  one short text at a time, alone and beside long ones; ours also as interactive calls
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -32,10 +33,10 @@ import torch
 
 from benchmarks import products, result, roofline
 from benchmarks.machine import describe, versions
-from benchmarks.published import servers
+from benchmarks.published import servers, splitting
 from benchmarks.published.comparison import agreements, reference
 from benchmarks.published.models import folder_of
-from benchmarks.published.row import OURS, VLLM, Row
+from benchmarks.published.row import OURS, STEP_ROWS, VLLM, Row
 from benchmarks.published.rows import rows
 from benchmarks.published.servers import Launch, launches
 from benchmarks.published.turns import Seen, tell, turn
@@ -43,7 +44,7 @@ from benchmarks.rounds import ALONE, Figures, Measurements, case, shares
 
 NORMAL = "small"
 """The scale whose results are rendered; those of others have its name in theirs."""
-QUICK = ("token-embeddings", "dense", "clients")
+QUICK = ("token-embeddings", "mean-pooling", "short-texts")
 """Rows of `--quick`."""
 QUICK_SECONDS = 5.0
 """Seconds of a case in `--quick`."""
@@ -92,36 +93,38 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
                 if number or not isinstance(error.code, str) or side.startswith(OURS):
                     raise
                 tell(f"{row.name}, {side}: {error.code}")
-                seen.absent[side] = error.code.partition("\n")[0]
+                seen.absent[side] = error.code.partition("\n")[0].partition(" (/")[0]  # no path of this machine
                 del sides[side]
                 for of_sides in figures.values():
                     del of_sides[side]
                 continue
             for name, case_figures in by_case.items():
                 figures[name][side].append(case_figures)
-        yield _result(row, replace(options, rounds=number + 1), seconds, seen, figures, limits)
+        flags = {side: " ".join(launch.flags) for side, launch in sides.items()}
+        settings = _settings(options, number + 1, seconds, flags)
+        yield _result(row, settings, seen, figures, limits)
 
 
 def _result(
-    row: Row,
-    options: RunOptions,
-    seconds: float,
-    seen: Seen,
-    figures: Measurements,
-    limits: Sequence[Figures],
+    row: Row, settings: dict[str, Any], seen: Seen, figures: Measurements, limits: Sequence[Figures]
 ) -> dict[str, Any]:
-    """Makes the JSON of the rounds so far."""
-    ours = next(side for side in next(iter(figures.values())) if side == OURS or side.startswith(OURS))
+    """Makes the JSON of the rounds so far. In a case stand the sides that were measured in all rounds."""
+    cases = []
+    for name, sides in figures.items():
+        whole = {side: rounds for side, rounds in sides.items() if len(rounds) == settings["rounds"]}
+        ours = next((side for side in whole if side.startswith(OURS)), None)
+        if ours is not None:
+            cases.append(case(name, bounded(whole, limits), ours, COMPARED))
     return {
         "benchmark": f"published/{row.name}",
         "says": f"{row.says}; {row.model.removeprefix('random:')} in {row.dtype}. {row.published}.",
-        "settings": _settings(row, options, seconds),
+        "settings": settings,
         "machine": describe(),
         "absent": seen.absent,
         "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
         "agreement": agreements(seen.answers, seen.cosines),
         "cold start, s": seen.cold,
-        "cases": [case(name, bounded(of_sides, limits), ours, COMPARED) for name, of_sides in figures.items()],
+        "cases": cases,
     }
 
 
@@ -139,18 +142,15 @@ def limit(row: Row, threads: int) -> float:
     return flops / (2 * replace(shape, layers=layers, projected=projected).weights)
 
 
-def _settings(row: Row, options: RunOptions, seconds: float) -> dict[str, Any]:
-    preloaded = [path.name for path in servers.preloaded()]
-    flags = {f"{OURS} {name}".strip(): " ".join(value) for name, value in row.ours.items()}
-    flags |= {f"{VLLM} {name}".strip(): " ".join(value) for name, value in row.vllm.items()}
+def _settings(options: RunOptions, rounds: int, seconds: float, flags: Mapping[str, str]) -> dict[str, Any]:
     return {
         "threads": len(options.cores),
-        "rounds": options.rounds,
-        "starts": options.rounds,
+        "rounds": rounds,
+        "starts": rounds,
         "seconds": seconds,
         "scale": options.scale,
         "flags": flags,
-        "preloaded in vLLM": preloaded,
+        "preloaded in vLLM": [path.name for path in servers.preloaded()],
     }
 
 
@@ -160,9 +160,13 @@ def main(arguments: argparse.Namespace) -> int:
         os.sched_setaffinity(0, map(int, arguments.cores.split(",")))  # the servers and the clients inherit it
     cores = sorted(os.sched_getaffinity(0))
     quick = arguments.quick
-    chosen = arguments.row or (QUICK if quick else rows())
+    chosen = arguments.row or (QUICK if quick else [*rows(), STEP_ROWS])
     failed: list[str] = []
     for name in chosen:
+        if name == STEP_ROWS:
+            if error := _keep(name, lambda: iter([splitting.measured(arguments.rounds)]), arguments.out):
+                failed.append(error)
+            continue
         row = rows(arguments.scale)[name]
         options = RunOptions(
             scale=arguments.scale,
@@ -180,12 +184,18 @@ def main(arguments: argparse.Namespace) -> int:
 def _finish(row: Row, options: RunOptions, folder: Path | None) -> str:
     """Measures a row, writes its result after each round, and prints it. Gives what went wrong, so that the next row is
     run."""
+    scale = "" if options.scale == NORMAL else f"-{options.scale}"
+    return _keep(f"{row.name}{scale}", lambda: measured(row, options), folder)
+
+
+def _keep(name: str, measure: Callable[[], Iterator[dict[str, Any]]], folder: Path | None) -> str:
+    """Writes each result as it comes, and prints the last one. Gives what went wrong."""
     outcome: dict[str, Any] = {}
-    problem, scale = "", "" if options.scale == NORMAL else f"-{options.scale}"
+    problem = ""
     try:
-        for outcome in measured(row, options):
+        for outcome in measure():
             if folder is not None:
-                result.write(outcome, folder / f"{row.name}{scale}.json")
+                result.write(outcome, folder / f"{name}.json")
     except SystemExit as error:
         if not isinstance(error.code, str):
             raise  # a signal's, which ends everything

@@ -44,7 +44,8 @@ words of lines that say nothing."""
 class Launch:
     """How a server starts: its programs by name, the environment on top of ours, and its URL, several with commas
     between. `priority`: that of the measured calls; empty for the default. `offline`: the command that embeds without
-    a server, empty where a side differs from another only in its servers; `engine`: what it is told of the model."""
+    a server, empty where a side differs from another only in its servers; `engine`: what it is told of the model.
+    `flags`: those of the row's setting."""
 
     programs: Mapping[str, Sequence[str | Path]]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Launch:
     priority: str = ""
     offline: Sequence[str | Path] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
+    flags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ def ours(row: Row, flags: Sequence[str], threads: int, priority: str = "", front
         priority=priority,
         offline=() if frontends > 1 else (sys.executable, ENGINE),
         engine=_engine(row, OURS) | {"threads": threads},
+        flags=flags,
     )
 
 
@@ -129,6 +132,7 @@ def vllm(row: Row, flags: Sequence[str], environment: Mapping[str, str]) -> Laun
         url=f"http://127.0.0.1:{port}",
         offline=() if "--api-server-count" in flags else (PROGRAM.with_name("python"), ENGINE),
         engine=_engine(row, VLLM),
+        flags=flags,
     )
 
 

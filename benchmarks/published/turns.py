@@ -42,7 +42,8 @@ def turn(
 ) -> dict[str, dict[str, float]]:
     """Starts a side, runs all cases of a row against it, and ends it; gives the figures by case.
 
-    At a side's first start its answers are compared with the `model`'s own before anything is timed.
+    At a side's first start its answers are compared with the `model`'s own before anything is timed. A case that fails
+    is absent, with its reason.
     """
     by_case: dict[str, dict[str, float]] = {}
     with started(f"{row.name}, {side}", launch) as server:
@@ -55,14 +56,22 @@ def turn(
             tell(f"  {side}: cosines to the model {seen.cosines[side]}")
         time.sleep(PAUSE)
         for of in row.cases:
-            figures = clients(row, of, server, seconds, scale, launch.priority)
+            try:
+                figures = clients(row, of, server, seconds, scale, launch.priority)
+            except SystemExit as error:
+                if not isinstance(error.code, str):
+                    raise  # a signal's
+                seen.absent[f"{side}, {of.name}"] = error.code
+                tell(error.code)
+                continue
             by_case[of.name] = figures | _memory(server, figures)
             if not first:
                 by_case[of.name] |= {"start to ready, s": server.seconds}
             line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:6])
             tell(f"  {of.name}, {side}: {line}")
-    if row.offline and launch.offline:
-        by_case[row.cases[0].name] |= without_server(row, launch, seconds, by_case[row.cases[0].name])
+    first_case = by_case.get(row.cases[0].name)
+    if row.offline and launch.offline and first_case is not None:
+        first_case |= without_server(row, launch, seconds, first_case)
     return by_case
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import offline, result
+from benchmarks import bulk, offline, result
 from benchmarks.offline import EXACT, OUR_SIDE, SIDES, Side, choices, cosines, fastest
 from benchmarks.rounds import ALONE, FORMATS, SHARE, case, counterpart, number_format, shares
-from benchmarks.workloads import MINILM, SHAPES, mixes
+from benchmarks.workloads import MAX_TOKENS, MINILM, SHAPES, minilm_ids, mixes
 
 
 class FakePeer:
@@ -97,3 +97,19 @@ def test_sides_and_mixes_are_of_every_shape() -> None:
         assert list(mixes(shape)) == ["16 tokens", "32 tokens", "lognormal", "512 tokens"]
         assert all(mixes(shape).values())
     assert sum(mixes("qwen3-0.6b")["32 tokens"]) * 8 == sum(mixes(MINILM)["32 tokens"]) == 4096
+
+
+def test_real_texts_are_among_the_mixes_of_the_real_model() -> None:
+    """Docstrings, as MiniLM's tokenizer cuts them; a random model has no use for them."""
+    drawn, real = offline.texts_of("bge-base", True), offline.texts_of(MINILM, True)
+    assert set(real) - set(drawn) == {"docstrings"}
+    assert len(real["docstrings"]) == offline.DOCSTRINGS
+    assert all(ids[0] == 101 and ids[-1] == 102 and 2 < len(ids) <= MAX_TOKENS for ids in real["docstrings"])
+
+
+def test_files_have_drawn_and_real_texts_with_their_ids() -> None:
+    """Those of the files, and those that the engine alone gets."""
+    texts = bulk._texts(True)
+    assert [len(lines) for lines, _ in texts.values()] == [bulk.QUICK, bulk.QUICK]
+    for lines, ids in texts.values():
+        assert list(map(len, minilm_ids(lines))) == list(map(len, ids))

@@ -21,7 +21,7 @@ from benchmarks.load.processor import CpuSeconds, is_running
 from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
-from benchmarks.published import comparison, models, page, run, servers, turns, vllm_fixes
+from benchmarks.published import comparison, models, page, run, servers, splitting, turns, vllm_fixes
 from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import Window, drive, figures
 from benchmarks.published.row import OURS, Case, Row, Stream
@@ -386,6 +386,27 @@ def test_a_peer_that_does_not_start_is_absent_and_ours_is_measured(
         next(run.measured(ROW, replace(options, sides=[OURS])))
 
 
+def test_a_case_that_fails_leaves_out_its_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other cases of the side are kept."""
+
+    def clients(row: Row, case: Case, server: ReadyServer, *_: object) -> dict[str, float]:
+        if case.name == "huge" and server.url == peer.url:
+            sys.exit("huge: the clients ended with 1")
+        return {"requests/s": 5.0, "fake: CPU ms/request": 1, "fake: peak MiB": 9}
+
+    peer = fake("rows")
+    row = replace(ROW, cases=(CASE, replace(CASE, name="huge")))
+    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: fake("rows"), "vLLM": peer})
+    monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
+    monkeypatch.setattr(turns, "clients", clients)
+    monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
+    monkeypatch.setattr(turns, "PAUSE", 0)
+    options = run.RunOptions(scale="small", rounds=1, seconds=1.0, cores=[0], sides=[OURS, "vLLM"])
+    (told,) = run.measured(row, options)
+    assert [list(case["sides"]) for case in told["cases"]] == [[OURS, "vLLM"], [OURS]]
+    assert told["absent"] == {"vLLM, huge": "huge: the clients ended with 1"}
+
+
 def test_several_frontends_share_a_worker_and_the_clients() -> None:
     """Each with its own address; a deadline of ten minutes, and no refusal for a wait, as vLLM has none."""
     launch = launches(replace(ROW, ours={"4 frontends": ()}, frontends={"4 frontends": 4}, vllm={}), [0])
@@ -493,3 +514,20 @@ def test_a_short_run_measures_three_rows_on_two_sides_and_writes_nothing(
     assert run.main(parser().parse_args(["published", "--quick", "--out", str(tmp_path)])) == 0
     assert seen == [(name, 1, [OURS, "vLLM, all cores"]) for name in run.QUICK]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_s_rows_are_cut_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ours in both ways; vLLM's by its own Python, which is told the same sizes."""
+    seen: list[list[int]] = []
+    monkeypatch.setattr(splitting.ours, "SPLIT_SECONDS", 0.01)
+    monkeypatch.setattr(splitting, "_vllm", lambda lengths: seen.append(lengths) or 30.0)
+    arguments = parser().parse_args(["published", "--row", "step-rows", "--rounds", "1", "--out", str(tmp_path)])
+    assert run.main(arguments) == 0
+    told = json.loads((tmp_path / "step-rows.json").read_text())
+    assert seen == list(splitting.LENGTHS.values())
+    for case in told["cases"]:
+        assert case["sides"]["vLLM"]["us"]["median"] == 30
+        assert all(case["sides"][side]["us"]["median"] > 0 for side in splitting.SIDES)
+    monkeypatch.setattr(page, "read", lambda wanted: told if wanted == "published/step-rows" else {})
+    assert "PR 41163" in page.step_rows()
+    assert page.headlines() == page.NO_RESULT
