@@ -22,6 +22,7 @@ ROUNDS = {
     "engine": (3, 1),
     "steps": (5, 1),
     "pieces": (3, 1),
+    "beginnings": (3, 1),
     "same_bits": (3, 1),
     "adapters": (3, 1),
     "maxsim": (4, 1),

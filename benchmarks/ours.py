@@ -110,10 +110,12 @@ class Ours:
         assert not self._submitted
         self._loop = Loop(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
 
-    def cut_texts(self, tokens: int) -> None:
-        """Goes on with texts in pieces of so many tokens at most; 0 for whole texts."""
+    def cut_texts(self, tokens: int, *, shares: bool = False) -> None:
+        """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their
+        first tokens or not."""
         assert not self._submitted
-        self._engine.cut_texts(PieceLimits(longest=tokens))
+        limits = PieceLimits(longest=tokens, shares=shares)
+        self._engine.cut_texts(replace(limits, text_bytes=self.model.cutting.text_bytes) if tokens else limits)
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""

@@ -26,8 +26,8 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
     """Loads the engine and gives the work by name.
 
     `embed`: `jobs` is the number of jobs that share the texts, `step_tokens` the most tokens of a step, 0 as the worker
-    chooses at load, `chunk_tokens` the most tokens of a piece, 0 for whole texts. `memory`: resident bytes; from then
-    on `peak memory` counts.
+    chooses at load, `chunk_tokens` the most tokens of a piece, 0 for whole texts, `shares` whether texts that
+    begin alike share their first tokens. `memory`: resident bytes; from then on `peak memory` counts.
 
     Raises Refused for a number format that the processor emulates, and for what the engine refuses to load.
     """
@@ -42,9 +42,9 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
         raise Refused(str(reason)) from reason
     product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
 
-    def embed(file: str, jobs: int = 1, step_tokens: int = 0, chunk_tokens: int = 0) -> Work:
+    def embed(file: str, jobs: int = 1, step_tokens: int = 0, chunk_tokens: int = 0, shares: bool = False) -> Work:
         all_texts = texts(file)
-        engine.cut_texts(chunk_tokens)
+        engine.cut_texts(chunk_tokens, shares=shares)
         engine.bound_steps(step_tokens or engine.step_tokens)
         return lambda: dense(engine, all_texts, jobs)
 

@@ -30,6 +30,15 @@ class AllStates:
         keys, values = (buffer[:stop].transpose(0, 1) for buffer in self._buffers)
         return keys, values, 0
 
+    def copy_from(self, other: "AllStates", count: int) -> None:
+        """Takes the states of the first `count` tokens from another sequence that begins with them as well."""
+        assert other._buffers is not None
+        if self._buffers is None:
+            keys, values = (buffer.new_empty(self._length, *buffer.shape[1:]) for buffer in other._buffers)
+            self._buffers = keys, values
+        for buffer, states in zip(self._buffers, other._buffers, strict=True):
+            buffer[:count] = states[:count]
+
     @property
     def bytes(self) -> int:
         """Bytes that are kept."""

@@ -26,6 +26,11 @@ class Piece:
         return self.sequence[self.start : self.stop]
 
     @property
+    def forks(self) -> bool:
+        """Whether it is the first piece of a sequence whose first tokens are computed with another."""
+        return 0 < self.start == self.cache.shared
+
+    @property
     def last(self) -> bool:
         """Whether the sequence ends with this piece."""
         return self.stop == len(self.sequence)

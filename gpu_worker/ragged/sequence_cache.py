@@ -27,9 +27,18 @@ class SequenceCache:
     may call the methods; `collected` is set by the one that collects.
     """
 
-    def __init__(self, length: int, places: int = PLACES) -> None:
-        """`places`: a layer keeps only recent tokens where so many times what a token sees is less than `length`."""
-        self.length = length
+    def __init__(
+        self, length: int, places: int = PLACES, leader: "SequenceCache | None" = None, shared: int = 0
+    ) -> None:
+        """`places`: a layer keeps only recent tokens where so many times what a token sees is less than `length`.
+
+        `leader`: the cache of a sequence with the same first `shared` tokens, which the pieces before compute; no layer
+        of the model keeps recent tokens only.
+        """
+        self.length, self.shared = length, shared
+        self.depth: int = 0 if leader is None else leader.depth + 1
+        """How many caches must be filled before this one."""
+        self._leader = leader
         self.collected = 0
         """The first token of the pieces that may still be computed again."""
         self._places = places
@@ -47,13 +56,25 @@ class SequenceCache:
             recent = self._places * horizon.most_seen < self.length
             layer_states = RecentStates(self.length, horizon) if recent else AllStates(self.length)
             self._layers.append(_Layer(states=layer_states, most=most, token_bytes=token_bytes))
-        return self._layers[layer].states.extend(start, key, value, self.collected)
+        states = self._layers[layer].states
+        if self._leader is not None and start == self.shared:  # again where the piece is computed again
+            others = self._leader._layers[layer].states
+            assert isinstance(states, AllStates)
+            assert isinstance(others, AllStates)
+            states.copy_from(others, start)
+        return states.extend(start, key, value, self.collected)
 
     def add_hidden(self, start: int, rows: Tensor) -> None:
         """Keeps the last hidden states [n, H] of the piece that begins at token `start`."""
         if self._hidden is None:
             self._hidden = rows.new_empty(self.length, rows.shape[1])
+        if self._leader is not None and start == self.shared:
+            self._hidden[:start] = self._leader.hidden[:start]
         self._hidden[start : start + len(rows)] = rows
+
+    def collect(self, stop: int) -> None:
+        """Notes that no piece before token `stop` is computed again."""
+        self.collected, self._leader = stop, None
 
     @property
     def hidden(self) -> Tensor:

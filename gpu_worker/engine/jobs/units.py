@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from gpu_worker.engine.jobs.alike import Alike, Fork, Group
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.ragged.text_bytes import ONE_BYTE, TextBytes
 from gpu_worker.ragged.token_types import Counts
@@ -22,6 +23,12 @@ class PieceLimits:
     cache_bytes: float = inf
     text_bytes: TextBytes = ONE_BYTE
     shares: bool = False
+
+    def alike(self, sequences: Sequences, groups: Sequence[Group]) -> Alike:
+        """What sequences share with each other, and the order of their groups."""
+        if not self.shares:
+            return Alike.none(sequences, groups)
+        return Alike.of(sequences, groups, self.longest, self.text_bytes, self.cache_bytes)
 
     @property
     def cache_tokens(self) -> float:
@@ -50,12 +57,14 @@ class Units:
 
     `numbers`: the numbers of each unit's sequences. `tokens`: those of each unit. `room`: how many bytes each unit
     keeps on the device from its start on, or gives back at its end where the number is negative; empty where no
-    sequence is cut.
+    sequence is cut. `forks`: see `Alike`; sequences that take keys and values from each other have room together.
     """
 
     numbers: list[tuple[int, ...]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     room: list[int] = field(default_factory=list)
+    forks: dict[int, Fork] = field(default_factory=dict)
+    _runs: dict[int, list[int]] = field(default_factory=dict)  # by the first number of each
     _ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # by unit, of the pieces
     _lengths: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
@@ -63,13 +72,14 @@ class Units:
     def of(
         cls,
         sequences: Sequences,
-        groups: Sequence[tuple[int, ...]],
+        alike: Alike,
         longest: int,
         bytes_of: Callable[[int], int] = int,
     ) -> "Units":
         """Cuts sequences of more than `longest` tokens into pieces (0: none); the rest of their group follows as units
         of one sequence. Sequences with an unattended tail stay whole, since no piece knows where the tail begins.
         `bytes_of`: what the device keeps of a sequence of so many tokens."""
+        groups = alike.groups
         lengths = sequences.lengths.tolist()
         cut = {
             number
@@ -79,14 +89,20 @@ class Units:
         if not cut:
             tokens = [sum(lengths[number] for number in group) for group in groups]
             return cls(numbers=list(groups), tokens=tokens, _lengths=sequences.lengths)
-        units = cls(_lengths=sequences.lengths)
+        units = cls(_lengths=sequences.lengths, forks=alike.forks, _runs={run[0]: run for run in alike.runs})
+        taken = {number: bytes_of(lengths[number]) for number in cut}
+        returned = dict(taken)
+        for run in alike.runs:
+            together = sum(taken[number] for number in run)
+            taken |= {number: together * (number == run[0]) for number in run}
+            returned |= {number: together * (number == run[-1]) for number in run}
         for group in groups:
             if cut.isdisjoint(group):
                 units._add(group, sum(lengths[number] for number in group))
                 continue
             for number in group:
-                most, room = (longest, bytes_of(lengths[number])) if number in cut else (lengths[number], 0)
-                units._add_sequence(number, lengths[number], most, room)
+                most = longest if number in cut else lengths[number]
+                units._add_sequence(number, lengths[number], most, taken.get(number, 0), returned.get(number, 0))
         return units
 
     def _add(self, numbers: tuple[int, ...], tokens: int, room: int = 0) -> None:
@@ -94,20 +110,38 @@ class Units:
         self.tokens.append(tokens)
         self.room.append(room)
 
-    def _add_sequence(self, number: int, length: int, longest: int, room: int) -> None:
-        """Adds a sequence of its own, in pieces of at most `longest` tokens, which takes so much room."""
-        for start in range(0, length, longest):
+    def _add_sequence(self, number: int, length: int, longest: int, taken: int, returned: int) -> None:
+        """Adds a sequence of its own, in pieces of at most `longest` tokens, and the room that is taken before it and
+        returned after it."""
+        first = self.forks[number].shared if number in self.forks else 0
+        for start in range(first, length, longest):
             stop = min(start + longest, length)
             if stop - start < length:
                 self._ranges[len(self.numbers)] = (start, stop)
-            self._add((number,), stop - start, room * (start == 0) - room * (stop == length))
+            self._add((number,), stop - start, taken * (start == first) - returned * (stop == length))
 
-    def costs(self, shared: Counts) -> list[int]:
-        """The cost of each unit. `shared` [S]: how many tokens of each sequence the sequence before it has as well."""
-        if not shared.any():
+    def costs(self, alike: Alike) -> list[int]:
+        """The cost of each unit: tokens that it shares cost less."""
+        if not alike.shared.any() and not alike.forks:
             return self.tokens
-        spared = [sum(_spared(int(shared[number])) for number in numbers) for numbers in self.numbers]
-        return [tokens - less for tokens, less in zip(self.tokens, spared, strict=True)]
+        shared = alike.shared.tolist()
+        costs = [
+            tokens - sum(shared[number] - _cost(shared[number]) for number in numbers)
+            for tokens, numbers in zip(self.tokens, self.numbers, strict=True)
+        ]
+        for unit, (start, _) in self._ranges.items():
+            fork = self.forks.get(self.numbers[unit][0])
+            costs[unit] += _cost(start) if fork is not None and start == fork.shared else 0
+        return costs
+
+    @property
+    def leaders(self) -> frozenset[int]:
+        """The numbers of sequences that others take keys and values from, and that take none themselves."""
+        return frozenset(self._runs)
+
+    def run_of(self, number: int) -> list[int]:
+        """A sequence and those that take keys and values from it, or from one of these."""
+        return self._runs.get(number, [number])
 
     def costs_with_rows(self, costs: Sequence[int], rows: Counts) -> list[int]:
         """The cost of each unit where a sequence is pooled to `rows` [S] rows, in the step in which it ends.
@@ -142,6 +176,6 @@ class Units:
         return [(number, *bounds) for number, bounds in joined.items()]
 
 
-def _spared(shared: int) -> int:
-    """How much less a sequence costs that shares so many tokens."""
-    return shared - -(-shared // SHARED_COST)
+def _cost(shared: int) -> int:
+    """The cost of so many tokens that another sequence has as well."""
+    return -(-shared // SHARED_COST)

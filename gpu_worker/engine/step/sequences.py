@@ -123,7 +123,8 @@ class Sequences:
 class Selection:
     """What a step computes of a job: of the sequences `numbers` [n], ascending, the tokens `starts` to `stops` - 1 [n].
 
-    `caches` has, by number, the caches of the sequences that are computed in pieces. `at_once`: see `Piece`.
+    `caches` has, by number, the caches of the sequences that are computed in pieces; among these are the `leaders`,
+    whose keys and values other sequences take. `at_once`: see `Piece`.
     """
 
     sequences: Sequences
@@ -131,6 +132,7 @@ class Selection:
     starts: Counts
     stops: Counts
     caches: dict[int, SequenceCache] = field(default_factory=dict)
+    leaders: frozenset[int] = frozenset()
     at_once: bool = False
 
     @classmethod
@@ -153,8 +155,10 @@ class Selection:
 
     @property
     def whole(self) -> npt.NDArray[np.bool_]:
-        """Whether each sequence is computed in this step alone: [n]."""
+        """Whether each sequence is computed in this step alone, and keeps nothing for others: [n]."""
         computed: TokenMask = self.ended & (self.starts == 0)
+        if self.leaders:
+            computed &= [number not in self.leaders for number in self.numbers.tolist()]
         return computed
 
     def side(self, *, queries: bool) -> "Selection":
@@ -164,7 +168,7 @@ class Selection:
         return replace(self, numbers=numbers, starts=starts, stops=stops)
 
     def pieces(self) -> list[Piece]:
-        """The pieces of the sequences that are not computed in this step alone."""
+        """The pieces of the sequences that are not `whole`."""
         chosen = ~self.whole
         bounds = (array[chosen].tolist() for array in (self.numbers, self.starts, self.stops))
         return [

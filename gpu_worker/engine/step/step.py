@@ -60,7 +60,8 @@ class Step:
         lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in whole])
         adapters = np.repeat([sequences.adapter for sequences, _ in whole], counts)
         adapted = [(selection.sequences, piece) for selection in selections for piece in selection.pieces()]
-        adapted.sort(key=lambda entry: (entry[1].start > 0, entry[0].adapter))  # the batch wants beginnings first
+        # The batch wants those first that begin a text; what another takes tokens from must be computed before it.
+        adapted.sort(key=lambda entry: (entry[1].start > 0, entry[1].cache.depth, entry[0].adapter))
         pieces = [piece for _, piece in adapted]
         shown = [piece for piece in pieces if piece.shown]
         shared = NONE_SHARED
@@ -98,7 +99,8 @@ class Step:
         )
         others_shown = [*(piece.shown_tokens for piece in shown), *(follower.sequence for follower in behind)]
         whole_texts = batch.first(len(order), *others_shown) if others_shown or pieces else batch
-        return cls(batch=batch, texts=whole_texts, packed=packed, shared_tokens=int(shared.counts.sum()))
+        shared_tokens = int(shared.counts.sum()) + sum(piece.start for piece in pieces if piece.forks)
+        return cls(batch=batch, texts=whole_texts, packed=packed, shared_tokens=shared_tokens)
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
         """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends, unless

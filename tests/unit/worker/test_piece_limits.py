@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,6 +105,16 @@ def test_the_card_says_why_texts_are_not_cut(name: str, cuts: bool, why: str) ->
     assert (card.chunk_tokens, card.cache_tokens, card.whole_texts) == (0, 0, why)
     assert card == card_of(whole)
     assert limits.summary(whole, card) == f"each in one step: {why}"
+    assert whole.unshared == (why if cuts else "")
+
+
+def test_texts_share_first_tokens_unless_the_user_wants_none_shared() -> None:
+    """Whether long texts are cut has nothing to do with it."""
+    settings = settings_of("random:tiny-qwen3", {"share_prefixes": False, "device": "cpu"})
+    alone = load_model(settings)
+    assert (alone.unshared, alone.least_spared) == ("--share-prefixes is off", inf)
+    assert not limits.piece_limits(alone, 2048, None, limits.cache_bytes(alone, 0)).shares
+    assert WorkerSettings.read([]).share_prefixes
 
 
 def test_what_fits_is_computed_and_one_token_more_is_refused(model: Model) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.alike import FAMILY_ROOM
 from gpu_worker.engine.jobs.units import SHARED_COST, PieceLimits
 from gpu_worker.kernels.cpu import library
 from gpu_worker.loop.interface import JobSlice
@@ -32,7 +33,7 @@ PREFIX = random_ids([40], seed=9)[0]
 def shared_prefixes(engine: ModelEngine, chunk: int = 0) -> Iterator[None]:
     """Texts of the engine's jobs share first tokens for a while."""
     assert not engine.model.unshared
-    engine.cut_texts(PieceLimits(longest=chunk, shares=True))
+    engine.cut_texts(PieceLimits(longest=chunk, text_bytes=engine.model.cutting.text_bytes, shares=True))
     try:
         yield
     finally:
@@ -115,6 +116,40 @@ def test_what_a_step_computes_of_texts_that_begin_alike() -> None:
     with shared_prefixes(engine):
         run(engine, jobs)
     assert engine.shared_tokens - before == len(PREFIX) + len(longer) - 1
+
+
+def test_long_texts_that_begin_alike_are_computed_once() -> None:
+    """A text in pieces begins where it parts from the one before, whose keys and values it copies; they have room
+    together, and all of it is given back."""
+    engine = vector_engine("tiny-qwen3", "float32", True)
+    (begin,), rests = random_ids([90], seed=7), random_ids([0, 40, 100], seed=8)
+    job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of([[*begin, *rest] for rest in rests]))
+    expected = by_themselves(engine, [job])
+    with shared_prefixes(engine, chunk=32):
+        before, opened = engine.shared_tokens, engine.open(job)
+        assert (sum(room > 0 for room in opened.room), sum(opened.room)) == (1, 0)
+        assert max(opened.room) == sum(engine.limits.text_bytes.of(90 + len(rest)) for rest in rests)
+        assert sum(opened.costs) == 90 + 40 + 100 + 2 * -(-90 // SHARED_COST)
+        for seed in range(4):
+            assert_alike(run_in_steps(engine, [job], seed), expected, "float32")
+        assert engine.shared_tokens - before == 4 * (90 + 90)
+
+
+def test_long_texts_share_no_more_than_there_is_room_for() -> None:
+    """Their rooms are held together, so they may take a part of all room only; nor do they for a small part of each."""
+    engine = vector_engine("tiny-qwen3", "float32", True)
+    (begin,), rests = random_ids([90], seed=7), random_ids([10, 10, 10, 290], seed=8)
+    job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of([[*begin, *rest] for rest in rests]))
+    of_two = engine.model.cutting.text_bytes.of(200)
+    with shared_prefixes(engine, chunk=32):
+        engine.cut_texts(replace(engine.limits, cache_bytes=FAMILY_ROOM * of_two))
+        opened = engine.open(job)
+    begun: dict[int, int] = {}
+    for unit in range(len(opened.costs)):
+        part = opened.selection(unit, unit + 1)
+        begun.setdefault(int(part.numbers[0]), int(part.starts[0]))
+    assert sorted(begun.values()) == [0, 0, 0, 90]
+    assert sum(room > 0 for room in opened.room) == 3
 
 
 def test_texts_of_two_callers_share_nothing() -> None:

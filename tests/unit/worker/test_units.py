@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_worker.engine.jobs.alike import Alike
 from gpu_worker.engine.jobs.units import PieceLimits, Units
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.ragged.text_bytes import TextBytes
@@ -19,6 +20,12 @@ from support.tiny import tokens
 def sequences_of(lengths: list[int], tails: list[int] | None = None) -> Sequences:
     """Sequences of so many tokens, and how many at their ends are not attended to."""
     return Sequences(Job(id=1, work=WORK, tokens=tokens(*lengths), unattended_tails=tuple(tails or ())))
+
+
+def units_of(lengths: list[int]) -> Units:
+    """Units of sequences of so many tokens, in pieces of 16."""
+    sequences = sequences_of(lengths)
+    return Units.of(sequences, Alike.none(sequences, [(number,) for number in range(len(lengths))]), 16)
 
 
 @st.composite
@@ -42,7 +49,7 @@ def test_every_token_is_in_one_slice_and_in_order(
 ) -> None:
     """However the units are cut into slices, pieces of a sequence are joined in a slice and follow each other."""
     sequences, groups, longest = case
-    units = Units.of(sequences, groups, longest)
+    units = Units.of(sequences, Alike.none(sequences, groups), longest)
     done, start = [0] * len(sequences), 0
     while start < len(units.numbers):
         stop = start + min(chance.choice([1, 1, 2, 5, 100]), len(units.numbers) - start)  # type: ignore[attr-defined]
@@ -61,7 +68,7 @@ def test_every_token_is_in_one_slice_and_in_order(
 def test_long_sequences_alone_are_cut(case: tuple[Sequences, list[tuple[int, ...]], int]) -> None:
     """The others stay in the groups that no long one is in; one with an unattended tail is never cut."""
     sequences, groups, longest = case
-    units, lengths = Units.of(sequences, groups, longest), sequences.lengths.tolist()
+    units, lengths = Units.of(sequences, Alike.none(sequences, groups), longest), sequences.lengths.tolist()
     cut = {number for number in range(len(sequences)) if 0 < longest < lengths[number] and not sequences.tails[number]}
     expected: list[tuple[int, ...]] = []
     for group in groups:
@@ -82,7 +89,7 @@ def test_room_is_taken_for_a_sequence_at_once_and_given_back(
 ) -> None:
     """One long sequence of a job has room at a time, and all of it is given back with its last piece."""
     sequences, groups, longest = case
-    units = Units.of(sequences, groups, longest)
+    units = Units.of(sequences, Alike.none(sequences, groups), longest)
     if not units.room:
         return
     held = list(accumulate(units.room))
@@ -95,8 +102,8 @@ def test_room_is_taken_for_a_sequence_at_once_and_given_back(
 
 def test_units_without_a_long_sequence_need_no_room() -> None:
     """Nothing is counted for them."""
-    assert Units.of(sequences_of([3, 16]), [(0,), (1,)], 16).room == []
-    assert Units.of(sequences_of([3, 17]), [(0,), (1,)], 16).room == [0, 17, -17]
+    assert units_of([3, 16]).room == []
+    assert units_of([3, 17]).room == [0, 17, -17]
 
 
 def test_what_never_fits_is_refused_with_the_number_that_would() -> None:
@@ -128,7 +135,7 @@ def test_all_tokens_of_a_job_are_counted_once() -> None:
     sequences = sequences_of([5, 33, 1, 64])
     groups = [(0, 1), (2, 3)]
     for longest in (0, 1, 16, 32, 64):
-        units = Units.of(sequences, groups, longest)
+        units = Units.of(sequences, Alike.none(sequences, groups), longest)
         assert sum(units.tokens) == 103
         assert set(chain(*units.numbers)) == set(np.arange(4).tolist())
 
