@@ -15,7 +15,7 @@ from benchmarks.machine import ROOT
 from benchmarks.published import page
 from benchmarks.result import RESULTS, number, read, shown, table, tables
 from benchmarks.roofline import H200, Device, Floor, floor, shape
-from benchmarks.rounds import SHARE, number_format
+from benchmarks.rounds import ALONE, FORMATS, SHARE, number_format
 from benchmarks.scale import page as scaling_page
 from benchmarks.workloads import named
 
@@ -120,6 +120,25 @@ def _summary_row(name: str, case: Mapping[str, Any]) -> list[str]:
     return [f"{TITLES[name]}, {case['case']}", f"{number(ours[figure]['median'])} {figure}", share, times]
 
 
+def limits() -> str:
+    """Renders what products alone allow: how many times the fastest other product anybody could be, by format."""
+    rows = []
+    for case in _cases(read("offline")):
+        for name in FORMATS:
+            of_format = {side: spreads for side, spreads in case["sides"].items() if number_format(side) == name}
+            rates = {side: spreads["tokens/s"]["median"] for side, spreads in of_format.items()}
+            alone = next((rate for side, rate in rates.items() if side.startswith(ALONE)), 0.0)
+            others = {side: rate for side, rate in rates.items() if not side.startswith((*NOT_PEERS, ALONE))}
+            ours = rates.get(f"selvage {name}")
+            if alone and others and ours:
+                best = max(others, key=others.__getitem__)
+                times = case["ours_over"][best]["tokens/s"]["median"], alone / others[best]
+                shown_rates = f"{ours:,.0f}", f"{best}: {others[best]:,.0f}", f"{alone:,.0f}"
+                rows.append([f"{case['case']}, {name}", *shown_rates, *map(number, times)])
+    heads = ["", "here, tokens/s", "fastest other", "products alone", "times", "times at most"]
+    return table(heads, rows) if rows else NO_RESULT
+
+
 def _cases(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the cases that compare with a peer; none of an empty result."""
     return (case for case in result.get("cases", ()) if _peers(case))
@@ -184,7 +203,11 @@ def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: i
     return words.format_map(max(rows, key=lambda row: row["tokens/s"])) if rows else "nothing yet"
 
 
-BLOCKS = {"speed": speed, "summary": summary, "floors": floors, "goals": goals} | page.BLOCKS | scaling_page.BLOCKS
+BLOCKS = (
+    {"speed": speed, "summary": summary, "limits": limits, "floors": floors, "goals": goals}
+    | page.BLOCKS
+    | scaling_page.BLOCKS
+)
 """Blocks with a function of their own; all others have the name of a benchmark."""
 
 

@@ -68,6 +68,31 @@ def test_the_speed_table_names_the_fastest_peer(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+def test_the_limits_are_those_of_a_number_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products alone over the fastest other product; a format without another product is left out."""
+    rates = {"selvage float32": 10.0, "products alone": 30.0, "slow": 5.0, "fast, best batch": 20.0}
+    rates |= {
+        "selvage int8": 40.0,
+        "products alone, int8": 60.0,
+        "fast int8, best batch": 50.0,
+        "selvage bfloat16": 1.0,
+    }
+    case: dict[str, Any] = {
+        "case": "a text",
+        "ours": "selvage float32",
+        "sides": {side: {"tokens/s": {"median": rate}} for side, rate in rates.items()},
+        "ours_over": {
+            "fast, best batch": {"tokens/s": {"median": 0.51}},
+            "fast int8, best batch": {"tokens/s": {"median": 0.81}},
+        },
+    }
+    monkeypatch.setattr(render, "read", lambda name: {"cases": [case]} if name == "offline" else {})
+    assert render.limits().splitlines()[2:] == [
+        "| a text, float32 | 10 | fast, best batch: 20 | 30 | 0.51 | 1.5 |",
+        "| a text, int8 | 40 | fast int8, best batch: 50 | 60 | 0.81 | 1.2 |",
+    ]
+
+
 def test_every_benchmark_teaches_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` of each name prints what it compares, whatever it needs to run."""
     names = ("offline", "engine", "maxsim", "services", "rankings", "load", "accelerator", "published", "render")

@@ -1,6 +1,6 @@
 // The parts of an encoder layer around its attention: normalisation, products, normalised heads and rotary positions
-// before it; output, residuals, normalisations and a feed-forward behind it, block by block of rows while these are in the
-// cache. Layers are post-normalised (arXiv:1706.03762) or pre-normalised (arXiv:2002.04745).
+// before it; output, residuals, normalisations and a feed-forward behind it, block by block of rows. Layers are
+// post-normalised (arXiv:1706.03762) or pre-normalised (arXiv:2002.04745).
 //
 // A row's sums run in one order, whatever the number of rows: its bits are the same alone and among others.
 #include <ATen/core/Tensor.h>
@@ -19,13 +19,15 @@
 namespace selvage {
 namespace {
 
-constexpr int64_t CACHED = 1 << 20;  // bytes of a block's numbers, about what a core's cache holds beside the weights
-constexpr int64_t MOST_BLOCK_ROWS = 128;
+// Bytes of a block's numbers: more than a core's own cache holds, since they are read in order, while the weights come
+// from further away and each block reads all of them.
+constexpr int64_t BLOCK_BYTES = 1 << 22;
+constexpr int64_t MOST_BLOCK_ROWS = 256;
 constexpr int64_t FEW_ROWS = 32;  // so few are divided by outputs: reading the weights takes the time, each thread reads a part
 
-// Most rows of a block: many read large weights seldom, but their numbers should stay in the cache.
+// Most rows of a block: the more there are, the fewer times large weights are read.
 int64_t most_rows(int64_t row_bytes) {
-  return std::clamp(CACHED / row_bytes / ROW_STEP * ROW_STEP, MOST_ROWS, MOST_BLOCK_ROWS);
+  return std::clamp(BLOCK_BYTES / row_bytes / ROW_STEP * ROW_STEP, MOST_ROWS, MOST_BLOCK_ROWS);
 }
 
 // Calls `work(first, last, workspace)` in all threads, each with some of the blocks, in whole units of them.

@@ -11,7 +11,7 @@
 
 namespace selvage {
 
-constexpr int64_t MOST_ROWS = 64;  // rows of a block: their inner numbers, some 400 KiB, stay in a core's cache
+constexpr int64_t MOST_ROWS = 64;  // rows of a block of one product; those of a whole layer may have more
 constexpr int64_t LEAST_ROWS = 8;  // fewer rows would read the weights for too little work
 
 struct Workspace {
