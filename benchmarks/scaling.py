@@ -67,9 +67,11 @@ def main(arguments: argparse.Namespace) -> int:
     cases = {row["case"]: row for row in result.read("scaling").get("cases", ())}
     order = [name_of(size, *load) for size in SIZES for load in loads_of(size, None)]
     # Large sizes first, since the last one to end has the machine alone.
-    asked = [(size, *load) for size in reversed(arguments.size or [*SIZES]) for load in loads_of(size, arguments.load)]
+    simulations = [
+        (size, *load) for size in reversed(arguments.size or [*SIZES]) for load in loads_of(size, arguments.load)
+    ]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(simulated, *load): name_of(*load) for load in asked}
+        running = {pool.submit(simulated, *load): name_of(*load) for load in simulations}
         for done in as_completed(running):
             name, figures = running[done], done.result()
             print(name, {key: result.number(value) for key, value in figures.items()}, file=sys.stderr, flush=True)

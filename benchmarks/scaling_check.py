@@ -28,8 +28,8 @@ RATE, COMPARED = "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
 PEERS: Mapping[str, Sequence[str]] = {}
 WORKERS, FRONTENDS, LOADS, MINILM_LOADS = (1, 2, 4), 2, (0.5, 0.9, 1.5), (0.5, 0.9)
 TIME, DEADLINE = StepTime(speed=2000.0, overhead=0.02), 4.0
-"""Of the timed workers: half as fast as those of `scaling`, so that clients, frontends and four workers leave two cores
-idle for most of the time, and what wake-ups take is little beside a step. Deadlines are twice as long."""
+"""The timed workers and the deadline in seconds: half as fast as those of `scaling`, so that clients, frontends and
+four workers leave two cores idle for most of the time, and what wake-ups take is little beside a step."""
 WARMUP, SEED, LONE_SECONDS, HOPS = DEADLINE, 1, 3.0, 4
 LISTS, LIST_TEXTS, MINILM_STEP = "8-long-texts", 8, 1024
 """The requests of the real worker, their texts of TOKENS tokens each, and the tokens of its steps."""
