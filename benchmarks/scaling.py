@@ -2,17 +2,22 @@
 
 Real fleet, links, admission, queue and loop in virtual time; workers and frontends of `scaling_check`. Ten callers: one
 sends as much as the nine others together. Loads are multiples of what all workers compute in full steps, or what all
-frontends bear where that is less. --size may be repeated: what is simulated replaces those cases in the file.
+frontends bear where that is less. Each core runs a load at a time. --size may be repeated: what is simulated replaces
+those cases in the file.
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from time import process_time
 
 from benchmarks import result
 from benchmarks.machine import describe
 from benchmarks.rounds import case
 from benchmarks.scale.constants import DEADLINE, TOKENS, measured_scale
-from benchmarks.scale.simulation import Offered, Scale, simulate
+from benchmarks.scale.simulation import Offered, simulate
 from benchmarks.scale.virtual_time import in_virtual_time
 from shared.telemetry import logs
 
@@ -23,41 +28,57 @@ LOADS = (0.5, 0.9, 1.5, 3.0)
 LOST = 0.7
 """The load at which a worker is lost."""
 KEYS = ",".join(["greedy:9", *(f"caller{number}" for number in range(9))])
-CAPACITY, OF_CAPACITY = "capacity, requests/s", "goodput, % of capacity"
+CAPACITY, OF_CAPACITY, COST = "capacity, requests/s", "goodput, % of capacity", "processor s"
 
 
-def simulated(scale: Scale, times: float, seconds: float, *, loses: bool) -> dict[str, float]:
-    """Runs one load."""
-    capacity = scale.capacity(TOKENS)
+def simulated(size: str, times: float, loses: bool) -> dict[str, float]:
+    """Runs one load, in a process of its own."""
+    logs.configure("json", "critical")  # thousands of links tell that they are attached
+    workers, frontends = map(int, size.split("x"))
+    scale = measured_scale(workers, frontends)
+    capacity, began = scale.capacity(TOKENS), process_time()
     offered = Offered(
         rate=times * capacity,
         tokens=TOKENS,
-        seconds=seconds,
+        seconds=SIZES[size],
         warmup=DEADLINE,
         deadline=DEADLINE,
         keys=KEYS,
         loses=loses,
     )
     figures = in_virtual_time(simulate(scale, offered))
-    return figures | {CAPACITY: capacity, OF_CAPACITY: 100 * figures["goodput/s"] / capacity}
+    derived = {CAPACITY: capacity, OF_CAPACITY: 100 * figures["goodput/s"] / capacity}
+    return figures | derived | {COST: process_time() - began}
+
+
+def loads_of(size: str, chosen: Sequence[float] | None) -> list[tuple[float, bool]]:
+    """The loads of a size, and whether a worker is lost: all, or those that were chosen."""
+    loads = [(times, False) for times in chosen or LOADS]
+    return loads if chosen or size.startswith("1x") else [*loads, (LOST, True)]
+
+
+def name_of(size: str, times: float, loses: bool) -> str:
+    """The name of a case."""
+    return f"{size.replace('x', ' x ')}, {times:g} times{', a worker is lost' * loses}"
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the sizes that are asked for, and writes them into the file."""
-    logs.configure("json", "critical")  # thousands of links tell that they are attached
+    """Runs the sizes that are asked for, as many at a time as there are cores, and writes them into the file."""
     cases = {row["case"]: row for row in result.read("scaling").get("cases", ())}
-    for size in arguments.size or SIZES:
-        workers, frontends = map(int, size.split("x"))
-        scale = measured_scale(workers, frontends)
-        loads = [(times, False) for times in arguments.load or LOADS]
-        loads += [(LOST, True)] if workers > 1 and not arguments.load else []
-        for times, loses in loads:
-            name = f"{workers} x {frontends}, {times:g} times{', a worker is lost' * loses}"
-            figures = simulated(scale, times, SIZES[size], loses=loses)
+    order = [name_of(size, *load) for size in SIZES for load in loads_of(size, None)]
+    # Large sizes first, since the last one to end has the machine alone.
+    simulations = [
+        (size, *load) for size in reversed(arguments.size or [*SIZES]) for load in loads_of(size, arguments.load)
+    ]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(simulated, *load): name_of(*load) for load in simulations}
+        for done in as_completed(running):
+            name, figures = running[done], done.result()
             print(name, {key: result.number(value) for key, value in figures.items()}, file=sys.stderr, flush=True)
             cases[name] = case(name, {SIDE: [figures]}, SIDE, ())
+            ordered = sorted(cases.values(), key=lambda row: order.index(row["case"]) if row["case"] in order else -1)
             says = (__doc__ or "").splitlines()[0]
             made = {"benchmark": "scaling", "says": says, "settings": {"threads": 1, "rounds": 1, "starts": 1}}
-            made |= {"machine": describe(), "absent": {}, "peers": {}, "cases": [*cases.values()]}
+            made |= {"machine": describe(), "absent": {}, "peers": {}, "cases": ordered}
             result.write(made, arguments.out)
     return 0

@@ -148,16 +148,16 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
 
 def batches() -> dict[str, Workload]:
     """Builds requests of several texts by name, for frontends."""
-    workloads = {"32-texts": 16, "32-long-texts": 128}
+    workloads = {"32-texts": (32, 16), "32-long-texts": (32, 128), "8-long-texts": (8, 128)}
     return {
         name: Workload(
             name=name,
-            says=f"32 texts of {tokens} tokens",
+            says=f"{texts} texts of {tokens} tokens",
             model=MINILM,
-            requests=((tokens,) * 32,) * 64,
+            requests=((tokens,) * texts,) * 64,
             in_flight=(16,),
         )
-        for name, tokens in workloads.items()
+        for name, (texts, tokens) in workloads.items()
     }
 
 

@@ -39,14 +39,18 @@ class Estimate:
         """Seconds until the job is complete, if as many come as lately."""
         return self.seconds * self.slowdown
 
+    def in_time(self, remaining: float | None, margin: float = MARGIN) -> bool:
+        """Whether the job may be tried, see `check`."""
+        return not self.wait or remaining is None or self.slowed <= margin * remaining
+
     def check(self, remaining: float | None, margin: float = MARGIN) -> None:
         """Compares the estimate with the seconds that the caller has left; None: no deadline.
 
         Raises Overloaded where other jobs would make the answer too late. A job that is late by its own size alone is
         tried, since the estimate may be wrong.
         """
-        end = self.slowed
-        if self.wait and remaining is not None and end > margin * remaining:
+        if not self.in_time(remaining, margin):
+            end = self.slowed
             alone = f"{self.takes:.1f} s, " if round(self.takes, 1) else ""
             raise Overloaded(
                 f"an answer needs {alone}up to {end:.1f} s while others are served, {end / margin:.1f} s if the worker "

@@ -5,6 +5,7 @@ Clients are those of the load generator: requests come when they are due, whatev
 """
 
 import asyncio
+import gc
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -59,10 +60,14 @@ class Scale:
             self.frontends / self.request_seconds,
         )
 
+    def lone_seconds(self, tokens: int) -> float:
+        """Seconds of a request of so many tokens that waits for nobody."""
+        return 4 * self.latency + self.request_seconds + self.time.seconds(tokens)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """An open load: requests of `tokens` tokens at `rate`, after `warmup` seconds counted for `seconds`.
+    """An open load: requests of `tokens` tokens in `texts` texts, at `rate`, counted for `seconds` after `warmup`.
 
     `keys`: see `loops.senders`. `deadline`: of each request. `loses`: whether a worker goes in the middle.
     """
@@ -75,6 +80,7 @@ class Offered:
     keys: str = ""
     seed: int = 1
     loses: bool = False
+    texts: int = 1
 
 
 class SimulatedFleet(Fleet):
@@ -121,7 +127,7 @@ class SimulatedTarget:
     def __init__(self, frontends: Sequence[SimulatedFrontend], offered: Offered, latency: float) -> None:
         self._frontends, self._latency = cycle(frontends), latency
         self._seconds = offered.deadline or LONGEST
-        self._tokens = RaggedTokens.of([[0] * offered.tokens])
+        self._tokens = RaggedTokens.of([[0] * (offered.tokens // offered.texts)] * offered.texts)
 
     async def call(self, request: int, sender: Sender) -> str:
         """See `Target`."""
@@ -168,6 +174,8 @@ async def simulate(scale: Scale, offered: Offered) -> dict[str, float]:
     tasks += [asyncio.create_task(frontend.fleet.supervise()) for frontend in frontends]
     while any(sum(front.fleet.workers.values()) < scale.workers for front in frontends):  # noqa: ASYNC110 - virtual
         await asyncio.sleep(0.1)
+    gc.collect()
+    gc.freeze()  # as the services do: thousands of links would be looked at again and again
     start = event_loop.time() + offered.warmup
     if offered.loses:
         event_loop.call_at(start + offered.seconds / 2, network.lose, addresses[0])
@@ -178,6 +186,7 @@ async def simulate(scale: Scale, offered: Offered) -> dict[str, float]:
         task.cancel()
     await network.close()
     await asyncio.gather(*tasks, return_exceptions=True)
+    gc.unfreeze()
     inside, seconds = outcome.counted(calls, start, start + offered.seconds, is_open=True)
     figures = outcome.figures(inside, seconds, [offered.tokens], offered.deadline)
     return figures | ({LEAST_SHARE: 100 * least_share(inside)} if offered.keys else {})

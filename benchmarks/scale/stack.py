@@ -1,13 +1,14 @@
-"""Frontends beside timed workers, as real processes, for a benchmark that is not asynchronous itself."""
+"""Frontends beside workers, timed ones or a real one, as processes, for a benchmark that is not asynchronous itself."""
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from benchmarks.scale.timed_engine import StepTime
 from benchmarks.services import Server
+from benchmarks.workloads import MAX_TOKENS, MINILM
 from harness.stack import Stack, stack
 
 T = TypeVar("T")
@@ -42,22 +43,27 @@ class RunningStack:
         return self.runner.run(run())
 
 
-@contextmanager
-def timed_stack(*, workers: int, frontends: int, time: StepTime, step_tokens: int) -> Iterator[RunningStack]:
-    """Starts them, with all three APIs; drains them at the end. Raises MemberFailed."""
+def timed_stack(
+    *, workers: int, frontends: int, time: StepTime, step_tokens: int
+) -> AbstractContextManager[RunningStack]:
+    """Starts timed workers and frontends with all three APIs; drains them at the end. Raises MemberFailed."""
     flags = {"tokens-per-second": time.speed, "overhead": time.overhead, "step-tokens": step_tokens}
+    apis = {"apis": "grpc,tei,http"}
+    return _run(
+        stack("", workers=workers, frontends=frontends, worker=flags, frontend=apis, worker_module=TIMED_WORKER)
+    )
+
+
+def minilm_stack(step_tokens: int) -> AbstractContextManager[RunningStack]:
+    """Starts a worker with MiniLM that computes in one thread, and a frontend; drains them at the end."""
+    return _run(stack(MINILM, worker={"threads": 1, "max-tokens": MAX_TOKENS, "step-tokens": step_tokens}))
+
+
+@contextmanager
+def _run(processes: AbstractAsyncContextManager[Stack]) -> Iterator[RunningStack]:
     with asyncio.Runner() as runner:
         cleanup = AsyncExitStack()
-        entering = cleanup.enter_async_context(
-            stack(
-                "",
-                workers=workers,
-                frontends=frontends,
-                worker=flags,
-                frontend={"apis": "grpc,tei,http"},
-                worker_module=TIMED_WORKER,
-            )
-        )
+        entering = cleanup.enter_async_context(processes)
 
         async def enter() -> Stack:
             return await entering

@@ -109,6 +109,11 @@ class WorkerLink:
         return reported + stream.unreported_before(tokens) / stream.load.tokens_per_second
 
     @property
+    def unheard_seconds(self) -> float:
+        """Seconds of work that other frontends may have sent since the worker told its load; see `Load.unheard`."""
+        return 0.0 if self._stream is None else self._stream.unheard_seconds
+
+    @property
     def speed(self) -> float:
         """Tokens that the worker recently computed in a second; 0 where unknown."""
         return 0.0 if self._stream is None else self._stream.load.tokens_per_second

@@ -71,9 +71,14 @@ class JobStream:
         self._full: dict[int, bool] = {}  # jobs to be paused (True) and resumed
         self._wake = asyncio.Event()
         self._ended_by: SelvageError | WrongReply | None = None
-        self.load = Load()
+        self.load, self._heard = Load(), 0.0  # when it came, by the event loop's clock
         self._unreported: dict[int, int] = {}  # tokens of the jobs since the last load, by id
         self.key_tokens: Counter[str] = Counter()
+
+    @property
+    def unheard_seconds(self) -> float:
+        """Seconds of work that other frontends may have sent the worker since it told its load; see `Load.unheard`."""
+        return self.load.unheard(asyncio.get_running_loop().time() - self._heard)
 
     def unreported_before(self, tokens: int) -> int:
         """Most tokens, of jobs that the worker's load does not show yet, that are served before a job of `tokens`."""
@@ -200,6 +205,7 @@ class JobStream:
             message = self._parse_message(raw)
             if message.HasField("load"):
                 before, self.load = self.load, check_load(load_from_pb(message.load))
+                self._heard = asyncio.get_running_loop().time()
                 self._unreported.clear()
                 if (before.draining, before.stalled) != (self.load.draining, self.load.stalled):
                     self._on_change()

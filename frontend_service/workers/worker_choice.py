@@ -1,7 +1,14 @@
-"""The choice of a worker: which would end a job first, and whether that is soon enough. Knows no models and no gRPC."""
+"""The choice of a worker: which would end a job first, and whether that is soon enough. Knows no models and no gRPC.
 
+Other frontends hear the same reports of load. If all sent their jobs where the last reports show the shortest wait,
+these would stand in line there beside idle workers. So each frontend draws, for each worker, the work that others may
+have sent there since its report: the older reports are, the more evenly workers are chosen, and a lone frontend draws
+nothing.
+"""
+
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from frontend_service.workers.link import WorkerLink
@@ -17,13 +24,15 @@ class WorkerChoice:
     `refused`: requests and jobs so far that no worker could answer in time, by the limit that they would exceed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        """`draw`: draws a number from 0 to 1, evenly."""
+        self._draw = draw
         self.refused = Counter(deadline=0, queue_seconds=0)
 
     def best(self, candidates: Sequence[WorkerLink], job: Job) -> tuple[WorkerLink, Mapping[WorkerLink, float]]:
-        """Returns the worker that would end a job first, and the job's wait at each candidate in seconds.
+        """Returns the worker that is likely to end a job first, and the job's wait at each candidate in seconds.
 
-        Raises Overloaded where even that one would end it too late.
+        Raises Overloaded where every worker would end it too late, by what they reported.
         """
         tokens = job.tokens.total
         waits = {link: link.wait(tokens, job.priority, job.key) for link in candidates}
@@ -31,9 +40,10 @@ class WorkerChoice:
             link: Estimate(wait=wait, takes=link.compute_seconds(tokens), slowdown=link.slowdown(tokens, job.priority))
             for link, wait in waits.items()
         }
-        best = min(candidates, key=lambda link: estimates[link].slowed)
-        self._check_deadline(estimates[best], job.remaining, MARGIN)
-        return best, waits
+        ends = {link: estimate.slowed for link, estimate in estimates.items()}
+        self._check_deadline(estimates[min(ends, key=ends.__getitem__)], job.remaining, MARGIN)
+        in_time = [link for link in candidates if estimates[link].in_time(job.remaining, MARGIN)]
+        return min(in_time, key=lambda link: ends[link] + 2 * self._draw() * link.unheard_seconds), waits
 
     def check_terms(self, serving: Sequence[WorkerLink], terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -36,11 +37,22 @@ def unnoticed(error: InvalidInput) -> None:
     """Takes no notice of an error, which the frontend is told in any case."""
 
 
+def alone() -> int:
+    """Counts this frontend only."""
+    return 1
+
+
+def unknown_to_others() -> None:
+    """Tells no other frontend."""
+
+
 class JobLoop(Protocol):
     """The worker's loop as an attachment sees it; see `AsyncLoop`."""
 
     @property
     def load(self) -> Load: ...
+    @property
+    def idle(self) -> bool: ...
     def submit(
         self,
         job: Job,
@@ -67,17 +79,21 @@ class Attachment:
         name: str = "a frontend",
         check: Callable[[Job], None] = unchecked,
         on_wrong: Callable[[InvalidInput], None] = unnoticed,
+        frontends: Callable[[], int] = alone,
+        on_work: Callable[[], None] = unknown_to_others,
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
 
         `name`: the frontend's, for errors of jobs that make no sense. `check`: raises InvalidInput for a job that asks
         for too much. `on_wrong` is called with every InvalidInput of a job: a frontend should send none of these.
         `unsent_limit`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each
-        job that is answered or refused.
+        job that is answered or refused. `frontends`: counts those that are attached. `on_work` is called with the first
+        job of a worker that had none.
         """
         self._loop, self._fingerprint, self._threads, self._log_jobs = loop, fingerprint, threads, log_jobs
         self._on_job, self._name, self._check, self._on_wrong = on_job, name, check, on_wrong
-        self._outbox, self._unsent_limit = Outbox(lambda: loop.load), unsent_limit
+        self._outbox = Outbox(lambda: replace(loop.load, frontends=frontends()))
+        self._on_work, self._unsent_limit = on_work, unsent_limit
         unsent_limit.add_outbox(self._outbox)
         self._unanswered: set[int] = set()
         self._paused: set[int] = set()  # of these
@@ -89,6 +105,10 @@ class Attachment:
     def idle(self) -> bool:
         """Whether every job is answered and every outcome has left."""
         return not (self._unanswered or self._writing) and self._outbox.empty
+
+    def hasten_report(self) -> None:
+        """Has the frontend told soon that the worker has work again."""
+        self._outbox.hasten_report()
 
     async def receive(self, request: pb.AttachRequest, size: int) -> None:
         """Cancels, pauses, resumes and submits the jobs of a message of `size` bytes. Waits while too much is unsent.
@@ -173,6 +193,7 @@ class Attachment:
         if isinstance(job, SelvageError):
             self._refuse(identity, job)
             return
+        idle = self._loop.idle
         try:
             self._loop.submit(job, partial(self._end_job, job), partial(self._add_outcome, job.id, more=True))
         except SelvageError as error:
@@ -180,6 +201,8 @@ class Attachment:
             self._refuse(identity, error)
         else:
             self._unanswered.add(identity)
+            if idle:
+                self._on_work()
             if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted
                 self._loop.set_aside([identity])
 

@@ -10,7 +10,7 @@ from shared.codec.load import load_to_pb
 from shared.codec.results import FRAME_BYTES, UnsentOutcome
 from shared.errors import SelvageError
 from shared.jobs import JobResult
-from shared.load import Load
+from shared.load import REPORT_SECONDS, Load
 
 OUTCOMES_BYTES = 1000 * 1024
 """Most bytes of outcomes in a message: half a millisecond of an event loop.
@@ -19,8 +19,8 @@ With the load beside them a message stays below a mebibyte. A frontend would all
 memory, which is returned to the system each time, and pay for each page when it is allocated again."""
 SMALL_BYTES = 64 * 1024
 """An outcome with at most so many bytes of vectors and scores is sent whole; larger ones are sent a piece at a time."""
-BUSY_BEAT, IDLE_BEAT = 0.1, 1.0
-"""Seconds after which the load is sent though there is no outcome, while jobs are queued and while none is."""
+IDLE_BEAT = 1.0
+"""Seconds after which the load is sent though there is no outcome, while no job is queued; else REPORT_SECONDS."""
 
 
 class Outbox:
@@ -39,6 +39,7 @@ class Outbox:
         self._behind: dict[int, deque[UnsentOutcome]] = {}  # by the job that is in line
         self._left: list[int] = []  # jobs whose outcome in line has left with the message that is being made
         self._filled = asyncio.Event()
+        self._beat: asyncio.Timeout | None = None  # until the load is sent
         self.unsent = 0
         """Most bytes that the waiting outcomes take in messages."""
 
@@ -71,11 +72,19 @@ class Outbox:
         """Returns the next message: as soon as there is an outcome, or when it is time to send the load again."""
         if not self._filled.is_set():
             try:
-                async with asyncio.timeout(BUSY_BEAT if self._load().queued_jobs else IDLE_BEAT):
+                async with asyncio.timeout(REPORT_SECONDS if self._load().queued_jobs else IDLE_BEAT) as self._beat:
                     await self._filled.wait()
             except TimeoutError:
                 return pb.AttachResponse(load=load_to_pb(self._load())).SerializeToString()
+            finally:
+                self._beat = None
         return self._message_of_outcomes()
+
+    def hasten_report(self) -> None:
+        """Has the load sent within REPORT_SECONDS, since the worker has work again."""
+        soon = asyncio.get_running_loop().time() + REPORT_SECONDS
+        if self._beat is not None and (self._beat.when() or soon) > soon:
+            self._beat.reschedule(soon)
 
     def _message_of_outcomes(self) -> bytes:
         """Makes a message with at most `OUTCOMES_BYTES` of outcomes. Small and large ones can each use half of it.

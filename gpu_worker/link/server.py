@@ -139,17 +139,24 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             name=name,
             check=JobCheck(ready.card, self._limits),
             on_wrong=partial(self._log.wrong, name),
+            frontends=lambda: len(self._attached),
+            on_work=self._hasten_reports,
         )
         welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)
-        first_message = pb.AttachResponse(welcome=welcome, load=load_to_pb(ready.loop.load))
-        self._log.attached(name)
         self._attached.add(attachment)
+        load = replace(ready.loop.load, frontends=len(self._attached))
+        first_message = pb.AttachResponse(welcome=welcome, load=load_to_pb(load))
+        self._log.attached(name)
         try:
             await context.write(first_message.SerializeToString())
             await either(_read(attachment, requests), attachment.send(context.write))
         finally:
             self._attached.discard(attachment)
             attachment.close()
+
+    def _hasten_reports(self) -> None:
+        for attachment in self._attached:
+            attachment.hasten_report()
 
     @property
     def figures(self) -> WorkerFigures:

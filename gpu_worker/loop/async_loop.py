@@ -128,6 +128,11 @@ class AsyncLoop:
         self._event.set()
 
     @property
+    def idle(self) -> bool:
+        """Whether every job has its outcome."""
+        return not self._callbacks
+
+    @property
     def load(self) -> Load:
         """What waits, the current speed, and whether the worker drains or is stalled."""
         return replace(self._loop.load, draining=self._draining, stalled=self.stalled)

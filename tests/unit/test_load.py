@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpu_worker.queue.express import Pays, never
 from gpu_worker.queue.fair_queue import FairQueue
 from shared.jobs import Priority
-from shared.load import SHORT, Load
+from shared.load import REPORT_SECONDS, SHORT, Load
 
 NEW = -1
 
@@ -125,3 +125,16 @@ def test_the_wait_is_what_is_ahead_by_the_speed() -> None:
     backlogs = queue.backlogs()
     assert Load(backlogs=backlogs).wait(100, Priority.DEFAULT) == 0
     assert Load(backlogs=backlogs, tokens_per_second=10.0).wait(100, Priority.DEFAULT) == 10
+
+
+def test_what_others_sent_since_a_report_grows_with_its_age_and_their_number() -> None:
+    """One frontend alone misses nothing; of four, the three others send three quarters of what is computed."""
+    assert Load(queued_jobs=1, frontends=1).unheard(2.0) == 0
+    assert Load(queued_jobs=1, frontends=4).unheard(2.0) == 1.5
+    assert Load(queued_jobs=1).unheard(2.0) == 2.0
+
+
+def test_a_worker_that_had_no_work_would_have_told_of_its_first_job() -> None:
+    """However long ago it last told that it had none."""
+    assert Load(frontends=2).unheard(0.9) == REPORT_SECONDS / 2
+    assert Load(frontends=2).unheard(REPORT_SECONDS / 2) == REPORT_SECONDS / 4

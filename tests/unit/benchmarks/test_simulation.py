@@ -73,6 +73,14 @@ def test_workers_are_all_used() -> None:
     assert figures["goodput/s"] > 2.4 * SCALE.capacity(128)
 
 
+def test_many_frontends_make_a_load_little_slower() -> None:
+    """At half of what the workers can do each hears of the others' requests late, and nearly all find a free worker."""
+    four = replace(SCALE, workers=4)
+    one, many = (run(replace(four, frontends=frontends), times=0.5) for frontends in (1, 16))
+    assert many["p50 ms"] < 1.5 * one["p50 ms"]
+    assert many["goodput/s"] == pytest.approx(one["goodput/s"], rel=0.02)
+
+
 def test_a_greedy_caller_takes_little_from_the_others() -> None:
     """One of four keys asks for half of twice the capacity. Deadlines are long beside a step, so that the queue decides
     and not admission."""

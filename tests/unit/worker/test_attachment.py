@@ -1,7 +1,6 @@
 """Frontends that do not read their answers: what waits for them is bounded, and nobody else notices."""
 
 import asyncio
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,52 +10,19 @@ from gpu_worker.link.attachment import Attachment
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
-from shared.codec.results import UnsentOutcome
-from shared.errors import SelvageError
-from shared.jobs import Classify, Job, JobResult
-from shared.load import Load
+from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
 from support.clockwork import in_no_time
+from support.held_jobs import HeldJobs
 from support.references import eventually
 
 MODEL = "a fingerprint"
-FRAME = UnsentOutcome(0, JobResult(scores=b"a number")).frame
-"""Bytes that a result counts for beside its scores."""
-Tell = Callable[[JobResult | SelvageError], None]
-
-
-class FakeJobs:
-    """Holds jobs until a test answers them; computes nothing for those that are set aside."""
-
-    def __init__(self) -> None:
-        self.load = Load()
-        self.held: dict[int, Tell] = {}
-        self.aside: set[int] = set()
-
-    def submit(self, job: Job, on_outcome: Tell, on_part: Tell | None = None) -> None:
-        self.held[job.id] = on_outcome
-
-    def cancel(self, ids: Iterable[int]) -> None:
-        for identity in ids:
-            self.held.pop(identity, None)
-            self.aside.discard(identity)
-
-    def set_aside(self, ids: Iterable[int]) -> None:
-        self.aside |= set(ids)
-
-    def bring_back(self, ids: Iterable[int]) -> None:
-        self.aside -= set(ids)
-
-    def answer(self, identity: int, size: int) -> None:
-        """The result counts for so many bytes."""
-        assert identity not in self.aside
-        self.held.pop(identity)(JobResult(scores=bytes(size - FRAME)))
 
 
 class Frontend:
     """Attached, with a reader that reads when it is told to."""
 
-    def __init__(self, jobs: FakeJobs, everything: UnsentLimit, first_id: int) -> None:
+    def __init__(self, jobs: HeldJobs, everything: UnsentLimit, first_id: int) -> None:
         self.jobs, self._next = jobs, first_id
         self.attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), everything, log_jobs=False)
         self.received = 0
@@ -87,8 +53,8 @@ class Frontend:
 
 
 @pytest.fixture
-def jobs() -> FakeJobs:
-    return FakeJobs()
+def jobs() -> HeldJobs:
+    return HeldJobs()
 
 
 @pytest.fixture
@@ -97,7 +63,7 @@ def everything() -> UnsentLimit:
 
 
 @in_no_time
-async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_frontend_has_a_bound_of_its_own(jobs: HeldJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much all together may have."""
     monkeypatch.setattr(unsent, "UNSENT_BYTES", 1000)
     slow = Frontend(jobs, UnsentLimit(10_000), 0)
@@ -114,7 +80,7 @@ async def test_one_frontend_has_a_bound_of_its_own(jobs: FakeJobs, monkeypatch: 
     assert await slow.ask()
 
 
-async def test_all_together_have_one_bound(jobs: FakeJobs, everything: UnsentLimit) -> None:
+async def test_all_together_have_one_bound(jobs: HeldJobs, everything: UnsentLimit) -> None:
     """Whoever has more than an even share waits, as soon as it would get more; who has less goes on."""
     slow, other, good = (Frontend(jobs, everything, 100 * number) for number in (1, 2, 3))
     waiting = await slow.leaves(8000)
@@ -133,7 +99,7 @@ async def test_all_together_have_one_bound(jobs: FakeJobs, everything: UnsentLim
     assert (everything.total, jobs.aside) == (2500, set())
 
 
-async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everything: UnsentLimit) -> None:
+async def test_a_frontend_that_has_gone_counts_no_more(jobs: HeldJobs, everything: UnsentLimit) -> None:
     """What it has not read is gone with it."""
     slow, good = Frontend(jobs, everything, 100), Frontend(jobs, everything, 200)
     await slow.leaves(20_000)
@@ -145,7 +111,7 @@ async def test_a_frontend_that_has_gone_counts_no_more(jobs: FakeJobs, everythin
 
 async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -> None:
     """A message of many jobs is taken with breaths between, and answers may come meanwhile."""
-    jobs = FakeJobs()
+    jobs = HeldJobs()
     attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     taking = asyncio.create_task(attachment.receive(message := jobs_to_pb(many, MODEL), message.ByteSize()))
@@ -158,7 +124,7 @@ async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -
 
 async def test_jobs_that_are_refused_count_too() -> None:
     """A frontend that sends jobs which are refused, and reads none of the errors, has to read before it sends more."""
-    jobs = FakeJobs()
+    jobs = HeldJobs()
     attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(10_000), log_jobs=False)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     message = jobs_to_pb(many, "another fingerprint")

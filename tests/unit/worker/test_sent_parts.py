@@ -34,6 +34,10 @@ class FakeJobs:
         self.parts: dict[int, Callable[[JobResult], None]] = {}
         self.aside: set[int] = set()
 
+    @property
+    def idle(self) -> bool:
+        return False
+
     def submit(self, job: Job, on_outcome: Any, on_part: Any) -> None:
         self.parts[job.id] = on_part
 

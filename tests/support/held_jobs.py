@@ -1,0 +1,44 @@
+"""A worker's loop as attachments see it, whose jobs a test answers."""
+
+from collections.abc import Callable, Iterable
+
+from shared.codec.results import UnsentOutcome
+from shared.errors import SelvageError
+from shared.jobs import Job, JobResult
+from shared.load import Load
+
+FRAME = UnsentOutcome(0, JobResult(scores=b"a number")).frame
+"""Bytes that a result counts for beside its scores."""
+Tell = Callable[[JobResult | SelvageError], None]
+
+
+class HeldJobs:
+    """Holds jobs until a test answers them; computes nothing for those that are set aside."""
+
+    def __init__(self) -> None:
+        self.load = Load()
+        self.held: dict[int, Tell] = {}
+        self.aside: set[int] = set()
+
+    @property
+    def idle(self) -> bool:
+        return not self.held
+
+    def submit(self, job: Job, on_outcome: Tell, on_part: Tell | None = None) -> None:
+        self.held[job.id] = on_outcome
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        for identity in ids:
+            self.held.pop(identity, None)
+            self.aside.discard(identity)
+
+    def set_aside(self, ids: Iterable[int]) -> None:
+        self.aside |= set(ids)
+
+    def bring_back(self, ids: Iterable[int]) -> None:
+        self.aside -= set(ids)
+
+    def answer(self, identity: int, size: int) -> None:
+        """The result counts for so many bytes."""
+        assert identity not in self.aside
+        self.held.pop(identity)(JobResult(scores=bytes(size - FRAME)))

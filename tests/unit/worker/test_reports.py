@@ -1,0 +1,90 @@
+"""When frontends are told a worker's load: its outcomes carry it, and between these it comes at set times."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from gpu_worker.link.attachment import Attachment
+from gpu_worker.link.outbox import IDLE_BEAT, Outbox
+from gpu_worker.link.unsent import UnsentLimit
+from selvage.worker.v1 import worker_pb2 as pb
+from shared.codec.jobs import jobs_to_pb
+from shared.codec.load import load_from_pb
+from shared.jobs import Classify, Job, JobResult
+from shared.load import REPORT_SECONDS, Load
+from shared.ragged import RaggedTokens
+from support.clockwork import in_no_time
+from support.held_jobs import HeldJobs
+
+MODEL = "a fingerprint"
+
+
+async def seconds_to_report(outbox: Outbox) -> float:
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    await outbox.next_message()
+    return round(clock() - start, 6)
+
+
+@in_no_time
+async def test_a_worker_without_work_tells_it_once_a_second() -> None:
+    assert await seconds_to_report(Outbox(Load)) == IDLE_BEAT
+
+
+@in_no_time
+async def test_a_worker_with_work_tells_its_load_more_often() -> None:
+    assert await seconds_to_report(Outbox(lambda: Load(queued_jobs=1))) == REPORT_SECONDS
+
+
+@in_no_time
+async def test_a_worker_that_has_work_again_tells_it_soon() -> None:
+    """Frontends that believe it idle would all send their jobs there. Further jobs put the report off no further."""
+    outbox = Outbox(Load)
+    reporting = asyncio.create_task(seconds_to_report(outbox))
+    await asyncio.sleep(0.5)
+    outbox.hasten_report()
+    await asyncio.sleep(0.05)
+    outbox.hasten_report()
+    assert await reporting == round(0.5 + REPORT_SECONDS, 6)
+
+
+@in_no_time
+async def test_a_report_that_is_due_sooner_stays_so() -> None:
+    outbox = Outbox(Load)
+    reporting = asyncio.create_task(seconds_to_report(outbox))
+    await asyncio.sleep(IDLE_BEAT - 0.01)
+    outbox.hasten_report()
+    assert await reporting == IDLE_BEAT
+
+
+async def test_the_first_job_of_an_idle_worker_is_told_to_all() -> None:
+    """The jobs after it are not: the report that is on its way counts them too."""
+    told, jobs = list[int](), HeldJobs()
+    attachment = Attachment(
+        jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False, on_work=lambda: told.append(1)
+    )
+
+    async def send(*ids: int) -> None:
+        message = jobs_to_pb([Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in ids], MODEL)
+        await attachment.receive(message, message.ByteSize())
+
+    await send(1, 2)
+    await send(3)
+    assert len(told) == 1
+    for number in (1, 2, 3):
+        jobs.answer(number, 1000)
+    await send(4)
+    assert len(told) == 2
+
+
+async def test_reports_tell_how_many_frontends_are_attached() -> None:
+    """So each knows how much others may send."""
+    jobs, count = HeldJobs(), 7
+    attachment = Attachment(
+        jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False, frontends=lambda: count
+    )
+    attachment._outbox.add_outcome(1, JobResult(scores=b"1234"))
+    written: asyncio.Queue[bytes] = asyncio.Queue()
+    sending = asyncio.create_task(attachment.send(written.put))
+    message = pb.AttachResponse.FromString(await written.get())
+    sending.cancel()
+    assert load_from_pb(message.load).frontends == 7
