@@ -159,8 +159,13 @@ class Preparation:
             head_order=head_order,
             score_order=self._order or nullcontext(),
             cutting=cutting(mode.encoder, self._reference) if self._cuts else Cutting(refusal=NOT_WANTED),
-            unshared=reason_to_share_nothing(mode.encoder, self._reference) if self._shares else NOT_SHARED,
+            unshared=self._reason_to_share_nothing(mode.encoder),
         )
+
+    def _reason_to_share_nothing(self, encoder: Encoder) -> str:
+        if not self._shares:
+            return NOT_SHARED
+        return reason_to_share_nothing(encoder, self._reference, same_bits=self._order is not None)
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
         """The fastest mode and form with exact linear layers, and how those run."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, attend_one_by_one, explicit
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Followers
-from gpu_worker.ragged.upload import Upload
+from gpu_worker.ragged.upload import Upload, UploadedArray
 
 
 def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:
@@ -72,6 +72,13 @@ class Flawed:
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
     ) -> Tensor:
+        if self._flaw in ("rows of another leader", "rows of another follower"):
+            rows, first = followers.rows.clone(), followers.first
+            for _, _, begin, _, start in followers.layout.tolist():
+                shared = rows[begin : begin + start]
+                wrong = shared < first if self._flaw == "rows of another leader" else shared >= first
+                shared[wrong] = (shared[wrong] + 1) % (first + int(followers.query_ends[-1]))
+            followers = replace(followers, uploaded_rows=UploadedArray.on_device(rows))
         return attend_one_by_one(self, query, key, value, followers, terms)
 
 

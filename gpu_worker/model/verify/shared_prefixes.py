@@ -1,5 +1,5 @@
 """Decides whether texts that begin alike may share their first tokens: the gate's texts, each of which takes some from
-another text of its batch, must give what they give alone.
+other texts of its batch, must give what they give alone.
 
 A layer that looks at more of a text than its attention shows it, as state spaces and convolutions do, gives other
 numbers.
@@ -15,22 +15,28 @@ from gpu_worker.device.memory import ran_out
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.gate import Reference
-from gpu_worker.model.verify.in_pieces import check_run, grouped, reason_against
+from gpu_worker.model.verify.in_pieces import NumberedText, Run, check_run, grouped, reason_against
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.texts import offsets_of
-from gpu_worker.ragged.token_types import Ids
+from gpu_worker.ragged.token_types import Counts, Ids
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
 
-def reason_to_share_nothing(encoder: Encoder, reference: Reference) -> str:
-    """Why texts may share no tokens; empty where they may. May raise what means that memory ran out."""
+def reason_to_share_nothing(encoder: Encoder, reference: Reference, *, same_bits: bool = False) -> str:
+    """Why texts may share no tokens; empty where they may. `same_bits`: they must have the bits that they have alone.
+
+    May raise what means that memory ran out.
+    """
     packed = encoder.as_written
     if not isinstance(packed, PackedEncoder) or reason_against(packed):
         return reason_against(packed)
+    run = partial(run_sharing, packed)
     try:
-        check_run(packed, reference, partial(run_sharing, packed), "with tokens of another text")
+        check_run(packed, reference, run, "with tokens of another text")
+        if same_bits:
+            _check_bits(packed, reference, run)
         return ""
     except ModelRefused as refused:
         return str(refused)
@@ -40,29 +46,57 @@ def reason_to_share_nothing(encoder: Encoder, reference: Reference) -> str:
         return f"{type(packed.model).__name__} fails on a text that begins as another: {first_line(error)}"
 
 
+def _check_bits(packed: PackedEncoder, reference: Reference, run: Run) -> None:
+    """Raises ModelRefused where texts by another `run` of the encoder have other bits than by its own."""
+    whole, sharing = (reference.among_others(packed, reference.whole, way).hidden for way in (None, run))
+    if not torch.equal(whole, sharing):
+        distance = float((whole - sharing).abs().max())
+        raise ModelRefused(f"its hidden states differ alone and with tokens of another text by up to {distance:.2g}")
+
+
 def run_sharing(encoder: PackedEncoder, batch: RaggedBatch) -> Tensor:
-    """Hidden states [T, H] of the texts of a batch, each of which takes its first tokens from a text that begins like
-    it and goes on otherwise."""
+    """Hidden states [T, H] of the texts of a batch, each of which takes its first tokens from two texts that begin like
+    it and go on otherwise, the second of which takes its own from the first."""
     texts = np.split(batch.tokens.astype(np.int32), batch.offsets[1:-1])
     return torch.cat([_run_group(encoder, group) for group in grouped(list(enumerate(texts)))])
 
 
-def _run_group(encoder: PackedEncoder, texts: list[tuple[int, Ids]]) -> Tensor:
+def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> Tensor:
     """Hidden states of some texts, one after the other."""
-    counts = [_shared(number, len(text)) for number, text in texts]
-    # What it goes on with is the text's own rest in reverse, so every id is one that the model reads.
-    leaders = [
-        np.concatenate([text[:count], text[count:][::-1], text[-1:]])
-        for (_, text), count in zip(texts, counts, strict=True)
-    ]
-    begins = offsets_of([len(leader) for leader in leaders])
-    followers = [
-        Follower(sequence=text, shared=np.arange(begin, begin + count))
-        for (_, text), count, begin in zip(texts, counts, begins[:-1].tolist(), strict=True)
-    ]
+    chains = [_chain(number, text, texts) for number, text in texts]
+    leaders = [chain[0][0] for chain in chains]
+    begins = offsets_of([len(leader) for leader in leaders]).tolist()
+    end = begins.pop()
+    followers, places = list[Follower](), list[Counts]()
+    for begin, ((leader, _), *later) in zip(begins, chains, strict=True):
+        rows = np.arange(begin, begin + len(leader))
+        for text, count in later:
+            followers.append(Follower(sequence=text, shared=rows[:count]))
+            rows = np.concatenate([rows[:count], np.arange(end, end + len(text) - count)])
+            end += len(text) - count
+        places.append(rows)
     step = RaggedBatch.pack(leaders, encoder.device, encoder.uncounted, followers=followers)
-    assert step.followers is not None
-    return encoder(step).index_select(0, step.followers.rows)
+    hidden = encoder(step)
+    return hidden[torch.from_numpy(np.concatenate(places)).to(hidden.device)]
+
+
+def _chain(number: int, text: Ids, texts: list[NumberedText]) -> list[tuple[Ids, int]]:
+    """Up to three texts, the last of which is `text`, and how many tokens each has from the one before."""
+    count = _shared(number, len(text))
+    branches = [shared for shared in (count // 2, count) if shared]
+    return list(zip([*(_branch(text, shared, texts) for shared in branches), text], [0, *branches], strict=True))
+
+
+def _branch(text: Ids, count: int, texts: list[NumberedText]) -> Ids:
+    """A text as long as `text` that has its first `count` tokens and then another: no longer, since a model may have no
+    more positions.
+
+    It goes on with the rest in reverse, or with an id of another text, so every id is one that the model reads.
+    """
+    rest = text[count:][::-1].copy()
+    if rest[0] == text[count]:
+        rest[0] = next((other for _, ids in texts for other in ids.tolist() if other != text[count]), rest[0])
+    return np.concatenate([text[:count], rest])
 
 
 def _shared(number: int, length: int) -> int:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import varlen
+from transformers import GPT2Config
 
 from gpu_worker.kernels.attention import written_out
 from gpu_worker.kernels.attention.choice import exact_kernels
@@ -23,8 +24,11 @@ from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, Pac
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.kernels.cpu import library
+from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.in_pieces import cutting
+from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower, Followers
@@ -313,3 +317,45 @@ def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -
     assert not refused.allowed
     assert "differ" in refused.refusal
     assert "differ" in reason_to_share_nothing(flawed, reference)
+
+
+@pytest.mark.parametrize("flaw", ["rows of another leader", "rows of another follower"])
+def test_the_gate_refuses_followers_that_attend_to_wrong_rows(flaw: str) -> None:
+    """Whether these lie in a text that follows none, or in a follower itself; pieces know nothing of such rows."""
+    register()
+    config, _ = synthetic.shape_of("tiny-qwen3")
+    model = synthetic.build(config, "encoder", CPU).eval()
+    reference, flawed = referee(model), PackedEncoder(model, Flawed(flaw), None)
+    assert cutting(flawed, reference).allowed
+    assert "differ" in reason_to_share_nothing(flawed, reference)
+
+
+def test_the_gate_needs_no_more_positions_than_a_model_has() -> None:
+    """GPT-2's table ends with its longest text, and so do the texts that others begin as."""
+    register()
+    config = GPT2Config(n_positions=64, n_embd=64, n_layer=2, n_head=4, vocab_size=300, bos_token_id=1, eos_token_id=2)
+    model = synthetic.build(config, "encoder", CPU).eval()
+    reference = Reference(model, Probes.of(model.config, 64, limit=64))
+    execution.make_packed(model)
+    assert max(map(len, reference.probes.texts)) == 64
+    assert not reason_to_share_nothing(PackedEncoder(model, OneByOne(), None), reference)
+
+
+class _OtherBits(OneByOne):
+    """Followers get other last bits, far within what the gate tolerates."""
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        attended = super().attend_followers(query, key, value, followers, terms)
+        return torch.nextafter(attended, torch.zeros_like(attended))
+
+
+def test_texts_share_nothing_where_that_changes_bits_that_were_promised() -> None:
+    """`--same-bits`: what is near enough otherwise is not the same."""
+    register()
+    config, _ = synthetic.shape_of("tiny-qwen3")
+    model = synthetic.build(config, "encoder", CPU).eval()
+    reference, other = referee(model), PackedEncoder(model, _OtherBits(), None)
+    assert not reason_to_share_nothing(other, reference)
+    assert "with tokens of another text by up to" in reason_to_share_nothing(other, reference, same_bits=True)
