@@ -43,7 +43,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository.adapter_config import NamedAdapter
-from gpu_worker.startup.piece_limits import adapters_by_fingerprint
+from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import SelvageError
@@ -110,11 +110,12 @@ class Ours:
         assert not self._submitted
         self._loop = Loop(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
 
-    def cut_texts(self, tokens: int, *, shares: bool = False) -> None:
+    def cut_texts(self, tokens: int, *, shares: bool = False, step_tokens: int = 0) -> None:
         """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their
-        first tokens or not."""
+        first tokens or not, and are served together in steps of `step_tokens`, 0 as the worker chooses at load."""
         assert not self._submitted
-        limits = PieceLimits(longest=tokens, shares=shares)
+        together = (step_tokens or self.step_tokens) // PIECES_PER_STEP
+        limits = PieceLimits(longest=tokens, shares=shares, together=together)
         self._engine.cut_texts(replace(limits, text_bytes=self.model.cutting.text_bytes) if tokens else limits)
 
     def __len__(self) -> int:

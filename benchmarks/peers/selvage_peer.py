@@ -44,7 +44,7 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
 
     def embed(file: str, jobs: int = 1, step_tokens: int = 0, chunk_tokens: int = 0, shares: bool = False) -> Work:
         all_texts = texts(file)
-        engine.cut_texts(chunk_tokens, shares=shares)
+        engine.cut_texts(chunk_tokens, shares=shares, step_tokens=step_tokens)
         engine.bound_steps(step_tokens or engine.step_tokens)
         return lambda: dense(engine, all_texts, jobs)
 

@@ -30,6 +30,7 @@ class TimedJob:
     """A job of a timed engine; see `OpenJob`. Its vectors have the right sizes and mean nothing."""
 
     room: Sequence[int] = ()
+    spared: Sequence[int] = ()
 
     def __init__(self, job: Job, width: int) -> None:
         """`width`: numbers of a row. Raises UnsupportedTask for all but vectors of texts or of tokens."""

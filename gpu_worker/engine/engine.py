@@ -164,6 +164,9 @@ class ModelEngine:
             for side in sides:
                 self._compute_side(side, download)
             download.send()
+        batches = [side.step.batch for side in sides if side.step.batch is not None]
+        self.pieces += sum(len(batch.pieces) for batch in batches)
+        self.shared_tokens += sum(side.step.shared_tokens for side in sides)
         return download, [step_slice for side in sides for step_slice in side.slices]
 
     def _compute_side(self, side: _SideStep, download: StepDownload) -> None:
@@ -174,8 +177,6 @@ class ModelEngine:
             written = step.batch.pieces or step.batch.followers
             encoder = model.encoder.as_written if written else model.encoder
             hidden = step.hidden_of_texts(encoder(step.batch))
-            self.pieces += len(step.batch.pieces)
-            self.shared_tokens += step.shared_tokens
             if len(step.texts.lengths):
                 with model.head_order:
                     outputs.compute(hidden, download)

@@ -17,11 +17,13 @@ class OpenJob(Protocol):
 
     `costs` are in tokens, in the order in which the units are to be computed. `room` says by unit how many bytes it
     keeps on the device from its start on, or gives back at its end where the number is negative; empty where none does.
-    The pieces of a text are the units from one that takes room to the next one that gives it back.
+    The pieces of a text are the units from one that takes room to the next one that gives it back. `spared`: how many
+    tokens the texts of each unit have that it does not cost, since they share them; empty where none do.
     """
 
     costs: Sequence[int]
     room: Sequence[int]
+    spared: Sequence[int]
 
     def result(self) -> JobResult:
         """Makes the result once every unit was computed. May raise the job's own error."""
@@ -64,9 +66,15 @@ class JobSlice:
 
     @property
     def output_tokens(self) -> int:
-        """Cost of the slice and of the texts in pieces that end with it, since outputs are made of whole texts."""
+        """Tokens of the texts of the slice, and cost of those in pieces that end with it, since outputs are made of
+        whole texts."""
         ends = [unit for unit in range(self.start, self.stop) if self.job.room and self.job.room[unit] < 0]
-        return self.tokens + sum(map(self._text_cost, ends))
+        return self.tokens + self.spared + sum(map(self._text_cost, ends))
+
+    @property
+    def spared(self) -> int:
+        """Tokens of the texts of the slice that it does not cost."""
+        return sum(self.job.spared[self.start : self.stop])
 
     def _text_cost(self, unit: int) -> int:
         """Cost of all pieces of the text that a unit is a piece of."""

@@ -19,8 +19,10 @@ from shared.card import LateInteraction
 from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 from shared.vectors import InputType
 
+LEAST_SHARE = 0.125
+"""Share of a step's tokens that must be spared: keys, values and rows of its other texts are copied then."""
 FORMS_SHARE = 0.25
-"""Share of a step's tokens that must be spared where layers are compiled or graphs: they compute no such steps."""
+"""The same where layers are compiled or graphs: they compute no such steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +83,10 @@ class Model:
 
     @property
     def least_spared(self) -> float:
-        """The smallest share of a step's tokens that is worth sharing them: 0 where that changes nothing else. `inf`:
-        texts share none."""
+        """The smallest share of a step's tokens that is worth sharing them; `inf`: texts share none."""
         if self.unshared:
             return inf
-        return 0.0 if self.encoder.as_written is self.encoder else FORMS_SHARE
+        return LEAST_SHARE if self.encoder.as_written is self.encoder else FORMS_SHARE
 
     @property
     def table(self) -> bytes:

@@ -14,9 +14,9 @@ from gpu_worker.loop.under_way import MOST_UNDER_WAY
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
 from gpu_worker.startup.step_size import Trial, find_step_size
+from gpu_worker.startup.trial_texts import trial_texts
 from shared.errors import InputTooLarge
 from shared.jobs import Classify, Encode, Job, Score, Work
-from shared.ragged import RaggedTokens
 from shared.vectors import InputType, Layout, OutputKind, ScoringMethod, Task
 
 
@@ -50,13 +50,13 @@ def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
 
     The sides of a Router have lengths of their own. Those of a Score's documents count, since its query has one token.
     """
-    middle = min(side.vocabulary_size for side in model.sides) // 2  # no special token, in most vocabularies
+    vocabulary = min(side.vocabulary_size for side in model.sides)
     for is_long in (True, False):
         for work in _largest_work(Abilities(model), model.input_types):
             side = model.side(work.input_type) if isinstance(work, Encode) else model
             lengths = _longest_texts(side.longest, tokens) if is_long else [1] * tokens
             if len(lengths) > 1 or not isinstance(work, Score):
-                yield Job(id=0, work=work, tokens=RaggedTokens.of([[middle] * length for length in lengths]))
+                yield Job(id=0, work=work, tokens=trial_texts(lengths, vocabulary))
 
 
 def _longest_texts(longest: int, tokens: int) -> list[int]:

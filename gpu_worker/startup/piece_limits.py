@@ -49,11 +49,13 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
     `kept_bytes`: see `cache_bytes`."""
     longest = max(1, step_tokens // PIECES_PER_STEP) if chunk_tokens is None else chunk_tokens
-    shares = not model.unshared
+    limits = replace(WHOLE, shares=not model.unshared)
+    if limits.shares and model.placement.device_memory is None:
+        # Where memory is measured a step has as many tokens as heads have memory for.
+        limits = replace(limits, together=step_tokens // PIECES_PER_STEP)
     if not kept_bytes or not longest:
-        return replace(WHOLE, shares=shares)
-    text_bytes = model.cutting.text_bytes
-    return PieceLimits(longest=longest, cache_bytes=kept_bytes, text_bytes=text_bytes, shares=shares)
+        return limits
+    return replace(limits, longest=longest, cache_bytes=kept_bytes, text_bytes=model.cutting.text_bytes)
 
 
 def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:

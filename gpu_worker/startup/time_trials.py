@@ -11,8 +11,8 @@ from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
 from gpu_worker.startup.memory_trials import first_slice
 from gpu_worker.startup.step_time import StepTimes, find_step_times
+from gpu_worker.startup.trial_texts import trial_texts
 from shared.jobs import Classify, Encode, Job, Work
-from shared.ragged import RaggedTokens
 from shared.vectors import InputType, Task
 
 SHORTEST, SPREAD, GOLDEN = 8, 240, 0.618
@@ -40,11 +40,10 @@ def timed_job(model: Model, tokens: int) -> Job:
             break
         lengths.append(min(SHORTEST + int(SPREAD * (number * GOLDEN % 1)), model.longest, left))
         left -= lengths[-1]
-    middle = model.vocabulary_size // 2  # no special token, in most vocabularies
     return Job(
         id=0,
         work=_usual_work(Abilities(model), model.input_types[-1]),
-        tokens=RaggedTokens.of([[middle] * length for length in lengths]),
+        tokens=trial_texts(lengths, model.vocabulary_size),
     )
 
 

@@ -21,6 +21,7 @@ from gpu_worker.startup.piece_limits import (
 )
 from gpu_worker.startup.step_size import Trial
 from gpu_worker.startup.time_trials import try_step_times
+from gpu_worker.startup.trial_texts import trial_texts
 from shared.card import LateInteraction, ModelCard, QueryRoute
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
@@ -67,9 +68,8 @@ def _texts(model: Model, work: Work, longest: int | None) -> RaggedTokens:
     """Texts of a few lengths, of at most `longest` tokens and no more than each side that reads them can."""
     sides = (model.side(work.input_type),) if isinstance(work, Encode) else model.sides
     most = min(side.max_tokens for side in sides)
-    middle = min(side.vocabulary_size for side in sides) // 2  # no special token, in most vocabularies
     lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
-    return RaggedTokens.of([[middle] * length for length in lengths])
+    return trial_texts(lengths, min(side.vocabulary_size for side in sides))
 
 
 def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:

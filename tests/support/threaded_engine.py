@@ -28,6 +28,7 @@ class FakeProgress:
         self.job = job
         self.costs: Sequence[int] = job.tokens.lengths
         self.room: Sequence[int] = ()
+        self.spared: Sequence[int] = ()
         if chunk:
             self.costs, self.room = cut(job.tokens.lengths, chunk)
         self.served: list[int] = []

@@ -17,6 +17,11 @@ LEAST_FORKED = 4
 held as long as that of the text before it."""
 FAMILY_ROOM = 4
 """Texts that are cut and share tokens take this part of all room at most."""
+SHARED_COST = 8
+"""So many tokens that a text shares with another of its unit cost as much as one that is computed: they take the time
+and memory of outputs."""
+LEAST_JOINED = 8
+"""A text joins the unit of another where it shares a part of so many of its tokens at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +35,9 @@ class Fork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
     """`groups`: groups of sequences in the order in which they are served. `shared` [S]: first tokens that a sequence
-    shares with the one served before it, if both are computed in the same step. `forks`: by number, the sequences that
-    are cut and begin as another; `runs`: the numbers of each of these with those that follow it, in the order in which
-    they are served."""
+    shares with the one before it in its group, so that no step has it without that one. `forks`: by number, the
+    sequences that are cut and begin as another; `runs`: the numbers of each of these with those that follow it, in the
+    order in which they are served."""
 
     groups: Sequence[Group]
     shared: Counts
@@ -52,9 +57,11 @@ class Alike:
         longest: int,
         text_bytes: TextBytes,
         cache_bytes: float,
+        together: int,
     ) -> "Alike":
-        """Brings groups of one sequence together whose sequences begin alike. Those of more than `longest` tokens (0:
-        no limit) are cut. `text_bytes`, `cache_bytes`: see `PieceLimits`."""
+        """Brings groups of one sequence together whose sequences begin alike, so that they come into the same step, and
+        joins them as far as they cost `together` tokens at most. Those of more than `longest` tokens (0: no limit) are
+        cut. `text_bytes`, `cache_bytes`: see `PieceLimits`."""
         shared: Counts = np.zeros_like(sequences.lengths)
         single = [place for place, group in enumerate(groups) if len(group) == 1 and not sequences.tails[group[0]]]
         is_cut = {place: bool(longest) and int(sequences.lengths[groups[place][0]]) > longest for place in single}
@@ -62,7 +69,9 @@ class Alike:
         runs: list[list[int]] = []
         orders: list[list[int]] = []
         for family in _families(sequences, groups, [place for place in single if not is_cut[place]]):
-            shared[[groups[place][0] for place, _ in family]] = [count for _, count in family]
+            members = [(groups[place][0], count) for place, count in family]
+            joined = _joined(members, sequences.lengths, together)
+            shared[list(joined)] = list(joined.values())
             orders.append([place for place, _ in family])
         # A layer that keeps only recent tokens does not have what a fork of it would need.
         cut = [place for place in single if is_cut[place] and not text_bytes.recent]
@@ -72,7 +81,8 @@ class Alike:
                 runs.append([number for number, _ in run])
                 forks |= {number: Fork(leader=before, shared=count) for (before, _), (number, count) in pairwise(run)}
             orders.append([place for place, _ in family])
-        return cls(groups=_together(groups, orders), shared=shared, forks=forks, runs=runs)
+        served = _together(groups, orders)
+        return cls(groups=_with_previous(served, shared), shared=shared, forks=forks, runs=runs)
 
 
 def _families(sequences: Sequences, groups: Sequence[Group], places: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
@@ -82,6 +92,36 @@ def _families(sequences: Sequences, groups: Sequence[Group], places: Sequence[in
     sides = [groups[place][0] < sequences.queries for place in places]
     for family in families(texts, sides):
         yield list(zip([places[text] for text in family], shared_with_previous(texts, family), strict=True))
+
+
+def _joined(members: Sequence[tuple[int, int]], lengths: Counts, together: int) -> dict[int, int]:
+    """The members of a family that join the unit of the one before, with the tokens that they share with it."""
+    joined: dict[int, int] = {}
+    unit = together  # what the unit costs so far
+    for number, count in members:
+        length = int(lengths[number])
+        cost = length - count + cost_of_shared(count)
+        if count * LEAST_JOINED >= length and unit + cost <= together:
+            joined[number], unit = count, unit + cost
+        else:
+            unit = length
+    return joined
+
+
+def cost_of_shared(tokens: int) -> int:
+    """The cost of so many tokens that a text shares with another of its unit."""
+    return -(-tokens // SHARED_COST)
+
+
+def _with_previous(groups: Sequence[Group], shared: Counts) -> list[Group]:
+    """Groups, of which those that share tokens with the one before are joined with it."""
+    joined: list[Group] = []
+    for group in groups:
+        if len(group) == 1 and shared[group[0]]:
+            joined[-1] += group
+        else:
+            joined.append(group)
+    return joined
 
 
 def _runs(

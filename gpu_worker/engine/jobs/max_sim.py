@@ -40,6 +40,7 @@ class MaxSimJob:
         self.documents = CallerDocuments(work, np.array(work.queries.lengths, dtype=np.int64), flops_per_token)
         self.costs: Sequence[int] = self.documents.costs
         self.room: Sequence[int] = ()
+        self.spared: Sequence[int] = ()
         self.sequences = Sequences(job)
 
     def selection(self, start: int, stop: int) -> Selection:
@@ -105,7 +106,7 @@ class TextMaxSimJob(TextJob):
         counts = sequences.selected_counts
         columns = np.flatnonzero(sequences.selected) - np.repeat(sequences.offsets[:-1], counts)
         self.documents = CallerDocuments(work, counts, flops_per_token, columns, sequences.lengths)
-        self.costs = [*self.units.tokens[: self.first_document], *self.documents.costs]
+        self.costs = [*self.costs[: self.first_document], *self.documents.costs]
         self.query_rows = QueryRows()
 
     def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "TextMaxSimSlice":

@@ -25,7 +25,12 @@ class TextJob:
         self.sequences = sequences
         alike = limits.alike(sequences, groups)
         self.units = Units.of(sequences, alike, limits.longest, limits.text_bytes.of)
+        self._shared = alike.shared
         self.costs: Sequence[int] = self.units.costs(alike)
+        self.spared: Sequence[int] = ()
+        if self.costs != self.units.tokens:
+            texts = zip(self.units.texts_tokens(), self.costs, strict=True)
+            self.spared = [tokens - cost for tokens, cost in texts]
         self.room: Sequence[int] = self.units.room
         self.caches: dict[int, SequenceCache] = {}
         self.finite = True
@@ -39,7 +44,13 @@ class TextJob:
             if number not in self.caches:
                 self._add_caches(number)
         return Selection(
-            sequences=self.sequences, numbers=numbers, starts=starts, stops=stops, caches=self.caches, leaders=leaders
+            sequences=self.sequences,
+            numbers=numbers,
+            starts=starts,
+            stops=stops,
+            caches=self.caches,
+            leaders=leaders,
+            joined=bool(self._shared[numbers].any()),
         )
 
     def _add_caches(self, number: int) -> None:

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from gpu_worker.engine.jobs.alike import Alike, Fork, Group
+from gpu_worker.engine.jobs.alike import Alike, Fork, Group, cost_of_shared
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.ragged.text_bytes import ONE_BYTE, TextBytes
 from gpu_worker.ragged.token_types import Counts
@@ -17,18 +17,21 @@ from shared.errors import InputTooLong
 class PieceLimits:
     """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_bytes`: most bytes that
     the device keeps of all texts in pieces. `text_bytes`: what it keeps of each. `shares`: whether texts that begin
-    alike are computed once."""
+    alike are computed once. `together`: most tokens that a unit of several such texts costs, where a shared token costs
+    less than another; 0: each text is a unit, and costs all its tokens, so that heads never get more tokens than a
+    step may have."""
 
     longest: int = 0
     cache_bytes: float = inf
     text_bytes: TextBytes = ONE_BYTE
     shares: bool = False
+    together: int = 0
 
     def alike(self, sequences: Sequences, groups: Sequence[Group]) -> Alike:
         """What sequences share with each other, and the order of their groups."""
         if not self.shares:
             return Alike.none(sequences, groups)
-        return Alike.of(sequences, groups, self.longest, self.text_bytes, self.cache_bytes)
+        return Alike.of(sequences, groups, self.longest, self.text_bytes, self.cache_bytes, self.together)
 
     @property
     def cache_tokens(self) -> float:
@@ -44,9 +47,6 @@ class PieceLimits:
             )
 
 
-SHARED_COST = 8
-"""So many shared tokens cost as much as one that is computed: heads make outputs of them as well, which take time and
-memory."""
 WHOLE = PieceLimits()
 """No sequence is cut."""
 
@@ -120,18 +120,29 @@ class Units:
                 self._ranges[len(self.numbers)] = (start, stop)
             self._add((number,), stop - start, taken * (start == first) - returned * (stop == length))
 
+    def texts_tokens(self) -> list[int]:
+        """Tokens of the texts of each unit, and those before the first piece of a text that takes them from another."""
+        tokens = list(self.tokens)
+        for unit, (start, _) in self._ranges.items():
+            tokens[unit] += start if self._forks_at(unit, start) else 0
+        return tokens
+
+    def _forks_at(self, unit: int, start: int) -> bool:
+        """Whether a piece from token `start` on is the first one of a text that takes tokens from another."""
+        fork = self.forks.get(self.numbers[unit][0])
+        return fork is not None and start == fork.shared
+
     def costs(self, alike: Alike) -> list[int]:
         """The cost of each unit: tokens that it shares cost less."""
         if not alike.shared.any() and not alike.forks:
             return self.tokens
         shared = alike.shared.tolist()
         costs = [
-            tokens - sum(shared[number] - _cost(shared[number]) for number in numbers)
+            tokens - sum(shared[number] - cost_of_shared(shared[number]) for number in numbers)
             for tokens, numbers in zip(self.tokens, self.numbers, strict=True)
         ]
         for unit, (start, _) in self._ranges.items():
-            fork = self.forks.get(self.numbers[unit][0])
-            costs[unit] += _cost(start) if fork is not None and start == fork.shared else 0
+            costs[unit] += cost_of_shared(start) if self._forks_at(unit, start) else 0
         return costs
 
     @property
@@ -174,8 +185,3 @@ class Units:
             (number,), (start, stop) = self.numbers[unit], self._ranges[unit]
             joined[number] = (joined[number][0] if number in joined else start, stop)
         return [(number, *bounds) for number, bounds in joined.items()]
-
-
-def _cost(shared: int) -> int:
-    """The cost of so many tokens that another sequence has as well."""
-    return -(-shared // SHARED_COST)

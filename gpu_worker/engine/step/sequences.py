@@ -124,7 +124,8 @@ class Selection:
     """What a step computes of a job: of the sequences `numbers` [n], ascending, the tokens `starts` to `stops` - 1 [n].
 
     `caches` has, by number, the caches of the sequences that are computed in pieces; among these are the `leaders`,
-    whose keys and values other sequences take. `at_once`: see `Piece`.
+    whose keys and values other sequences take. `at_once`: see `Piece`. `joined`: whether sequences of a unit must share
+    tokens, since it costs no more than what is computed then.
     """
 
     sequences: Sequences
@@ -134,6 +135,7 @@ class Selection:
     caches: dict[int, SequenceCache] = field(default_factory=dict)
     leaders: frozenset[int] = frozenset()
     at_once: bool = False
+    joined: bool = False
 
     @classmethod
     def of_whole(cls, sequences: Sequences, numbers: Counts) -> "Selection":

@@ -50,7 +50,8 @@ class Step:
     ) -> "Step":
         """Packs what the step computes of each job slice. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`.
 
-        `least_spared`: sequences share first tokens where this spares so large a part of all tokens; `inf`: none do.
+        `least_spared`: sequences share first tokens where this spares so large a part of all tokens, or where units
+        count on it; `inf`: none do.
         """
         whole = [(selection.sequences, selection.numbers[selection.whole]) for selection in selections]
         counts = [len(numbers) for _, numbers in whole]
@@ -66,6 +67,7 @@ class Step:
         shown = [piece for piece in pieces if piece.shown]
         shared = NONE_SHARED
         if least_spared < inf:
+            least_spared = 0.0 if any(selection.joined for selection in selections) else least_spared
             kinds = [sequences.kind for sequences, numbers in whole for _ in range(len(numbers))]
             shared = SharedTokens.of([*sharers_of(texts, tails, kinds), *leaders_of(adapted)], least_spared)
         followers = np.array(shared.followers, dtype=np.int64)

@@ -108,7 +108,12 @@ def attend_one_by_one(
     followers: Followers,
     terms: AttentionTerms,
 ) -> Tensor:
-    """`attend_followers` by one call of `attend_piece` for each follower."""
+    """`attend_followers` by one call of `attend_piece` for each follower.
+
+    Raises ModelRefused on an accelerator, where so many launches take longer than the tokens that are spared.
+    """
+    if query.device.type != "cpu":
+        raise ModelRefused(f"its attention, {attention.name}, has no kernel for texts that begin alike")
     key, value = (states.index_select(1, followers.rows) for states in (key, value))
     output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
     for first, count, first_key, keys, _ in followers.layout.tolist():

@@ -7,11 +7,13 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from embedded.options import settings_of
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.loop.loop import Loop
@@ -117,6 +119,15 @@ def test_texts_share_first_tokens_unless_the_user_wants_none_shared() -> None:
     assert WorkerSettings.read([]).share_prefixes
 
 
+@pytest.mark.parametrize("chunk", [None, 0])
+def test_where_memory_is_measured_a_shared_token_costs_as_much_as_any(model: Model, chunk: int | None) -> None:
+    """Heads get no more tokens than the step that was tried; elsewhere texts that begin alike are served in turns."""
+    kept = limits.cache_bytes(model, 0)
+    measured = replace(model, placement=cast(Placement, SimpleNamespace(device_memory=object())))
+    found = [limits.piece_limits(each, 2048, chunk, kept) for each in (model, measured)]
+    assert [(each.shares, each.together) for each in found] == [(True, 256), (True, 0)]
+
+
 def test_what_fits_is_computed_and_one_token_more_is_refused(model: Model) -> None:
     """The error names the number that fits and the setting. The result is that of whole texts."""
     engine = ModelEngine(model)
@@ -165,10 +176,10 @@ def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
     kept = model.cutting.text_bytes
     for chosen, longest in ((None, 256), (96, 96)):
         found = limits.piece_limits(model, 2048, chosen, MEBIBYTE)
-        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, text_bytes=kept, shares=True)
+        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, text_bytes=kept, shares=True, together=256)
         assert found.cache_tokens == FITTING
-    assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == replace(WHOLE, shares=True)
-    assert limits.piece_limits(model, 2048, None, 0) == replace(WHOLE, shares=True)
+    assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == replace(WHOLE, shares=True, together=256)
+    assert limits.piece_limits(model, 2048, None, 0) == replace(WHOLE, shares=True, together=256)
     assert limits.piece_limits(replace(model, unshared="for a reason"), 2048, 0, MEBIBYTE) == WHOLE
 
 

@@ -4,18 +4,30 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
+from typing import cast
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.alike import FAMILY_ROOM
-from gpu_worker.engine.jobs.units import SHARED_COST, PieceLimits
+from gpu_worker.engine.jobs.alike import FAMILY_ROOM, SHARED_COST
+from gpu_worker.engine.jobs.texts import TextJob, by_length
+from gpu_worker.engine.jobs.units import PieceLimits
+from gpu_worker.engine.step.sequences import Sequences
+from gpu_worker.engine.step.step import Step
 from gpu_worker.kernels.cpu import library
 from gpu_worker.loop.interface import JobSlice
+from gpu_worker.loop.loop import Loop
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.prefixes import LEAST, families, shared_with_previous
+from gpu_worker.ragged.upload import Upload
 from shared.jobs import Classify, Job, JobResult
 from shared.ragged import RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
@@ -30,10 +42,11 @@ PREFIX = random_ids([40], seed=9)[0]
 
 
 @contextmanager
-def shared_prefixes(engine: ModelEngine, chunk: int = 0) -> Iterator[None]:
+def shared_prefixes(engine: ModelEngine, chunk: int = 0, together: int = 0) -> Iterator[None]:
     """Texts of the engine's jobs share first tokens for a while."""
     assert not engine.model.unshared
-    engine.cut_texts(PieceLimits(longest=chunk, text_bytes=engine.model.cutting.text_bytes, shares=True))
+    text_bytes = engine.model.cutting.text_bytes
+    engine.cut_texts(PieceLimits(longest=chunk, text_bytes=text_bytes, shares=True, together=together))
     try:
         yield
     finally:
@@ -69,9 +82,9 @@ def test_vectors_and_scores_of_texts_that_begin_alike(name: str, splade: bool, d
     for seed in range(2):
         jobs = families_of(seed)
         expected = by_themselves(engine, jobs)
-        for chunk in (0, 64):
+        for chunk, together in ((0, 0), (0, 200), (64, 64)):
             before = engine.shared_tokens
-            with shared_prefixes(engine, chunk):
+            with shared_prefixes(engine, chunk, together):
                 assert_alike(run(engine, jobs), expected, dtype)
                 assert_alike(run_in_steps(engine, jobs, seed, most_units=8), expected, dtype)
             assert engine.shared_tokens > before
@@ -102,7 +115,7 @@ def test_same_bits_whatever_texts_share(name: str, dtype: str) -> None:
     engine, jobs = vector_engine(name, dtype, splade=False, has_same_bits=True), families_of(3)
     expected = by_themselves(engine, jobs)
     for chunk in (0, 32):
-        with shared_prefixes(engine, chunk):
+        with shared_prefixes(engine, chunk, together=128):
             assert_same_bits(run(engine, jobs), expected)
             assert_same_bits(run_in_steps(engine, jobs, seed=1, most_units=5), expected)
 
@@ -164,30 +177,145 @@ def test_texts_of_two_callers_share_nothing() -> None:
         assert engine.shared_tokens == before + len(PREFIX) - 1
 
 
-def test_a_failed_step_is_computed_again() -> None:
-    """A text whose leader is in no step any more is computed by itself."""
-    engine = vector_engine("tiny-qwen3", "float32", True)
-    jobs = [Job(id=number, work=raw(MULTI), tokens=RaggedTokens.of([PREFIX])) for number in range(2)]
+class _Watched:
+    """An encoder beside another, as those with compiled layers or graphs are. Runs out of memory `failing` times where
+    a batch has followers."""
+
+    def __init__(self, encoder: Encoder, failing: int = 0) -> None:
+        self._encoder, self._failing = encoder, failing
+        self.as_written: _Watched = self
+        self.ran: list[bool] = []
+        """Whether each batch that it ran had followers."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._encoder, name)
+
+    def __call__(self, batch: RaggedBatch) -> Tensor:
+        self.ran.append(batch.followers is not None)
+        if batch.followers is not None and self._failing:
+            self._failing -= 1
+            raise MemoryError
+        return self._encoder(batch)
+
+
+def watched(engine: ModelEngine, encoder: _Watched) -> ModelEngine:
+    """The engine with this encoder, whose texts share first tokens."""
+    return ModelEngine(replace(engine.model, encoder=cast(Encoder, encoder)), limits=PieceLimits(shares=True))
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> None:
+    """A text whose leader is in no step any more is computed by itself. What the failed step spared does not count."""
+    engine, texts = vector_engine("tiny-qwen3", "float32", True), RaggedTokens.of([PREFIX] * 8)
+    jobs = [Job(id=number, work=raw(MULTI), tokens=texts) for number in (1, 2)]
     expected = by_themselves(engine, jobs)
-    with shared_prefixes(engine):
-        opened = [engine.open(job) for job in jobs]
-        slices = [JobSlice(job=job, start=0, stop=1) for job in opened]
-        engine.launch(slices)  # nobody collects it
-        for job_slice in reversed(slices):
-            engine.launch([job_slice]).collect()
-        assert_alike([job.result() for job in opened], expected, "float32")
+    encoder = _Watched(engine.model.encoder, failing)
+    failed = watched(engine, encoder)
+    loop = Loop(failed, step_tokens=1024, queued_tokens=4096)
+    for job in jobs:
+        loop.submit(job)
+    answers = {answer.id: answer.outcome for answer in loop.until_idle()}
+    assert_alike([answers[job.id] for job in jobs], expected, "float32")
+    assert sum(encoder.ran) == failing + {1: 2, 3: 4}[failing]
+    assert failed.shared_tokens == {1: 14, 3: 12}[failing] * (len(PREFIX) - 1)
+
+
+@pytest.mark.parametrize(("others", "shares"), [(0, True), (3, True), (4, False)])
+def test_layers_in_another_form_never_see_followers(others: int, shares: bool) -> None:
+    """A step that spares a quarter of its tokens runs through the layers as they are written, any other as usual."""
+    engine = vector_engine("tiny-qwen3", "float32", True)
+    form, written = _Watched(engine.model.encoder), _Watched(engine.model.encoder)
+    form.as_written = written
+    texts = [PREFIX, PREFIX, *random_ids([len(PREFIX) // 2] * others, seed=2), *random_ids([4], seed=3)]
+    job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of(texts))
+    [expected] = by_themselves(engine, [job])
+    assert_alike(run(watched(engine, form), [job]), [expected], "float32")
+    assert (form.ran, written.ran) == (([], [True]) if shares else ([False], []))
+
+
+def test_texts_of_two_adapters_share_nothing() -> None:
+    """Nor do those with an unattended tail: their rows differ from the first layer on."""
+    device, tokens = torch.device("cpu"), RaggedTokens.of([PREFIX])
+    job = Job(id=1, work=Classify(), tokens=tokens)
+    tail = replace(job, unattended_tails=(2,))
+    for pair, adapters, spared in (
+        ((job, job), (0, 0), len(PREFIX) - 1),
+        ((job, job), (1, 1), len(PREFIX) - 1),
+        ((job, job), (1, 2), 0),
+        ((job, job), (0, 1), 0),
+        ((job, tail), (0, 0), 0),
+        ((tail, tail), (0, 0), 0),
+    ):
+        sequences = [Sequences(each) for each in pair]
+        for each, adapter in zip(sequences, adapters, strict=True):
+            each.adapter = adapter
+        parts = [TextJob(each, by_length(each), PieceLimits(shares=True)).selection(0, 1) for each in sequences]
+        assert Step.pack(parts, device, None, None, Upload(device), 0.0).shared_tokens == spared
 
 
 def test_texts_that_begin_alike_are_served_together_and_cost_less() -> None:
-    """The shortest text of a family says when it is served; what others share costs a small part of what it would."""
+    """The shortest text of a family says when it is served; what others share costs a small part of what it would where
+    no step has them apart, and else all of it."""
     engine = vector_engine("tiny-qwen3", "float32", True)
     other, rest = random_ids([45, 30], seed=6)
     job = Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of([[*PREFIX, *rest], other, PREFIX]))
-    with shared_prefixes(engine):
-        opened = engine.open(job)
-        order = [int(opened.selection(unit, unit + 1).numbers[0]) for unit in range(3)]
-    assert order == [2, 0, 1]
-    assert opened.costs == [40, 30 + 40 // SHARED_COST, 45]
+    for together, costs, spared in ((0, [40, 70, 45], []), (74, [40, 70, 45], []), (75, [75, 45], [35, 0])):
+        with shared_prefixes(engine, together=together):
+            opened = engine.open(job)
+            parts = [opened.selection(unit, unit + 1) for unit in range(len(opened.costs))]
+        assert [number for part in parts for number in part.numbers.tolist()] == ([0, 2, 1] if spared else [2, 0, 1])
+        assert (list(opened.costs), list(opened.spared)) == (costs, spared)
+        assert [part.joined for part in parts] == [number > 0 for number in spared] or not spared
+
+
+BUDGET = 2048
+
+
+@pytest.mark.parametrize("together", [0, 256, 4096])
+def test_a_step_computes_no_more_than_its_budget(together: int) -> None:
+    """Jobs are served in turns, which end and begin anew within families: what a step computes costs as much at least.
+    Where shared tokens cost as much as others, heads get no more tokens than the budget either; and where they cost
+    less, a step spares much of what it would take."""
+    chance, device, queue = random.Random(7), torch.device("cpu"), FairQueue[TextJob](quantum=BUDGET // 8)
+    total = 0
+    for number in range(24):
+        begin, *rests = random_ids([chance.randint(20, 1500), *[chance.randint(1, 40)] * chance.randint(1, 12)], number)
+        tokens = RaggedTokens.of([[*begin, *rest] for rest in rests])
+        sequences = Sequences(Job(id=number, work=Classify(), tokens=tokens, key=f"{number // 2}"))
+        opened = TextJob(sequences, by_length(sequences), PieceLimits(shares=True, together=together))
+        queue.add_job(opened, opened.costs, key=sequences.key)
+        total += tokens.total
+    steps = 0
+    while len(queue):
+        taken = queue.next_step(BUDGET)
+        parts = [job.selection(units.start, units.stop) for job, units in taken.items()]
+        step = Step.pack(parts, device, None, None, Upload(device), least_spared=0.125)
+        slices = [JobSlice(job=job, start=units.start, stop=units.stop) for job, units in taken.items()]
+        cost = sum(part.tokens for part in slices)
+        assert step.batch is not None
+        assert step.batch.total <= cost <= max(BUDGET, max(max(job.costs) for job in taken))
+        assert step.texts.total == cost + sum(part.spared for part in slices)
+        assert step.batch.total == step.texts.total - step.shared_tokens
+        steps += 1
+    assert steps * BUDGET < 0.5 * total if together > BUDGET else steps * BUDGET > total
+
+
+@pytest.mark.parametrize(
+    ("together", "least_spared", "spared"), [(0, 0.05, 0), (0, 0.04, 20), (64, 0.05, 20), (0, inf, 0)]
+)
+def test_a_step_shares_where_that_spares_enough_or_is_counted_on(
+    together: int, least_spared: float, spared: int
+) -> None:
+    """To share takes copies of all that the step has. Here 20 of 480 tokens are shared."""
+    begin, device = PREFIX[:20], torch.device("cpu")
+    alike = RaggedTokens.of([[*begin, *rest] for rest in random_ids([20, 20], seed=3)])
+    sequences = [
+        Sequences(Job(id=number, work=Classify(), tokens=tokens))
+        for number, tokens in enumerate([alike, RaggedTokens.of(random_ids([400], seed=4))])
+    ]
+    jobs = [TextJob(each, by_length(each), PieceLimits(shares=True, together=together)) for each in sequences]
+    parts = [job.selection(0, len(job.costs)) for job in jobs]
+    assert Step.pack(parts, device, None, None, Upload(device), least_spared).shared_tokens == spared
 
 
 @settings(deadline=None, max_examples=200)
