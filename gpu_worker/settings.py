@@ -91,7 +91,9 @@ class WorkerSettings(ServiceSettings):
         "up to a captured size.",
     )
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
-        8_388_608, description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken)."
+        8_388_608,
+        description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken). On a "
+        "processor eight tokens that texts of a job share count as one.",
     )
     queue_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         30.0,

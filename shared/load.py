@@ -1,7 +1,7 @@
 """A worker's load as it reports it to frontends, and the wait that it means for a new job. Standard library only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, log
 
 from shared.jobs import Priority
@@ -93,6 +93,14 @@ class Load:
     step_tokens: int = 0
     slowdowns: Mapping[tuple[Priority, bool], float] = field(default_factory=dict)
     frontends: int = 0
+
+    def in_texts(self, ratio: float) -> "Load":
+        """The load in tokens of texts, of which there are `ratio` for each token that is counted here."""
+        if ratio == 1:
+            return self
+        backlogs = {of: replace(backlog, tokens=int(ratio * backlog.tokens)) for of, backlog in self.backlogs.items()}
+        queued, speed = int(ratio * self.queued_tokens), ratio * self.tokens_per_second
+        return replace(self, queued_tokens=queued, tokens_per_second=speed, backlogs=backlogs)
 
     def queue_tokens(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
         """Most tokens of its own and higher priorities that are served before a new job of `tokens`.

@@ -135,7 +135,7 @@ class AsyncLoop:
     @property
     def load(self) -> Load:
         """What waits, the current speed, and whether the worker drains or is stalled."""
-        return replace(self._loop.load, draining=self._draining, stalled=self.stalled)
+        return replace(self._loop.told_load, draining=self._draining, stalled=self.stalled)
 
     @property
     def figures(self) -> WorkerFigures:

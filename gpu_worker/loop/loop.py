@@ -160,6 +160,11 @@ class Loop:
         )
 
     @property
+    def told_load(self) -> Load:
+        """The load for frontends, which count all tokens of texts, those too that are shared and cost less."""
+        return self.load.in_texts(self._budget.texts_ratio)
+
+    @property
     def refused(self) -> Counter[str]:
         """Number of jobs that were refused by admission, by reason."""
         return self._admission.refused
@@ -228,7 +233,7 @@ class Loop:
         self._set_aside.pass_time(end)
         launched, begin = self._under_way.end_older(end)
         if not launched.failed:
-            self._budget.learn(launched.tokens, end - begin)
+            self._budget.learn(launched.tokens, end - begin, launched.planned.spared)
             self._observe(end - begin, launched.tokens, launched.planned.units)
         ended = []
         for job_slice in launched.planned.slices:

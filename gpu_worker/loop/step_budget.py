@@ -5,6 +5,8 @@ from math import inf
 from gpu_worker.queue.express import EXPRESS_COST
 from gpu_worker.queue.pace import Pace
 
+LATEST_WEIGHT = 0.1
+"""Weight of the latest step in what texts have for what they cost; the earlier ones have the rest."""
 SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
 
@@ -16,6 +18,8 @@ class StepBudget:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step."""
         self._step_tokens, self._step_seconds, self._pace = step_tokens, step_seconds, Pace()
         self.tokens = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
+        self.texts_ratio = 1.0
+        """Tokens of texts for each token that they cost, lately: more than 1 where texts share tokens."""
 
     @property
     def speed(self) -> float:
@@ -26,8 +30,10 @@ class StepBudget:
         """Whether a step of these tokens alone costs little more than to compute them within a full step."""
         return self._pace.extra_share(tokens, self.tokens) <= EXPRESS_COST
 
-    def learn(self, tokens: int, seconds: float) -> None:
-        """Learns from a step that ended how fast steps are, and how large the next one may be."""
+    def learn(self, tokens: int, seconds: float, spared: int = 0) -> None:
+        """Learns from a step that ended how fast steps are, and how large the next one may be. `spared`: tokens of its
+        texts that it did not cost."""
+        self.texts_ratio += LATEST_WEIGHT * (1 + spared / max(tokens, 1) - self.texts_ratio)
         # Smaller steps are slower by the token: with many of them, full steps would become smaller too.
         self._pace.learn(tokens, seconds, full=2 * tokens >= self.tokens)
         if self._step_seconds < inf:

@@ -65,6 +65,11 @@ class PlannedStep:
         return sum(job_slice.tokens for job_slice in self.slices)
 
     @property
+    def spared(self) -> int:
+        """Tokens of texts that the step does not cost."""
+        return sum(job_slice.spared for job_slice in self.slices)
+
+    @property
     def units(self) -> int:
         """Number of units in the step."""
         return sum(job_slice.units for job_slice in self.slices)

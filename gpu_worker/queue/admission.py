@@ -38,7 +38,7 @@ class QueueAdmission:
         speed, limits = load.tokens_per_second, self._limits
         if load.queued_tokens and load.queued_tokens + cost > limits.queued_tokens:
             wait = load.wait(cost, job.priority, of_key) if speed else 1.0
-            message = f"{load.queued_tokens} tokens wait, this job has {cost}, the limit is {limits.queued_tokens}"
+            message = f"{load.queued_tokens} tokens wait, this job costs {cost}, the limit is {limits.queued_tokens}"
             raise self._refusal("queued_tokens", message, wait)
         if not speed or not (load.queued_tokens or load.busy):
             return 0.0

@@ -74,7 +74,7 @@ def test_too_many_tokens_are_refused() -> None:
     loop.submit(job(1, 60))
     loop.set_aside(1)
     assert (loop.load.queued_tokens, loop.load.backlogs, loop.next_action()) == (60, {}, Idle())
-    with pytest.raises(Overloaded, match="60 tokens wait, this job has 50, the limit is 100") as refused:
+    with pytest.raises(Overloaded, match="60 tokens wait, this job costs 50, the limit is 100") as refused:
         loop.submit(job(2, 50))
     assert (refused.value.retry_after, loop.refused) == (1.0, {"queued_tokens": 1})
     loop.bring_back(1)

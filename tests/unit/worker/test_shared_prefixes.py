@@ -23,12 +23,14 @@ from gpu_worker.engine.step.step import Step
 from gpu_worker.kernels.cpu import library
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.loop.loop import Loop
+from gpu_worker.loop.step_budget import LATEST_WEIGHT
+from gpu_worker.loop.steps import PlannedStep
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.prefixes import LEAST, families, shared_with_previous
 from gpu_worker.ragged.upload import Upload
-from shared.jobs import Classify, Job, JobResult
+from shared.jobs import Classify, Job, JobResult, Priority
 from shared.ragged import RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
 from support.families import family
@@ -316,6 +318,35 @@ def test_a_step_shares_where_that_spares_enough_or_is_counted_on(
     jobs = [TextJob(each, by_length(each), PieceLimits(shares=True, together=together)) for each in sequences]
     parts = [job.selection(0, len(job.costs)) for job in jobs]
     assert Step.pack(parts, device, None, None, Upload(device), least_spared).shared_tokens == spared
+
+
+def test_frontends_are_told_a_load_in_tokens_of_texts() -> None:
+    """They count all of them, and would refuse what waits for a unit of many texts as if it cost them all."""
+    engine = vector_engine("tiny-qwen3", "float32", True)
+    plain, alike = (
+        [Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of(texts))] for texts in ([PREFIX], [PREFIX] * 12)
+    )
+    with shared_prefixes(engine, together=256):
+        loop = Loop(engine, step_tokens=2048, queued_tokens=4096)
+        for [job], ratio in ((plain, 1.0), (alike, 1 + LATEST_WEIGHT * 11 * (39 - 5) / (40 + 11 * 6))):
+            loop.submit(job)
+            assert [answer.id for answer in loop.until_idle()] == [1]
+            loop.submit(replace(job, id=2))
+            load, told = loop.load, loop.told_load
+            assert told.tokens_per_second == pytest.approx(ratio * load.tokens_per_second)
+            assert told.queued_tokens == int(ratio * load.queued_tokens) > 0
+            assert told.wait(10, Priority.DEFAULT) == pytest.approx(load.wait(10, Priority.DEFAULT), rel=0.05)
+            assert loop.cancel(2)
+
+
+def test_a_step_of_many_texts_is_not_brief() -> None:
+    """However little it costs: outputs of all of them are packed."""
+    tokens = RaggedTokens.of([[*PREFIX, *PREFIX, *PREFIX, number] for number in range(60)])
+    sequences = Sequences(Job(id=1, work=Classify(), tokens=tokens))
+    for together, cost, brief in ((0, 60 * 121, False), (8192, 121 + 59 * (1 + 15), False), (0, 121, True)):
+        job = TextJob(sequences, by_length(sequences), PieceLimits(shares=True, together=together))
+        step = PlannedStep(slices=[JobSlice(job=job, start=0, stop=1 if brief else len(job.costs))])
+        assert (step.tokens, step.tokens + step.spared, step.brief) == (cost, 121 if brief else 60 * 121, brief)
 
 
 @settings(deadline=None, max_examples=200)
