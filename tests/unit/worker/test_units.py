@@ -145,7 +145,7 @@ def test_all_tokens_of_a_job_are_counted_once() -> None:
 def test_rows_count_where_a_sequence_ends(case: tuple[Sequences, list[tuple[int, ...]], int], chance: object) -> None:
     """A unit costs its tokens, or the rows of the sequences that end in it, where these are more."""
     sequences, groups, longest = case
-    units = Units.of(sequences, groups, longest)
+    units = Units.of(sequences, Alike.none(sequences, groups), longest)
     rows = np.array([chance.choice([1, 2, 9, 200]) for _ in range(len(sequences))])  # type: ignore[attr-defined]
     costs = units.costs_with_rows(units.tokens, rows)
     for unit, cost in enumerate(costs):
