@@ -148,8 +148,8 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[SequenceCache]":
     alive: weakref.WeakSet[SequenceCache] = weakref.WeakSet()
 
     class Watched(SequenceCache):
-        def __init__(self, length: int) -> None:
-            super().__init__(length)
+        def __init__(self, length: int, **options: Any) -> None:
+            super().__init__(length, **options)
             alive.add(self)
 
     monkeypatch.setattr(texts_module, "SequenceCache", Watched)
