@@ -56,6 +56,7 @@ class TimedStep:
     """A step that is on the host once its time has passed; see `StepHandle`."""
 
     def __init__(self) -> None:
+        self.shared_tokens = 0
         self.arrived: Future[None] = Future()
 
     def collect(self) -> None:

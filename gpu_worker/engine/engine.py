@@ -64,8 +64,13 @@ class ModelStepHandle:
     """A step that was launched; see `StepHandle`."""
 
     def __init__(
-        self, computed: "Future[Computed]", arrived: "Future[Any]", selections: Sequence[tuple[StepJob, Selection]]
+        self,
+        computed: "Future[Computed]",
+        arrived: "Future[Any]",
+        selections: Sequence[tuple[StepJob, Selection]],
+        shared_tokens: int,
     ) -> None:
+        self.shared_tokens = shared_tokens
         self._computed, self.arrived, self._selections = computed, arrived, selections
 
     def collect(self) -> None:
@@ -128,7 +133,8 @@ class ModelEngine:
         sides = [self._pack(*side, jobs, job_slices, selections) for side in self._sides]
         computed = self._device.submit(self._compute, sides)
         arrived = self._arrivals.submit(_arrive, computed) if self._arrivals else computed
-        return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)))
+        shared_tokens = sum(side.step.shared_tokens for side in sides)
+        return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)), shared_tokens)
 
     def _pack(
         self,

@@ -105,10 +105,12 @@ class JobSlice:
 class StepHandle(Protocol):
     """A step that was launched and is not collected yet.
 
-    `arrived` is done when the step's download is on the host, or when the step failed.
+    `arrived` is done when the step's download is on the host, or when the step failed. `shared_tokens`: how many tokens
+    of its texts the step does not compute, since another of its texts has them.
     """
 
     arrived: "Future[Any]"
+    shared_tokens: int
 
     def collect(self) -> None:
         """Waits for the step and hands every job what was computed for it. Calling it again is harmless.

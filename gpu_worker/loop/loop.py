@@ -233,7 +233,8 @@ class Loop:
         self._set_aside.pass_time(end)
         launched, begin = self._under_way.end_older(end)
         if not launched.failed:
-            self._budget.learn(launched.tokens, end - begin, launched.planned.spared)
+            spared, computed = launched.planned.spared, launched.computed_tokens
+            self._budget.learn(launched.tokens, end - begin, spared=spared, computed=computed)
             self._observe(end - begin, launched.tokens, launched.planned.units)
         ended = []
         for job_slice in launched.planned.slices:

@@ -30,12 +30,13 @@ class StepBudget:
         """Whether a step of these tokens alone costs little more than to compute them within a full step."""
         return self._pace.extra_share(tokens, self.tokens) <= EXPRESS_COST
 
-    def learn(self, tokens: int, seconds: float, spared: int = 0) -> None:
-        """Learns from a step that ended how fast steps are, and how large the next one may be. `spared`: tokens of its
-        texts that it did not cost."""
+    def learn(self, tokens: int, seconds: float, *, spared: int, computed: int) -> None:
+        """Learns from a step that cost so many tokens how fast steps are, and how large the next one may be. `spared`:
+        tokens of its texts that it did not cost. `computed`: those that it took time for; the next step may share none.
+        """
         self.texts_ratio += LATEST_WEIGHT * (1 + spared / max(tokens, 1) - self.texts_ratio)
         # Smaller steps are slower by the token: with many of them, full steps would become smaller too.
-        self._pace.learn(tokens, seconds, full=2 * tokens >= self.tokens)
+        self._pace.learn(tokens, seconds, full=2 * computed >= self.tokens, computed=computed)
         if self._step_seconds < inf:
             most = int(self._pace.quick * self._step_seconds)
             self.tokens = min(max(most, SMALLEST_BUDGET), self._step_tokens)

@@ -104,6 +104,11 @@ class LaunchedStep:
     retried: float = 0.0
 
     @property
+    def computed_tokens(self) -> int:
+        """The step's cost but for all tokens that it does not compute."""
+        return self.tokens + self.planned.spared - self.handle.shared_tokens
+
+    @property
     def arrived(self) -> bool:
         """Whether the step is on the host, or has failed."""
         return self.handle.arrived.done()
@@ -123,7 +128,7 @@ class FailedLaunch:
     """The handle of a step that could not be launched."""
 
     def __init__(self, error: Exception) -> None:
-        self._error = error
+        self._error, self.shared_tokens = error, 0
         self.arrived: Future[None] = Future()
         self.arrived.set_exception(error)
 

@@ -27,12 +27,14 @@ class Pace:
         self._steps = 0
         self._latest: deque[float] = deque(maxlen=LATEST)  # speeds of sizeable steps
 
-    def learn(self, tokens: int, seconds: float, *, full: bool = True) -> None:
-        """Learns from a step of so many tokens that took so long. `full`: whether it shows how fast steps can be."""
+    def learn(self, tokens: int, seconds: float, *, full: bool = True, computed: int | None = None) -> None:
+        """Learns from a step of so many tokens that took so long. `full`: whether it shows how fast steps can be.
+        `computed`: how many of them it took time for; None: all."""
+        computed = tokens if computed is None else computed
         size, speed = tokens.bit_length(), tokens / max(seconds, 1e-6)
         self._speeds[size] = MEAN_WEIGHT * self._speeds.get(size, speed) + (1 - MEAN_WEIGHT) * speed
-        if full and tokens >= SIZEABLE:
-            self._latest.append(speed)
+        if full and computed >= SIZEABLE:
+            self._latest.append(computed / max(seconds, 1e-6))
         self._steps += 1
         self._learned[size] = self._steps
 

@@ -76,6 +76,7 @@ class FakeFlight:
         self, engine: FakeEngine, number: int, chosen: list[tuple[FakeProgress, range]], error: Exception | None
     ) -> None:
         self._engine, self._number, self._chosen, self._error = engine, number, chosen, error
+        self.shared_tokens = 0
         self.arrived: Future[None] = Future()
         self.arrived.set_result(None)
 

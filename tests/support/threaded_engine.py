@@ -41,7 +41,7 @@ class FakeFlight:
     """Arrives when it was computed; gives lengths to its jobs when it is collected."""
 
     def __init__(self, chosen: list[tuple[FakeProgress, Sequence[int]]], arrived: Future[None]) -> None:
-        self.chosen, self.arrived = chosen, arrived
+        self.chosen, self.arrived, self.shared_tokens = chosen, arrived, 0
 
     def collect(self) -> None:
         self.arrived.result()

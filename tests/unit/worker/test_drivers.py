@@ -62,7 +62,7 @@ class Arrival(Future[None]):
 
 class Handle:
     def __init__(self, slices: Sequence[JobSlice], arrived: Arrival, events: list[Any]) -> None:
-        self._slices, self.arrived, self._events = slices, arrived, events
+        self._slices, self.arrived, self._events, self.shared_tokens = slices, arrived, events, 0
 
     def collect(self) -> None:
         self.arrived.exception()

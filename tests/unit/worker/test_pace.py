@@ -4,7 +4,17 @@ from math import inf
 
 import pytest
 
+from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.queue.pace import FRESH_STEPS, Pace
+
+
+def test_what_a_step_did_not_compute_makes_no_longer_steps() -> None:
+    """The next one may share no tokens, and must end in time as well; jobs are promised the speed that they get."""
+    budget = StepBudget(step_tokens=8192, step_seconds=1.0)
+    for _ in range(300):
+        budget.learn(2048, 1.0, spared=0, computed=1000)
+        assert budget.tokens == 1000
+    assert budget.speed == pytest.approx(2048)
 
 
 def test_small_steps_do_not_make_full_ones_look_slow() -> None:

@@ -80,7 +80,7 @@ class Late:
     """A step whose lack of memory shows when it is collected."""
 
     def __init__(self, handle: StepHandle) -> None:
-        self._handle, self.arrived = handle, handle.arrived
+        self._handle, self.arrived, self.shared_tokens = handle, handle.arrived, 0
 
     def collect(self) -> None:
         self._handle.arrived.exception()

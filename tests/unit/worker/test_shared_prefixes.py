@@ -24,7 +24,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.step_budget import LATEST_WEIGHT
-from gpu_worker.loop.steps import PlannedStep
+from gpu_worker.loop.steps import LaunchedStep, PlannedStep
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
@@ -127,10 +127,16 @@ def test_what_a_step_computes_of_texts_that_begin_alike() -> None:
     engine = vector_engine("tiny-qwen3", "float32", True)
     longer = [*PREFIX, *random_ids([20], seed=5)[0]]
     jobs = [Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of([PREFIX, longer, longer, PREFIX[: LEAST - 1]]))]
-    before = engine.shared_tokens
-    with shared_prefixes(engine):
-        run(engine, jobs)
-    assert engine.shared_tokens - before == len(PREFIX) + len(longer) - 1
+    spared, total = len(PREFIX) + len(longer) - 1, jobs[0].tokens.total
+    for together in (0, 256):
+        before = engine.shared_tokens
+        with shared_prefixes(engine, together=together):
+            opened = engine.open(jobs[0])
+            step = PlannedStep(slices=[JobSlice(job=opened, start=0, stop=len(opened.costs))])
+            launched = LaunchedStep(planned=step, handle=engine.launch(step.slices), start=0.0, tokens=step.tokens)
+            launched.handle.collect()
+        assert engine.shared_tokens - before == spared
+        assert launched.computed_tokens == total - spared <= step.tokens <= total
 
 
 def test_long_texts_that_begin_alike_are_computed_once() -> None:
