@@ -3,7 +3,7 @@
 `rounded_weights` reads two formats; all others are refused by name, with what they would need. It knows no tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ PACKAGES = {
 """What unpacks the weights of a format, for the refusal."""
 COMPRESSED = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")
 """Formats of compressed-tensors that are read."""
+FP8_BLOCK = [128, 128]
+"""What a missing weight_block_size means, as in transformers' FineGrainedFP8Config; null means one scale a matrix."""
 NUMBERS = {("int", 4), ("int", 8), ("float", 8)}
 """Their numbers, by type and bits."""
 
@@ -98,10 +100,9 @@ def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat:
 
 def _fp8(said: Mapping[str, Any], place: str) -> RoundedFormat:
     """DeepSeek's format, which transformers calls FineGrainedFP8: a scale a block, or one for a matrix."""
-    size = said.get("weight_block_size")
-    if size is not None and not _is_block(size):
-        raise ModelRefused(f"{place} (fp8): weight_block_size {size!r} must be two whole numbers")
-    return RoundedFormat(name="fp8", scale="_scale_inv", blocks=(tuple(size),) if size else ())
+    size = said.get("weight_block_size", FP8_BLOCK)
+    block = _block(size, f"{place} (fp8): weight_block_size")
+    return RoundedFormat(name="fp8", scale="_scale_inv", blocks=(block,) if block else ())
 
 
 def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
@@ -122,18 +123,35 @@ def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
         kind = (numbers.get("type", "int"), numbers.get("num_bits", 8))
         if kind not in NUMBERS:
             raise _unread(place, f"{kind[0]} of {kind[1]} bits")
-    blocks = [numbers.get("block_structure") for numbers in weights]
-    blocks += [[1, numbers.get("group_size")] for numbers in weights]
+    blocks = [block for numbers in weights for block in _blocks(numbers, place)]
     named = f"compressed-tensors {', '.join(formats)}"
-    return RoundedFormat(name=named, scale="_scale", blocks=tuple(tuple(size) for size in blocks if _is_block(size)))
+    return RoundedFormat(name=named, scale="_scale", blocks=tuple(dict.fromkeys(blocks)))
 
 
 def _has_weights(group: Any) -> bool:
     return isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping)
 
 
-def _is_block(size: Any) -> bool:
-    return isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)
+def _blocks(numbers: Mapping[str, Any], place: str) -> Iterator[tuple[int, int]]:
+    """The blocks that one group of layers declares: its block_structure, or its group_size as a block of one row."""
+    size = numbers.get("block_structure")
+    if isinstance(size, str):  # older compressed-tensors write 128x128
+        size = [int(side) if side.isdecimal() else side for side in size.split("x")]
+    groups = numbers.get("group_size")
+    if groups == -1:  # one scale a row
+        groups = None
+    for said, key in ((size, "block_structure"), (None if groups is None else [1, groups], "group_size")):
+        if block := _block(said, f"{place} (compressed-tensors): {key}"):
+            yield block
+
+
+def _block(size: Any, place: str) -> tuple[int, int] | None:
+    """Rows and columns of a block; None where none is declared. Raises ModelRefused for what is no block."""
+    if size is None:
+        return None
+    if not isinstance(size, list) or len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
+        raise ModelRefused(f"{place} {size!r} must be two whole numbers")
+    return size[0], size[1]
 
 
 def _unread(place: str, what: str) -> ModelRefused:
