@@ -85,7 +85,7 @@ def forget(config: Any) -> None:
             delattr(config, key)
 
 
-def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat:
+def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat | None:
     method = said.get("quant_method") or ("compressed-tensors" if key == "compression_config" else None)
     if method is None and {"bits", "group_size"} <= set(said):
         method = "mlx"
@@ -105,11 +105,15 @@ def _fp8(said: Mapping[str, Any], place: str) -> RoundedFormat:
     return RoundedFormat(name="fp8", scale="_scale_inv", blocks=(block,) if block else ())
 
 
-def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
-    groups = said.get("config_groups")
-    if not isinstance(groups, Mapping) or not all(_has_weights(group) for group in groups.values()):
+def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat | None:
+    """None where no group rounds weights: some configs round activations or the cache of keys and values alone."""
+    declared = said.get("config_groups")
+    if not isinstance(declared, Mapping) or not all(_is_group(group) for group in declared.values()):
         raise ModelRefused(f"{place} (compressed-tensors): config_groups must tell how weights are stored")
-    formats = sorted({str(group.get("format") or said.get("format")) for group in groups.values()})
+    groups = [group for group in declared.values() if group.get("weights") is not None]
+    if not groups:
+        return None
+    formats = sorted({str(group.get("format") or said.get("format")) for group in groups})
     other = [name for name in formats if name not in COMPRESSED]
     if other:
         raise _unread(place, other[0])
@@ -118,7 +122,7 @@ def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
     sparse = said.get("sparsity_config") or {}
     if sparse and sparse.get("format") not in (None, "dense"):
         raise _unread(place, f"sparsity_config {sparse.get('format')}")
-    weights = [group["weights"] for group in groups.values()]
+    weights = [group["weights"] for group in groups]
     for numbers in weights:
         kind = (numbers.get("type", "int"), numbers.get("num_bits", 8))
         if kind not in NUMBERS:
@@ -128,8 +132,8 @@ def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
     return RoundedFormat(name=named, scale="_scale", blocks=tuple(dict.fromkeys(blocks)))
 
 
-def _has_weights(group: Any) -> bool:
-    return isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping)
+def _is_group(group: Any) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping | None)
 
 
 def _blocks(numbers: Mapping[str, Any], place: str) -> Iterator[tuple[int, int]]:
