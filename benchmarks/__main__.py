@@ -138,7 +138,13 @@ def _published(flags: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, default=3, help="each starts every side once (default: %(default)s)")
     add("--seconds", type=float, default=0.0, help="of each case (default: the row's own)")
     add("--cores", default="", metavar="N,N", help="cores of servers and clients (default: all of this process)")
-    add("--side", action="append", default=[], metavar="NAME", help="such as 'vLLM, all cores'; repeats (default: all)")
+    add(
+        "--side",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="ours or vLLM's, such as 'vLLM, all cores'; repeats, ours among them (default: all)",
+    )
     add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
 

@@ -63,6 +63,8 @@ PARTS = {
 """Parts of a call, from one point to the next one."""
 ROW = (*POINTS, "begins", "received", "ends")
 HTTP_OK = 200
+LEAST_WHOLE = 0.95
+"""Share of the calls that must have all stamps."""
 WARM_UP = 30
 """Calls before a turn."""
 
@@ -159,8 +161,19 @@ async def services(pair: Pair, api: str, tokens: int, seconds: float) -> Figures
     async with calls(address, tokens) as (ask, decode):
         times = await timed(ask, decode, seconds)
     stamps = first_stamps(pair.stamps, len(POINTS), times[:, 0], int(times[-1, 2]))
+    return parts(stamps, times)
+
+
+def parts(stamps: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Figures:
+    """Medians of each part of calls, of the stamps [calls, points] and the times [calls, 3] of the client.
+
+    Calls that lack a stamp are left out. Exits where these are many: what is left would be a choice of its own.
+    """
     rows = np.concatenate([stamps, times], axis=1)
     rows = rows[(stamps > 0).all(axis=1)]
+    if len(rows) < LEAST_WHOLE * len(times):
+        lacking = POINTS[int((stamps > 0).sum(axis=0).argmin())]
+        sys.exit(f"only {len(rows)} of {len(times)} calls came by every point; most lack '{lacking}'")
 
     def between(first: str, second: str) -> Any:
         return (rows[:, ROW.index(second)] - rows[:, ROW.index(first)]) / 1e6
@@ -174,6 +187,7 @@ async def services(pair: Pair, api: str, tokens: int, seconds: float) -> Figures
         BESIDE: median(call - engine),
         **{name: median(between(*points)) for name, points in PARTS.items()},
         "calls": float(len(times)),
+        "calls with all stamps": float(len(rows)),
     }
 
 

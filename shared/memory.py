@@ -19,16 +19,22 @@ CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memo
 
 def memory_taken() -> int:
     """Resident memory of this process in bytes; see proc(5)."""
-    try:
-        return int(os.pread(_statm(os.getpid()), 256, 0).split()[1]) * PAGE_BYTES
-    except OSError:
-        return 0
+    for _ in range(2):
+        try:
+            return int(os.pread(_statm(os.getpid()), 256, 0).split()[1]) * PAGE_BYTES
+        except (OSError, ValueError, IndexError):
+            _statm.cache_clear()  # it is opened once more
+    return 0
 
 
 @cache
 def _statm(pid: int) -> int:
     """A descriptor of the file with the memory of a process. It stays open: every request that comes alone reads it,
-    and opening it takes ten times as long as reading. A forked process has another id, and opens its own."""
+    and opening it takes ten times as long as reading. A forked process has another id, and opens its own.
+
+    Others may close it, as a library that closes all descriptors after a fork does, and its number may then be another
+    file's. So it is forgotten, and never closed, where it cannot be read: closing would take that file from its owner.
+    """
     return os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -36,15 +36,19 @@ class StampFile:
 
 
 def first_stamps(files: Sequence[Path], points: int, begins: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.int64]:
-    """When each call first came to each point [calls, points], in nanoseconds; 0 where it did not.
+    """When each call first came to each point behind the one before, in nanoseconds; 0 where it did not.
 
-    The calls follow each other: each lasts from its entry in `begins` [calls] to the next one, the last to `end`.
+    Points are in the order of a call's way, so what comes by on its own, such as a report of the load, is not taken for
+    the answer of a call that has not been computed. Returns [calls, points]. The calls follow each other: each lasts
+    from its entry in `begins` [calls] to the next one, the last to `end`.
     """
+    stamps = np.concatenate([np.fromfile(path, dtype=np.int64).reshape(-1, 2) for path in files])
     arrivals = np.zeros((len(begins), points), dtype=np.int64)
-    for path in files:
-        stamps = np.fromfile(path, dtype=np.int64).reshape(-1, 2)
-        stamps = stamps[(stamps[:, 1] >= begins[0]) & (stamps[:, 1] < end)]
-        stamps = stamps[np.argsort(-stamps[:, 1], kind="stable")]  # of equal places the last to be written stays
-        calls = np.searchsorted(begins, stamps[:, 1], side="right") - 1
-        arrivals[calls, stamps[:, 0]] = stamps[:, 1]
+    ends, earliest = np.append(begins[1:], end), begins.copy()
+    for point in range(points):
+        times = np.sort(stamps[stamps[:, 0] == point, 1])
+        times = np.append(times[times > 0], np.iinfo(np.int64).max)  # entries that were never written are zeros
+        first = times[np.searchsorted(times, earliest)]
+        came = first < ends
+        arrivals[came, point] = earliest[came] = first[came]
     return arrivals

@@ -23,7 +23,7 @@ row works.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -58,7 +58,7 @@ PACKAGES = ("vllm", "torch", "transformers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a run. `seconds`: of each case, 0 for the row's own. `sides`: names, empty for all."""
+    """Options of a run. `seconds`: of each case, 0 for the row's own. `sides`: their names; ours among them."""
 
     scale: Any
     rounds: int
@@ -71,11 +71,15 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
     """Compares and measures a row, and gives its result after each round, so that what is measured is kept.
 
     A side that does not start in the first round is absent from the result, with its reason. Exits where a side is not
-    known, where ours is wrong, and where none is left.
+    known, where none is ours, and where ours is wrong or does not start.
     """
     sides = launches(row, options.cores)
     if unknown := [side for side in options.sides if side not in sides]:
         sys.exit(f"--side = {unknown[0]!r}: there are {', '.join(map(repr, sides))}")
+    if not any(side.startswith(OURS) for side in options.sides):
+        sys.exit(
+            f"--side = {', '.join(options.sides)!r}: a case compares with ours, so one of {_ours(sides)} must be named"
+        )
     sides = {side: launch for side, launch in sides.items() if side in options.sides}
     seconds = options.seconds or row.seconds
     model = reference(row, folder_of(row))
@@ -103,6 +107,10 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
         flags = {side: " ".join(launch.flags) for side, launch in sides.items()}
         settings = _settings(options, number + 1, seconds, flags)
         yield _result(row, settings, seen, figures, limits)
+
+
+def _ours(sides: Iterable[str]) -> str:
+    return ", ".join(repr(side) for side in sides if side.startswith(OURS))
 
 
 def _result(

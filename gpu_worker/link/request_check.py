@@ -85,8 +85,9 @@ def _vector_bytes(raw: bytes, start: int, end: int) -> tuple[int, int]:
 class JobCheck:
     """Checks the jobs that frontends send to one model."""
 
-    def __init__(self, card: ModelCard, limits: JobLimits) -> None:
-        self._card, self._limits = card, limits
+    def __init__(self, card: ModelCard, limits: JobLimits, step_tokens: int) -> None:
+        """`step_tokens`: most tokens of a step."""
+        self._card, self._limits, self._step_tokens = card, limits, step_tokens
 
     def __call__(self, job: Job) -> None:
         """Raises InvalidInput for names that are too long, LimitExceeded for a result that is too large."""
@@ -94,7 +95,7 @@ class JobCheck:
             if len(text) > most:
                 raise InvalidInput(f"{field} has {len(text)} letters, the limit is {most}", field=field)
         if job.ranges is not None:
-            _check_ranges(job.ranges, job.tokens.lengths)
+            _check_ranges(job.ranges, job.tokens.lengths, self._step_tokens)
         match job.work:
             case Encode() as work:
                 self._check_vectors(job, work)
@@ -147,8 +148,13 @@ class JobCheck:
             raise LimitExceeded(why, field=field)
 
 
-def _check_ranges(ranges: TokenRanges, lengths: Sequence[int]) -> None:
-    """Raises LimitExceeded where the ranges of a sequence have its tokens too often: all of them are summed at once."""
+def _check_ranges(ranges: TokenRanges, lengths: Sequence[int], step_tokens: int) -> None:
+    """Raises LimitExceeded where a sequence has too many ranges, or these have its tokens too often: all of them are
+    pooled at once, in the step in which the sequence ends."""
+    for count, length in zip(ranges.counts, lengths, strict=True):
+        if count > max(step_tokens, length):
+            why = f"a sequence of {length} tokens has {count} spans, the limit is {max(step_tokens, length)}"
+            raise LimitExceeded(f"{why}, the tokens of a step (--step-tokens) or its own", field="jobs")
     sizes = np.subtract(ranges.stops, ranges.starts)
     ends = np.cumsum(sizes)[np.cumsum(ranges.counts) - 1]  # a sequence has one range at least
     for total, length in zip(np.diff(ends, prepend=0).tolist(), lengths, strict=True):

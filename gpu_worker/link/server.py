@@ -137,7 +137,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             log_jobs=self._log_jobs,
             on_job=self._on_job,
             name=name,
-            check=JobCheck(ready.card, self._limits),
+            check=JobCheck(ready.card, self._limits, ready.loop.step_tokens),
             on_wrong=partial(self._log.wrong, name),
             frontends=lambda: len(self._attached),
             on_work=self._hasten_reports,

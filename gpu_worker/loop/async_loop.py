@@ -34,7 +34,7 @@ log = structlog.get_logger("loop")
 class AsyncLoop:
     """Drives a `Loop` on the event loop: it accepts jobs, and calls back with the one outcome of each.
 
-    `stalled`: why nothing is computed at the moment; empty while steps go on.
+    `step_tokens`: most tokens of a step. `stalled`: why nothing is computed at the moment; empty while steps go on.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class AsyncLoop:
             on_part=self._deliver_part,
             clock=clock,
         )
+        self.step_tokens = step_tokens
         self._device_check = device_check
         self._suspected = False  # a bug came up since the device was last checked
         self._checking = False

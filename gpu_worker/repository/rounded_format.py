@@ -3,7 +3,7 @@
 `rounded_weights` reads two formats; all others are refused by name, with what they would need. It knows no tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ PACKAGES = {
 """What unpacks the weights of a format, for the refusal."""
 COMPRESSED = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")
 """Formats of compressed-tensors that are read."""
+FP8_BLOCK = [128, 128]
+"""What a missing weight_block_size means, as in transformers' FineGrainedFP8Config; null means one scale a matrix."""
 NUMBERS = {("int", 4), ("int", 8), ("float", 8)}
 """Their numbers, by type and bits."""
 
@@ -83,7 +85,7 @@ def forget(config: Any) -> None:
             delattr(config, key)
 
 
-def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat:
+def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat | None:
     method = said.get("quant_method") or ("compressed-tensors" if key == "compression_config" else None)
     if method is None and {"bits", "group_size"} <= set(said):
         method = "mlx"
@@ -98,17 +100,20 @@ def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat:
 
 def _fp8(said: Mapping[str, Any], place: str) -> RoundedFormat:
     """DeepSeek's format, which transformers calls FineGrainedFP8: a scale a block, or one for a matrix."""
-    size = said.get("weight_block_size")
-    if size is not None and not _is_block(size):
-        raise ModelRefused(f"{place} (fp8): weight_block_size {size!r} must be two whole numbers")
-    return RoundedFormat(name="fp8", scale="_scale_inv", blocks=(tuple(size),) if size else ())
+    size = said.get("weight_block_size", FP8_BLOCK)
+    block = _block(size, f"{place} (fp8): weight_block_size")
+    return RoundedFormat(name="fp8", scale="_scale_inv", blocks=(block,) if block else ())
 
 
-def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
-    groups = said.get("config_groups")
-    if not isinstance(groups, Mapping) or not all(_has_weights(group) for group in groups.values()):
+def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat | None:
+    """None where no group rounds weights: some configs round activations or the cache of keys and values alone."""
+    declared = said.get("config_groups")
+    if not isinstance(declared, Mapping) or not all(_is_group(group) for group in declared.values()):
         raise ModelRefused(f"{place} (compressed-tensors): config_groups must tell how weights are stored")
-    formats = sorted({str(group.get("format") or said.get("format")) for group in groups.values()})
+    groups = [group for group in declared.values() if group.get("weights") is not None]
+    if not groups:
+        return None
+    formats = sorted({str(group.get("format") or said.get("format")) for group in groups})
     other = [name for name in formats if name not in COMPRESSED]
     if other:
         raise _unread(place, other[0])
@@ -117,23 +122,40 @@ def _compressed(said: Mapping[str, Any], place: str) -> RoundedFormat:
     sparse = said.get("sparsity_config") or {}
     if sparse and sparse.get("format") not in (None, "dense"):
         raise _unread(place, f"sparsity_config {sparse.get('format')}")
-    weights = [group["weights"] for group in groups.values()]
+    weights = [group["weights"] for group in groups]
     for numbers in weights:
         kind = (numbers.get("type", "int"), numbers.get("num_bits", 8))
         if kind not in NUMBERS:
             raise _unread(place, f"{kind[0]} of {kind[1]} bits")
-    blocks = [numbers.get("block_structure") for numbers in weights]
-    blocks += [[1, numbers.get("group_size")] for numbers in weights]
+    blocks = [block for numbers in weights for block in _blocks(numbers, place)]
     named = f"compressed-tensors {', '.join(formats)}"
-    return RoundedFormat(name=named, scale="_scale", blocks=tuple(tuple(size) for size in blocks if _is_block(size)))
+    return RoundedFormat(name=named, scale="_scale", blocks=tuple(dict.fromkeys(blocks)))
 
 
-def _has_weights(group: Any) -> bool:
-    return isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping)
+def _is_group(group: Any) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping | None)
 
 
-def _is_block(size: Any) -> bool:
-    return isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)
+def _blocks(numbers: Mapping[str, Any], place: str) -> Iterator[tuple[int, int]]:
+    """The blocks that one group of layers declares: its block_structure, or its group_size as a block of one row."""
+    size = numbers.get("block_structure")
+    if isinstance(size, str):  # older compressed-tensors write 128x128
+        size = [int(side) if side.isdecimal() else side for side in size.split("x")]
+    groups = numbers.get("group_size")
+    if groups == -1:  # one scale a row
+        groups = None
+    for said, key in ((size, "block_structure"), (None if groups is None else [1, groups], "group_size")):
+        if block := _block(said, f"{place} (compressed-tensors): {key}"):
+            yield block
+
+
+def _block(size: Any, place: str) -> tuple[int, int] | None:
+    """Rows and columns of a block; None where none is declared. Raises ModelRefused for what is no block."""
+    if size is None:
+        return None
+    if not isinstance(size, list) or len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
+        raise ModelRefused(f"{place} {size!r} must be two whole numbers")
+    return size[0], size[1]
 
 
 def _unread(place: str, what: str) -> ModelRefused:

@@ -3,6 +3,7 @@
 It follows what transformers (`Fp8Dequantize`) and the package compressed-tensors (0.20) do, and needs neither.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -83,6 +84,11 @@ def _whole(
     numbers = rounded.float()
     if zero is not None:
         if zero.dtype == torch.int32 and packed is not None:  # packed down the rows
+            words = -(-rows * bits // WORD)
+            if zero.dim() != 2 or zero.shape[0] != words:
+                raise ModelRefused(
+                    f"{place}_zero_point has the shape {list(zero.shape)}, {rows} rows are packed into {words}"
+                )
             zero = _unpacked(zero.T, bits, rows).T
         numbers = numbers - _spread(zero.float(), rows, columns, form, f"{place}_zero_point")
     whole = numbers * _spread(scale.float(), rows, columns, form, f"{place}{form.scale}")
@@ -107,15 +113,29 @@ def _unpacked(packed: Tensor, bits: int, columns: int) -> Tensor:
 
 
 def _spread(scales: Tensor, rows: int, columns: int, form: RoundedFormat, place: str) -> Tensor:
-    """Scales for every number of a matrix, of one for all, one a row, or one a block. Broadcasts."""
+    """Scales for every number of a matrix, of one for all, one a row, or one a block as config.json says; one a column
+    where it says no block. Broadcasts. A grid of another shape is refused: it would divide the matrix by a guess."""
     if scales.numel() == 1:
         return scales.reshape(1, 1)
-    grid = scales.unsqueeze(1) if scales.dim() == 1 else scales
-    if grid.dim() == 2:
-        for sides in (*form.blocks, (max(rows // grid.shape[0], 1), max(columns // grid.shape[1], 1))):
-            if [-(-rows // sides[0]), -(-columns // sides[1])] == list(grid.shape):
-                return grid.repeat_interleave(sides[0], 0)[:rows].repeat_interleave(sides[1], 1)[:, :columns]
-    raise ModelRefused(f"{place} has the shape {list(scales.shape)}, which does not divide {rows} x {columns}")
+    if list(scales.shape) in ([rows], [rows, 1]):
+        return scales.reshape(rows, 1)
+    if not form.blocks and list(scales.shape) == [1, columns]:
+        return scales
+    fitting = [
+        (high, wide) for high, wide in form.blocks if list(scales.shape) == [-(-rows // high), -(-columns // wide)]
+    ]
+    if len(fitting) > 1:
+        raise ModelRefused(f"{place} has the shape {list(scales.shape)}, which is that of blocks of {_sizes(fitting)}")
+    for high, wide in fitting:
+        return scales.repeat_interleave(high, 0)[:rows].repeat_interleave(wide, 1)[:, :columns]
+    said = f"blocks of {_sizes(form.blocks)}" if form.blocks else "no blocks"
+    raise ModelRefused(
+        f"{place} has the shape {list(scales.shape)}, which does not divide {rows} x {columns}: config.json says {said}"
+    )
+
+
+def _sizes(blocks: Sequence[tuple[int, int]]) -> str:
+    return " or ".join(f"{high} x {wide}" for high, wide in blocks)
 
 
 def _name(tensor: Tensor) -> str:

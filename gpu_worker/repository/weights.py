@@ -86,8 +86,8 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
             "ignore_mismatched_sizes": True,  # refused below, by name
             "output_loading_info": True,
         }
+        rounded_format.forget(config)  # of whole weights too, where it tells of activations alone
         if form:
-            rounded_format.forget(config)
             stored = rounded_weights.read(folder, form, placement.dtype)
             model, report = _bare_class(config, recipe.weights_of).from_pretrained(None, state_dict=stored, **options)
         else:

@@ -157,7 +157,8 @@ class Units:
     def costs_with_rows(self, costs: Sequence[int], rows: Counts) -> list[int]:
         """The cost of each unit where a sequence is pooled to `rows` [S] rows, in the step in which it ends.
 
-        A row costs as much as a token at most, so a step never has more rows than the tokens it is tried with at load.
+        A row costs as much as a token at most, so a step of several sequences never has more rows than the tokens it is
+        tried with at load. One sequence has as many at most, or one for each token of its own: `JobCheck` sees to it.
         """
         return [
             max(cost, sum(int(rows[number]) for number in numbers if self._ends(unit, number)))

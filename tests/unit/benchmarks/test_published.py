@@ -365,6 +365,22 @@ def test_a_side_that_is_not_there_is_named_with_those_that_are(monkeypatch: pyte
         next(run.measured(ROW, options))
 
 
+def test_sides_without_ours_are_refused_and_what_is_kept_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured: no case would be left, over the cases of an earlier run."""
+    names = [OURS, f"{OURS}, 4 frontends", "vLLM"]
+    monkeypatch.setattr(run, "launches", lambda row, cores: dict.fromkeys(names))
+    monkeypatch.setattr(run, "reference", lambda *_: pytest.fail("something was computed"))
+    kept = tmp_path / "dense.json"
+    kept.write_text("kept")
+    arguments = parser().parse_args(["published", "--row", "dense", "--side", "vLLM", "--out", str(tmp_path)])
+    assert run.main(arguments) == 1
+    said = "--side = 'vLLM': a case compares with ours, so one of 'selvage', 'selvage, 4 frontends' must be named"
+    assert said in capsys.readouterr().err
+    assert kept.read_text() == "kept"
+
+
 def test_a_peer_that_does_not_start_is_absent_and_ours_is_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.latency import CALL, PARTS, ROW
+from benchmarks.latency import CALL, PARTS, ROW, parts
 from benchmarks.load import stamped
 from benchmarks.load.stamps import CAPACITY, StampFile, first_stamps
 
@@ -39,6 +39,32 @@ def test_a_call_has_the_first_stamp_of_each_point(tmp_path: Path, monkeypatch: p
     begins = np.array([10, 20])
     found = first_stamps([tmp_path / "first", tmp_path / "second"], 3, begins, 40)
     assert found.tolist() == [[10, 12, 0], [21, 0, 22]]
+
+
+def test_what_comes_by_on_its_own_is_no_call_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report of the load reaches point 2 before the call has reached point 1: the answer is the one behind it."""
+    now = iter([11, 12, 15, 18, 21, 24, 33])
+    monkeypatch.setattr("benchmarks.load.stamps.time.monotonic_ns", lambda: next(now))
+    file = StampFile(tmp_path / "stamps")
+    for point in (0, 2, 1, 2, 0, 2, 2):
+        file.add(point)
+    found = first_stamps([tmp_path / "stamps"], 3, np.array([10, 20, 30]), 40)
+    assert found.tolist() == [[11, 15, 18], [21, 0, 24], [0, 0, 33]]
+
+
+def test_calls_without_all_stamps_are_counted_and_many_are_refused() -> None:
+    """Both numbers are told; a median over a few of the calls would be one of another load."""
+    begins = 1_000_000 * np.arange(1, 101)
+    stamps = begins[:, None] + 1000 * np.arange(1, len(stamped.POINTS) + 1)
+    times = np.stack([begins, begins + 20_000, begins + 30_000], axis=1)
+    stamps[:5, 4] = 0
+    figures = parts(stamps, times)
+    assert (figures["calls"], figures["calls with all stamps"]) == (100, 95)
+    assert figures[CALL] == 0.03
+    assert figures["worker: queue"] == 0.001
+    stamps[5, 7] = 0
+    with pytest.raises(SystemExit, match="only 94 of 100 calls came by every point; most lack 'job came'"):
+        parts(stamps, times)
 
 
 def test_a_full_file_loses_its_oldest_stamps(tmp_path: Path) -> None:

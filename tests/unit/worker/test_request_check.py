@@ -17,7 +17,7 @@ LABELS = tuple(f"label {number}" for number in range(37))
 
 def test_only_tokens_that_are_asked_for_have_logits() -> None:
     """Of 460,800 tokens 900 have: 133 kB, where all of them would have 68 MB."""
-    check = JobCheck(replace(honest_card("m"), labels=LABELS), JobLimits())
+    check = JobCheck(replace(honest_card("m"), labels=LABELS), JobLimits(), 2048)
     tokens = RaggedTokens.of([[7] + [8] * 511] * 900)
     check(Job(id=1, work=Classify(tokens=True, token_id=7), tokens=tokens))
     with pytest.raises(LimitExceeded, match="logits"):

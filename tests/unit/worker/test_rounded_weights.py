@@ -207,6 +207,25 @@ def test_rounded_weights_without_a_format_are_refused(int8: Path, tmp_path: Path
     assert "weight is stored as I8, and config.json has no quantization_config that tells its format" in refusal(folder)
 
 
+ACTIVATIONS = {"targets": ["LinearAttention"], "weights": None, "input_activations": {"num_bits": 8, "type": "float"}}
+
+
+@pytest.mark.parametrize("groups", [{}, {"group_0": ACTIVATIONS}], ids=["the cache alone", "activations alone"])
+def test_whole_weights_of_compressed_tensors_are_whole(
+    encoder: Path, int8: Path, tmp_path: Path, groups: dict[str, Any]
+) -> None:
+    """Where no group rounds weights the model is as any other; rounded weights are refused there."""
+    config = {**compressed("dense", num_bits=8), "config_groups": groups, "kv_cache_scheme": {"num_bits": 8}}
+    folder = shutil.copytree(encoder, tmp_path / "whole")
+    write_format(folder, config)
+    model = load(str(folder), CPU)
+    assert np.array_equal(rows(model, TEXTS), embed(encoder, TEXTS))
+    assert "rounded" not in model.recipe.notice
+    folder = shutil.copytree(int8, tmp_path / "rounded")
+    write_format(folder, config)
+    assert "weight is stored as I8, and config.json has no quantization_config that tells its format" in refusal(folder)
+
+
 def test_a_pickle_is_not_read_for_rounded_weights(int8: Path, tmp_path: Path) -> None:
     """Scales and weights are read from safetensors alone."""
     folder = shutil.copytree(int8, tmp_path / "rounded")

@@ -211,10 +211,27 @@ def bounded(times: Sequence[int]) -> Job:
     return Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(random_ids([10] * count)), ranges=ranges)
 
 
+def short_spans(tokens: int, spans: int) -> Job:
+    """One text, in so many ranges of its first token."""
+    ranges = TokenRanges(counts=(spans,), starts=(0,) * spans, stops=(1,) * spans)
+    return Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(random_ids([tokens])), ranges=ranges)
+
+
+def test_a_sequence_has_no_more_spans_than_a_step_has_tokens() -> None:
+    """It ends within one step, which pools all of them; a longer text may have a span for each of its tokens."""
+    check = JobCheck(card_of(engine("tiny-bert").model), JobLimits(), 256)
+    check(short_spans(tokens=130, spans=256))
+    check(short_spans(tokens=300, spans=300))
+    with pytest.raises(LimitExceeded, match=r"a sequence of 130 tokens has 257 spans, the limit is 256, the tokens of"):
+        check(short_spans(tokens=130, spans=257))
+    with pytest.raises(LimitExceeded, match=r"a sequence of 300 tokens has 301 spans, the limit is 300"):
+        check(short_spans(tokens=300, spans=301))
+
+
 def test_a_worker_bounds_what_ranges_sum() -> None:
     """Of each text by itself: memory for sums is taken a step at a time."""
     model = engine("tiny-bert").model
-    check = JobCheck(card_of(model), JobLimits())
+    check = JobCheck(card_of(model), JobLimits(), 2048)
     check(bounded([RANGE_TIMES, 1, RANGE_TIMES]))
     with pytest.raises(LimitExceeded, match=f"{10 * RANGE_TIMES + 10} tokens together"):
         check(bounded([1, RANGE_TIMES + 1, 1]))
