@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from gpu_worker.link.outbox import Outbox
+from gpu_worker.link.recent_work import RecentWork
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_from_pb
@@ -35,11 +36,6 @@ def unchecked(job: Job) -> None:
 
 def unnoticed(error: InvalidInput) -> None:
     """Takes no notice of an error, which the frontend is told in any case."""
-
-
-def alone() -> int:
-    """Counts this frontend only."""
-    return 1
 
 
 def unknown_to_others() -> None:
@@ -79,7 +75,7 @@ class Attachment:
         name: str = "a frontend",
         check: Callable[[Job], None] = unchecked,
         on_wrong: Callable[[InvalidInput], None] = unnoticed,
-        frontends: Callable[[], int] = alone,
+        work: RecentWork | None = None,
         on_work: Callable[[], None] = unknown_to_others,
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
@@ -87,12 +83,13 @@ class Attachment:
         `name`: the frontend's, for errors of jobs that make no sense. `check`: raises InvalidInput for a job that asks
         for too much. `on_wrong` is called with every InvalidInput of a job: a frontend should send none of these.
         `unsent_limit`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each
-        job that is answered or refused. `frontends`: counts those that are attached. `on_work` is called with the first
+        job that is answered or refused. `work`: counts what all frontends send. `on_work` is called with the first
         job of a worker that had none.
         """
         self._loop, self._fingerprint, self._threads, self._log_jobs = loop, fingerprint, threads, log_jobs
         self._on_job, self._name, self._check, self._on_wrong = on_job, name, check, on_wrong
-        self._outbox = Outbox(lambda: replace(loop.load, frontends=frontends()))
+        self._outbox = Outbox(lambda: self.load)
+        self._work, self._own_work = work or RecentWork(), RecentWork()
         self._on_work, self._unsent_limit = on_work, unsent_limit
         unsent_limit.add_outbox(self._outbox)
         self._unanswered: set[int] = set()
@@ -100,6 +97,13 @@ class Attachment:
         self._writing = False
         self._may_receive = asyncio.Event()
         self._may_receive.set()
+
+    @property
+    def load(self) -> Load:
+        """The worker's load, as this frontend is told it."""
+        load, now = self._loop.load, asyncio.get_running_loop().time()
+        others = max(0.0, self._work.rate(now) - self._own_work.rate(now))
+        return replace(load, others=min(1.0, others / load.tokens_per_second) if load.tokens_per_second else 0.0)
 
     @property
     def idle(self) -> bool:
@@ -201,6 +205,8 @@ class Attachment:
             self._refuse(identity, error)
         else:
             self._unanswered.add(identity)
+            for work in (self._work, self._own_work):
+                work.add(job.tokens.total, asyncio.get_running_loop().time())
             if idle:
                 self._on_work()
             if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted
