@@ -180,12 +180,13 @@ class AsyncLoop:
         """
         clock, pauses = asyncio.get_running_loop().time, Pauses()
         while True:
-            looked = clock()
+            looked, computed = clock(), time.process_time()
             await asyncio.sleep(WATCH_SECONDS)
             running = self._loop.step_running
             if running is not None:
                 seconds, tokens = running
-                running = pauses.left_out_of(seconds, slept=clock() - looked, planned=WATCH_SECONDS), tokens
+                slept, computed = clock() - looked, time.process_time() - computed
+                running = pauses.left_out_of(seconds, slept=slept, planned=WATCH_SECONDS, computed=computed), tokens
             late = overdue(*running, self._loop.load.tokens_per_second) if running is not None else 0.0
             if running is not None and late > LOST_SECONDS:
                 raise DeviceLost(stall_message(*running))
