@@ -13,6 +13,7 @@ from gpu_worker.link.outbox import Outbox
 from gpu_worker.link.recent_work import RecentWork
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import own_time
 from shared.codec.jobs import jobs_from_pb
 from shared.codec.wire import MESSAGE_ENTRIES
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
@@ -54,7 +55,10 @@ class JobLoop(Protocol):
         job: Job,
         on_outcome: Callable[[JobResult | SelvageError], None],
         on_part: Callable[[JobResult], None] | None = None,
+        *,
+        wake: bool = True,
     ) -> None: ...
+    def wake(self) -> None: ...
     def cancel(self, ids: Iterable[int]) -> None: ...
     def set_aside(self, ids: Iterable[int]) -> None: ...
     def bring_back(self, ids: Iterable[int]) -> None: ...
@@ -123,9 +127,13 @@ class Attachment:
             raise InvalidInput("only the first message has a hello", field="hello")
         if max(map(len, (request.cancels, request.pauses, request.resumes))) > MESSAGE_ENTRIES:
             raise InvalidInput(f"a message names more than {MESSAGE_ENTRIES} jobs", field="cancels")
-        self._cancel(request.cancels)
-        self._pause(request.pauses)
-        self._resume(request.resumes)
+        for change, ids in (
+            (self._cancel, request.cancels),
+            (self._pause, request.pauses),
+            (self._resume, request.resumes),
+        ):
+            if ids:  # else it would wake the loop
+                change(ids)
         if not request.jobs:
             return
         await self._may_receive.wait()
@@ -135,10 +143,13 @@ class Attachment:
             for identity, _ in jobs:
                 self._add_outcome(identity, error)
             return
-        for index, (identity, job) in enumerate(jobs, start=1):
-            self._submit(identity, job)
-            if index % JOBS_IN_A_ROW == 0:
-                await asyncio.sleep(0)
+        try:
+            for index, (identity, job) in enumerate(jobs, start=1):
+                self._submit(identity, job)
+                if index % JOBS_IN_A_ROW == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._loop.wake()  # now, so that a worker without work begins with a step of them all
 
     async def send(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Writes outcomes and the load for ever. Raises WorkerUnavailable when nobody reads them."""
@@ -146,7 +157,7 @@ class Attachment:
             message = await self._outbox.next_message()
             self._writing = True
             try:
-                async with asyncio.timeout(WRITE_SECONDS):
+                async with own_time.limit(WRITE_SECONDS):
                     await write(message)
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
@@ -199,7 +210,8 @@ class Attachment:
             return
         idle = self._loop.idle
         try:
-            self._loop.submit(job, partial(self._end_job, job), partial(self._add_outcome, job.id, more=True))
+            on_part = partial(self._add_outcome, job.id, more=True)
+            self._loop.submit(job, partial(self._end_job, job), on_part, wake=False)
         except SelvageError as error:
             self._notify(job, error)
             self._refuse(identity, error)
