@@ -73,7 +73,7 @@ def big_rerank(documents: int) -> ranking_pb2.RerankRequest:
 async def test_a_small_embed_overtakes_a_big_rerank(tiny: Stack) -> None:
     """Sent while thousands of documents are scored, it is answered while some of them still wait, on any processor."""
     calls = Calls(tiny.channel)
-    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=600))
+    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=300))
     await until_queued(tiny)
     await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a small text"]))
     assert not rerank.done()
@@ -86,7 +86,7 @@ async def test_a_small_embed_overtakes_a_big_rerank(tiny: Stack) -> None:
 async def test_cancelling_a_rerank_frees_the_worker_within_a_step(tiny: Stack) -> None:
     """Nothing of it waits any more by the time that the next small embed is answered."""
     calls = Calls(tiny.channel)
-    rerank = calls.ranking.Rerank(big_rerank(MANY), timeout=600)
+    rerank = calls.ranking.Rerank(big_rerank(MANY), timeout=300)
     waiting = asyncio.ensure_future(rerank.code())
     await until_queued(tiny)
     rerank.cancel()
@@ -99,7 +99,7 @@ async def test_cancelling_a_rerank_frees_the_worker_within_a_step(tiny: Stack) -
 async def test_health_answers_while_the_worker_computes(tiny: Stack) -> None:
     """The event loops never compute: a hundred checks pass while reranks wait that take some seconds together."""
     calls = Calls(tiny.channel)
-    reranks = [asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=600)) for _ in range(4)]
+    reranks = [asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=300)) for _ in range(4)]
     await until_queued(tiny)
     async with grpc.aio.insecure_channel(tiny.worker.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
