@@ -94,18 +94,3 @@ async def test_cancelling_a_rerank_frees_the_worker_within_a_step(tiny: Stack) -
     await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["one step later"]))
     load = await load_of(tiny)
     assert (load.queued_tokens, load.queued_jobs) == (0, 0)
-
-
-async def test_health_answers_while_the_worker_computes(tiny: Stack) -> None:
-    """The event loops never compute: a hundred checks pass while reranks wait that take some seconds together."""
-    calls = Calls(tiny.channel)
-    reranks = [asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=300)) for _ in range(4)]
-    await until_queued(tiny)
-    async with grpc.aio.insecure_channel(tiny.worker.address) as channel:
-        health: Any = health_pb2_grpc.HealthStub(channel)
-        for _ in range(100):
-            await health.Check(health_pb2.HealthCheckRequest(), timeout=240)
-    assert not all(each.done() for each in reranks)
-    for each in reranks:
-        each.cancel()
-    await asyncio.wait(reranks)
