@@ -77,7 +77,7 @@ class Load:
     moment, empty if it does. `busy`: seconds until the steps under way end. `express_tokens`: most tokens of a job that
     goes ahead of longer ones in a step of small jobs alone, after one of `step_tokens` at most; 0 if none does.
     `slowdowns`: how many times longer than expected jobs take, by priority and whether they are long; 1 where none is
-    told. `frontends`: how many are attached, the reader among them; 0 where not told.
+    told. `others`: seconds of work that other frontends than the reader lately sent in a second; 0 where not told.
     """
 
     queued_tokens: int = 0
@@ -92,7 +92,7 @@ class Load:
     express_tokens: int = 0
     step_tokens: int = 0
     slowdowns: Mapping[tuple[Priority, bool], float] = field(default_factory=dict)
-    frontends: int = 0
+    others: float = 0.0
 
     def in_texts(self, ratio: float) -> "Load":
         """The load in tokens of texts, of which there are `ratio` for each token that is counted here."""
@@ -144,13 +144,9 @@ class Load:
         return self.slowdowns.get((priority, tokens >= self.short), 1.0)
 
     def unheard(self, age: float) -> float:
-        """Seconds of work that other frontends sent in the `age` seconds since this was told, in the mean at full load.
-
-        All frontends together send then what the worker computes.
-        """
-        if not self.queued_jobs:  # it would have told of its first job
-            age = min(age, REPORT_SECONDS)
-        return age * (1 - 1 / self.frontends) if self.frontends else age
+        """Seconds for which other frontends may have sent work without the reader's knowing, `age` seconds after this
+        was told."""
+        return age if self.queued_jobs else min(age, REPORT_SECONDS)  # it would have told of its first job
 
     def _before_express(self, tokens: int, priority: Priority) -> float:
         """Most tokens that are served before an express step with a new job of `tokens`; infinite where it goes into

@@ -42,7 +42,8 @@ WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_t
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """`time`, `step_tokens`: of each worker. `latency`: seconds of a message, one way. `request_seconds`: what a
-    request takes of a frontend's core, and `refusal_seconds` of this is spent before it can be refused."""
+    request takes of a frontend's core, and `refusal_seconds` of this is spent before it can be refused. `slow`: the
+    time of all workers but the first, where these differ."""
 
     workers: int
     frontends: int
@@ -51,6 +52,7 @@ class Scale:
     latency: float
     request_seconds: float
     refusal_seconds: float
+    slow: StepTime | None = None
 
     def capacity(self, tokens: int) -> float:
         """Most requests/s of so many tokens: what all workers compute in full steps, or all frontends bear."""
@@ -162,7 +164,7 @@ async def simulate(scale: Scale, offered: Offered) -> dict[str, float]:
     addresses = [f"worker-{number}:1" for number in range(scale.workers)]
     model_card, threads = card(WIDTH), Inline()
     for address in addresses:
-        loop = timed_loop(scale.time, scale.step_tokens, WIDTH)
+        loop = timed_loop((scale.slow if tasks else None) or scale.time, scale.step_tokens, WIDTH)
         network.servicers[address] = servicer_of(loop, model_card, b"", threads)
         tasks.append(asyncio.create_task(loop.run()))
     texts = ModelTexts(tokenizer=ModelTokenizer(tokenizer().to_str().encode(), model_card))

@@ -119,8 +119,8 @@ def check_limits(queued_tokens: int, queue_seconds: float) -> None:
 
 def check_load(load: Load) -> Load:
     """Returns a load that makes sense, its text cut to a bounded length. Raises WrongReply."""
-    counts = (load.queued_tokens, load.queued_jobs, load.turn, load.express_tokens, load.step_tokens, load.frontends)
-    numbers = (*counts, load.tokens_per_second, load.busy, *load.slowdowns.values())
+    counts = (load.queued_tokens, load.queued_jobs, load.turn, load.express_tokens, load.step_tokens)
+    numbers = (*counts, load.tokens_per_second, load.busy, load.others, *load.slowdowns.values())
     slowdowns = load.slowdowns.values()
     if not all(number >= 0 and isfinite(number) for number in numbers) or min(slowdowns, default=1.0) < 1:
         raise WrongReply("its load makes no sense", ", ".join(f"{number:g}" for number in numbers))

@@ -110,8 +110,13 @@ class WorkerLink:
 
     @property
     def unheard_seconds(self) -> float:
-        """Seconds of work that other frontends may have sent since the worker told its load; see `Load.unheard`."""
+        """Seconds for which others may have sent work since the worker told its load; see `Load.unheard`."""
         return 0.0 if self._stream is None else self._stream.unheard_seconds
+
+    @property
+    def others(self) -> float:
+        """Seconds of work that other frontends lately sent the worker in a second; 0 where unknown."""
+        return 0.0 if self._stream is None else self._stream.load.others
 
     @property
     def speed(self) -> float:

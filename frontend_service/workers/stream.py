@@ -77,7 +77,7 @@ class JobStream:
 
     @property
     def unheard_seconds(self) -> float:
-        """Seconds of work that other frontends may have sent the worker since it told its load; see `Load.unheard`."""
+        """Seconds for which others may have sent work since the worker told its load; see `Load.unheard`."""
         return self.load.unheard(asyncio.get_running_loop().time() - self._heard)
 
     def unreported_before(self, tokens: int) -> int:

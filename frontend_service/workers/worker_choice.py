@@ -2,8 +2,8 @@
 
 Other frontends hear the same reports of load. If all sent their jobs where the last reports show the shortest wait,
 these would stand in line there beside idle workers. So each frontend draws, for each worker, the work that others may
-have sent there since its report: the older reports are, the more evenly workers are chosen, and a lone frontend draws
-nothing.
+have sent there since its report, by what they lately sent: the more that is and the older reports are, the more evenly
+workers are chosen. Where others send little, next to nothing is drawn, and a fast worker is chosen before slow ones.
 """
 
 import random
@@ -16,6 +16,16 @@ from shared.errors import Overloaded
 from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, queue_refusal, retry_after
 from shared.jobs import Job
 from shared.terms import RequestTerms
+
+
+def _kept_waiting(others: float) -> float:
+    """How much of a second's work waits that others send in a second, where they send the busiest worker `others`
+    seconds of it. What they sent one worker they may send another one next, so the busiest counts for all.
+
+    Others send `others`, of which as large a share comes while the worker computes; the rest is done before anybody
+    asks. It counts twice, since all go where the last report was good.
+    """
+    return min(1.0, 2 * others**2)
 
 
 class WorkerChoice:
@@ -43,7 +53,8 @@ class WorkerChoice:
         ends = {link: estimate.slowed for link, estimate in estimates.items()}
         self._check_deadline(estimates[min(ends, key=ends.__getitem__)], job.remaining, MARGIN)
         in_time = [link for link in candidates if estimates[link].in_time(job.remaining, MARGIN)]
-        return min(in_time, key=lambda link: ends[link] + 2 * self._draw() * link.unheard_seconds), waits
+        drawn = 2 * _kept_waiting(max(link.others for link in candidates))
+        return min(in_time, key=lambda link: ends[link] + drawn * self._draw() * link.unheard_seconds), waits
 
     def check_terms(self, serving: Sequence[WorkerLink], terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""

@@ -10,8 +10,10 @@ from typing import Protocol
 import structlog
 
 from gpu_worker.link.outbox import Outbox
+from gpu_worker.link.recent_work import RecentWork
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import own_time
 from shared.codec.jobs import jobs_from_pb
 from shared.codec.wire import MESSAGE_ENTRIES
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
@@ -37,11 +39,6 @@ def unnoticed(error: InvalidInput) -> None:
     """Takes no notice of an error, which the frontend is told in any case."""
 
 
-def alone() -> int:
-    """Counts this frontend only."""
-    return 1
-
-
 def unknown_to_others() -> None:
     """Tells no other frontend."""
 
@@ -58,7 +55,10 @@ class JobLoop(Protocol):
         job: Job,
         on_outcome: Callable[[JobResult | SelvageError], None],
         on_part: Callable[[JobResult], None] | None = None,
+        *,
+        wake: bool = True,
     ) -> None: ...
+    def wake(self) -> None: ...
     def cancel(self, ids: Iterable[int]) -> None: ...
     def set_aside(self, ids: Iterable[int]) -> None: ...
     def bring_back(self, ids: Iterable[int]) -> None: ...
@@ -79,7 +79,7 @@ class Attachment:
         name: str = "a frontend",
         check: Callable[[Job], None] = unchecked,
         on_wrong: Callable[[InvalidInput], None] = unnoticed,
-        frontends: Callable[[], int] = alone,
+        work: RecentWork | None = None,
         on_work: Callable[[], None] = unknown_to_others,
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
@@ -87,12 +87,13 @@ class Attachment:
         `name`: the frontend's, for errors of jobs that make no sense. `check`: raises InvalidInput for a job that asks
         for too much. `on_wrong` is called with every InvalidInput of a job: a frontend should send none of these.
         `unsent_limit`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each
-        job that is answered or refused. `frontends`: counts those that are attached. `on_work` is called with the first
+        job that is answered or refused. `work`: counts what all frontends send. `on_work` is called with the first
         job of a worker that had none.
         """
         self._loop, self._fingerprint, self._threads, self._log_jobs = loop, fingerprint, threads, log_jobs
         self._on_job, self._name, self._check, self._on_wrong = on_job, name, check, on_wrong
-        self._outbox = Outbox(lambda: replace(loop.load, frontends=frontends()))
+        self._outbox = Outbox(lambda: self.load)
+        self._work, self._own_work = work or RecentWork(), RecentWork()
         self._on_work, self._unsent_limit = on_work, unsent_limit
         unsent_limit.add_outbox(self._outbox)
         self._unanswered: set[int] = set()
@@ -100,6 +101,13 @@ class Attachment:
         self._writing = False
         self._may_receive = asyncio.Event()
         self._may_receive.set()
+
+    @property
+    def load(self) -> Load:
+        """The worker's load, as this frontend is told it."""
+        load, now = self._loop.load, asyncio.get_running_loop().time()
+        others = max(0.0, self._work.rate(now) - self._own_work.rate(now))
+        return replace(load, others=min(1.0, others / load.tokens_per_second) if load.tokens_per_second else 0.0)
 
     @property
     def idle(self) -> bool:
@@ -119,9 +127,13 @@ class Attachment:
             raise InvalidInput("only the first message has a hello", field="hello")
         if max(map(len, (request.cancels, request.pauses, request.resumes))) > MESSAGE_ENTRIES:
             raise InvalidInput(f"a message names more than {MESSAGE_ENTRIES} jobs", field="cancels")
-        self._cancel(request.cancels)
-        self._pause(request.pauses)
-        self._resume(request.resumes)
+        for change, ids in (
+            (self._cancel, request.cancels),
+            (self._pause, request.pauses),
+            (self._resume, request.resumes),
+        ):
+            if ids:  # else it would wake the loop
+                change(ids)
         if not request.jobs:
             return
         await self._may_receive.wait()
@@ -131,10 +143,13 @@ class Attachment:
             for identity, _ in jobs:
                 self._add_outcome(identity, error)
             return
-        for index, (identity, job) in enumerate(jobs, start=1):
-            self._submit(identity, job)
-            if index % JOBS_IN_A_ROW == 0:
-                await asyncio.sleep(0)
+        try:
+            for index, (identity, job) in enumerate(jobs, start=1):
+                self._submit(identity, job)
+                if index % JOBS_IN_A_ROW == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._loop.wake()  # now, so that a worker without work begins with a step of them all
 
     async def send(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Writes outcomes and the load for ever. Raises WorkerUnavailable when nobody reads them."""
@@ -142,7 +157,7 @@ class Attachment:
             message = await self._outbox.next_message()
             self._writing = True
             try:
-                async with asyncio.timeout(WRITE_SECONDS):
+                async with own_time.limit(WRITE_SECONDS):
                     await write(message)
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
@@ -195,12 +210,15 @@ class Attachment:
             return
         idle = self._loop.idle
         try:
-            self._loop.submit(job, partial(self._end_job, job), partial(self._add_outcome, job.id, more=True))
+            on_part = partial(self._add_outcome, job.id, more=True)
+            self._loop.submit(job, partial(self._end_job, job), on_part, wake=False)
         except SelvageError as error:
             self._notify(job, error)
             self._refuse(identity, error)
         else:
             self._unanswered.add(identity)
+            for work in (self._work, self._own_work):
+                work.add(job.tokens.total, asyncio.get_running_loop().time())
             if idle:
                 self._on_work()
             if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted

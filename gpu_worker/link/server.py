@@ -15,6 +15,7 @@ import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
 from gpu_worker.link.frontend_log import FrontendLog
+from gpu_worker.link.recent_work import RecentWork
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
@@ -83,6 +84,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._limits, self._log = limits, FrontendLog()
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
+        self._work = RecentWork()
         self.ready: Ready | None = None
 
     def _ready(self) -> Ready:
@@ -139,13 +141,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             name=name,
             check=JobCheck(ready.card, self._limits, ready.loop.step_tokens),
             on_wrong=partial(self._log.wrong, name),
-            frontends=lambda: len(self._attached),
+            work=self._work,
             on_work=self._hasten_reports,
         )
         welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)
         self._attached.add(attachment)
-        load = replace(ready.loop.load, frontends=len(self._attached))
-        first_message = pb.AttachResponse(welcome=welcome, load=load_to_pb(load))
+        first_message = pb.AttachResponse(welcome=welcome, load=load_to_pb(attachment.load))
         self._log.attached(name)
         try:
             await context.write(first_message.SerializeToString())

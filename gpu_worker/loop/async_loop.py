@@ -81,9 +81,10 @@ class AsyncLoop:
         self._event = asyncio.Event()
         self._draining = False
 
-    def submit(self, job: Job, on_outcome: OnOutcome, on_part: OnPart | None = None) -> None:
+    def submit(self, job: Job, on_outcome: OnOutcome, on_part: OnPart | None = None, *, wake: bool = True) -> None:
         """Accepts a job. `on_outcome` is called once, unless the job is cancelled; before that `on_part`, for a job in
-        parts. Raises errors known at once."""
+        parts. Without `wake` an idle driver waits for the call of `wake` that must follow: more jobs come at once, and
+        belong into the same step. Raises errors known at once."""
         if self._draining:
             raise GivenBack("the worker is draining", retry_after=1.0)
         if self.stalled:
@@ -92,7 +93,13 @@ class AsyncLoop:
         self._callbacks[job.id] = on_outcome
         if on_part is not None:
             self._part_callbacks[job.id] = on_part
-        self._wake()
+        if wake:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wakes the driver where a step may be launched; else it waits for the right event already."""
+        if isinstance(self._loop.next_action(), Launch):
+            self._event.set()
 
     async def result_of(self, job: Job, on_part: OnPart | None = None) -> JobResult:
         """Submits a job and waits for its result, the last part of it for a job in parts. Raises its error."""
@@ -161,11 +168,10 @@ class AsyncLoop:
             self._answer_jobs(self._loop.drop_expired())
             match self._loop.next_action():
                 case Launch():
+                    await asyncio.sleep(0)  # lets calls in between two steps, and into this one
                     await self._launch_step()
-                    await asyncio.sleep(0)  # lets calls in between two steps, however short these are
                 case Collect():
                     await self._collect_step()
-                    await asyncio.sleep(0)
                 case Wait(seconds=seconds):
                     await self._wait_for_event(seconds)
                 case Idle():  # jobs that are set aside, or wait for their room, may end by their deadlines
@@ -181,12 +187,13 @@ class AsyncLoop:
         """
         clock, pauses = asyncio.get_running_loop().time, Pauses()
         while True:
-            looked = clock()
+            looked, computed = clock(), time.process_time()
             await asyncio.sleep(WATCH_SECONDS)
             running = self._loop.step_running
             if running is not None:
                 seconds, tokens = running
-                running = pauses.left_out_of(seconds, slept=clock() - looked, planned=WATCH_SECONDS), tokens
+                slept, computed = clock() - looked, time.process_time() - computed
+                running = pauses.left_out_of(seconds, slept=slept, planned=WATCH_SECONDS, computed=computed), tokens
             late = overdue(*running, self._loop.load.tokens_per_second) if running is not None else 0.0
             if running is not None and late > LOST_SECONDS:
                 raise DeviceLost(stall_message(*running))
@@ -208,11 +215,6 @@ class AsyncLoop:
         """Fails all jobs that have no outcome yet, and accepts no further ones."""
         self.refuse_jobs()
         self._answer_jobs(self._loop.drop_all(WorkerUnavailable("the worker is shutting down")))
-
-    def _wake(self) -> None:
-        """Wakes the driver where a step may be launched; else it waits for the right event already."""
-        if isinstance(self._loop.next_action(), Launch):
-            self._event.set()
 
     async def _wait_for_event(self, seconds: float) -> None:
         """Waits for a job or for the older step, at most so long."""

@@ -16,16 +16,22 @@ class Pauses:
     """How long a process stood still while a step was running, as a watch sees it that sleeps between two looks."""
 
     def __init__(self) -> None:
-        self._stood = 0.0
+        self._stood, self._pace = 0.0, 0.0
 
-    def left_out_of(self, seconds: float, *, slept: float, planned: float) -> float:
+    def left_out_of(self, seconds: float, *, slept: float, planned: float, computed: float) -> float:
         """Seconds that a step has taken so far, without those in which the process stood still.
 
-        Called at each look. `slept`: seconds since the look before; `planned`: as many as they should have been. What
-        is too much, a machine that stands still or a process that is stopped takes from the step as well.
+        Called at each look. `slept`: seconds since the look before; `planned`: as many as they should have been;
+        `computed`: seconds of processor time that all threads took meanwhile.
+
+        A machine that stands still or a process that is stopped takes no processor time. A look that comes late though
+        the process computed may wait for the step itself, whose thread holds the interpreter's lock: that counts.
         """
-        is_same_step = seconds > slept
-        self._stood = min(seconds, max(slept - planned, 0.0) + (self._stood if is_same_step else 0.0))
+        late, is_same_step = max(slept - planned, 0.0), seconds > slept
+        if late < planned:
+            self._pace = computed / slept if slept else 0.0  # seconds that it computes in a second, on all cores
+        still = max(late - max(computed - self._pace * planned, 0.0), 0.0)
+        self._stood = min(seconds, still + (self._stood if is_same_step else 0.0))
         return seconds - self._stood
 
 

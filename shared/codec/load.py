@@ -17,7 +17,7 @@ def load_to_pb(load: Load) -> pb.Load:
         busy_seconds=load.busy,
         express_tokens=load.express_tokens,
         step_tokens=load.step_tokens,
-        frontends=load.frontends,
+        others=load.others,
     )
     for priority, backlog in load.backlogs.items():
         message.backlogs.add(priority=number(priority), keys=backlog.keys, tokens=backlog.tokens, jobs=backlog.jobs)
@@ -49,5 +49,5 @@ def load_from_pb(message: pb.Load) -> Load:
             for slowdown in message.slowdowns
             if slowdown.priority in priorities
         },
-        frontends=message.frontends,
+        others=message.others,
     )

@@ -57,6 +57,11 @@ class Probed:
         """As it would have been with the machine to itself; four times slower is no excuse any more."""
         return self.seconds - max(self.stopped, min(self.stood, 1.0)) <= LONGEST_PROBE * min(self.slowness, 4.0)
 
+    @property
+    def of_the_host(self) -> bool:
+        """Whether the machine did less than usual."""
+        return self.slowness > 2.5 or self.stood > 0.4 or self.stopped > 0
+
 
 @asynccontextmanager
 async def probed(address: str) -> AsyncIterator[Callable[[], Awaitable[list[Probed]]]]:
@@ -82,17 +87,25 @@ async def probed(address: str) -> AsyncIterator[Callable[[], Awaitable[list[Prob
 async def is_harmless(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> None:
     """It takes no process much memory, keeps no probe waiting, and calls are answered after it.
 
-    A host that takes the cores away keeps probes waiting too, and whoever would look at the memory. So what is seen
-    once or twice may be the host's, and what is seen again is ours.
+    A host that takes the cores away keeps probes waiting too, and whoever would look at the memory. Where the probes
+    tell of that, harm may be the host's. Where they do not, once may be chance and twice is ours: more tries than were
+    harmful must be harmless then.
     """
-    for _ in range(2):
-        if not await _harm(pair, bomb):
+    unexplained, harmless, seen = 0, 0, list[Any]()
+    for _ in range(6):
+        harm, explained = await _harm(pair, bomb)
+        seen += harm
+        harmless += not harm
+        unexplained += bool(harm) and not explained
+        assert unexplained < 2, seen
+        if harmless > unexplained:
             return
-    assert await _harm(pair, bomb) == []
+    pytest.fail(f"harm in too many tries: {seen}")
 
 
-async def _harm(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> list[Any]:
-    """Probes that waited for too long, and the MiB of each process where one took too many."""
+async def _harm(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> tuple[list[Any], bool]:
+    """Probes that waited for too long, and the MiB of each process where one took too many; and whether a probe tells
+    that the machine was slow or stood still meanwhile."""
     calls = Calls(pair.channel)
     expected = dense(await calls.embedding.Embed(REQUEST))
     idle = {member: memory(member, "VmRSS") for member in pair.members}
@@ -105,7 +118,7 @@ async def _harm(pair: Stack, bomb: Callable[[], Awaitable[object]]) -> list[Any]
     print("MiB above idle:", taken, probes)
     assert abs(dense(await calls.embedding.Embed(REQUEST)) - expected).max() < 1e-6
     late: list[Any] = [each for each in probes if not each.in_time]
-    return late + [taken] * (max(taken.values()) * MEBIBYTE > MOST)
+    return late + [taken] * (max(taken.values()) * MEBIBYTE > MOST), any(each.of_the_host for each in probes)
 
 
 async def outcomes(calls: Sequence[Awaitable[Any]]) -> Counter[str]:

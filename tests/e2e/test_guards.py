@@ -24,6 +24,7 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from shared.server.rpc import channel_options
 from support.certificates import Authority, Files
 from support.forked import Nursery
+from support.references import eventually
 from tei.v1 import tei_pb2
 
 NAME = "selvage.test"
@@ -214,8 +215,7 @@ async def test_new_files_are_taken_without_a_lost_call(guarded: Guarded) -> None
         guarded.server.write(new)
         guarded.keys.write_text(entry(KEY, "search") + entry(OTHER_KEY, "other"))
         guarded.secret.write_text(f"{NEW_SECRET}\n{SECRET}\n")
-        while not await is_answered(guarded, OTHER_KEY, name="new.test"):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+        await eventually(lambda: is_answered(guarded, OTHER_KEY, name="new.test"))
         assert (await asked(guarded, OTHER_KEY, name="new.test"))[0] == 200
         before = answered
         while answered < before + 3:  # noqa: ASYNC110
@@ -232,8 +232,7 @@ async def test_new_files_are_taken_without_a_lost_call(guarded: Guarded) -> None
 async def test_a_key_that_is_taken_out_of_the_file_ends_its_streams(guarded: Guarded) -> None:
     """Of both APIs, within seconds, though they wait for their caller; those of other keys go on."""
     guarded.keys.write_text(entry(KEY, "search") + entry(OTHER_KEY, "other"))
-    while not await is_answered(guarded, OTHER_KEY):  # noqa: ASYNC110
-        await asyncio.sleep(0.2)
+    await eventually(lambda: is_answered(guarded, OTHER_KEY))
     own = EmbedStreamRequest(id=1, request=EmbedRequest(texts=["a"]))
     methods = {"selvage.v1.EmbeddingService": own, "tei.v1.Embed": tei_pb2.EmbedRequest(inputs="a")}
     async with guarded.channel(guarded.stack.frontends[0].address) as channel:

@@ -39,7 +39,7 @@ async def until_lost(channel: grpc.aio.Channel) -> None:
             await asyncio.sleep(PAUSE)  # asked without one, it would take a core from other tests for seconds
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         async with asyncio.timeout(IN_TIME):  # at once, on whatever machine; it would wait ten minutes
-            await Calls(channel).embedding.Embed(REQUEST, timeout=600)
+            await Calls(channel).embedding.Embed(REQUEST, timeout=300)
     assert refusal(raised.value)[:2] == ("UNAVAILABLE", "WORKER_UNAVAILABLE")
 
 
@@ -57,7 +57,7 @@ async def stopped() -> None:
     async with stack(TINY) as pair:
         texts = [f"w{number} " + "w1 " * 499 for number in range(400)]
         waiting = asyncio.ensure_future(
-            Calls(pair.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=600)
+            Calls(pair.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=300)
         )
         await asyncio.sleep(0)
         os.kill(pair.worker.pid, signal.SIGSTOP)

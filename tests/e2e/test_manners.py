@@ -73,7 +73,7 @@ def big_rerank(documents: int) -> ranking_pb2.RerankRequest:
 async def test_a_small_embed_overtakes_a_big_rerank(tiny: Stack) -> None:
     """Sent while thousands of documents are scored, it is answered while some of them still wait, on any processor."""
     calls = Calls(tiny.channel)
-    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=600))
+    rerank = asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=300))
     await until_queued(tiny)
     await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a small text"]))
     assert not rerank.done()
@@ -86,7 +86,7 @@ async def test_a_small_embed_overtakes_a_big_rerank(tiny: Stack) -> None:
 async def test_cancelling_a_rerank_frees_the_worker_within_a_step(tiny: Stack) -> None:
     """Nothing of it waits any more by the time that the next small embed is answered."""
     calls = Calls(tiny.channel)
-    rerank = calls.ranking.Rerank(big_rerank(MANY), timeout=600)
+    rerank = calls.ranking.Rerank(big_rerank(MANY), timeout=300)
     waiting = asyncio.ensure_future(rerank.code())
     await until_queued(tiny)
     rerank.cancel()
@@ -94,18 +94,3 @@ async def test_cancelling_a_rerank_frees_the_worker_within_a_step(tiny: Stack) -
     await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["one step later"]))
     load = await load_of(tiny)
     assert (load.queued_tokens, load.queued_jobs) == (0, 0)
-
-
-async def test_health_answers_while_the_worker_computes(tiny: Stack) -> None:
-    """The event loops never compute: a hundred checks pass while reranks wait that take some seconds together."""
-    calls = Calls(tiny.channel)
-    reranks = [asyncio.ensure_future(calls.ranking.Rerank(big_rerank(MANY), timeout=600)) for _ in range(4)]
-    await until_queued(tiny)
-    async with grpc.aio.insecure_channel(tiny.worker.address) as channel:
-        health: Any = health_pb2_grpc.HealthStub(channel)
-        for _ in range(100):
-            await health.Check(health_pb2.HealthCheckRequest(), timeout=240)
-    assert not all(each.done() for each in reranks)
-    for each in reranks:
-        each.cancel()
-    await asyncio.wait(reranks)

@@ -24,8 +24,11 @@ class HeldJobs:
     def idle(self) -> bool:
         return not self.held
 
-    def submit(self, job: Job, on_outcome: Tell, on_part: Tell | None = None) -> None:
+    def submit(self, job: Job, on_outcome: Tell, on_part: Tell | None = None, *, wake: bool = True) -> None:
         self.held[job.id] = on_outcome
+
+    def wake(self) -> None:
+        """Nothing is computed here."""
 
     def cancel(self, ids: Iterable[int]) -> None:
         for identity in ids:

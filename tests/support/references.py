@@ -2,7 +2,9 @@
 
 import asyncio
 import importlib.util
+import inspect
 import random
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -40,12 +42,20 @@ def words(count: int, seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
+LONGEST_WAIT = 240.0
+"""Seconds after which a test has waited in vain, on a busy machine too. Below pytest's own limit, which says less."""
+
+
 async def eventually(condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    """Returns when the condition holds; what it looks at happens in another process."""
+    """Returns when the condition holds; what it looks at happens in another process. Fails with the condition's source
+    where it does not."""
+    end = time.monotonic() + LONGEST_WAIT
     while True:
         holds = condition()
         if await holds if isinstance(holds, Awaitable) else holds:
             return
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {LONGEST_WAIT:g} s: {inspect.getsource(condition).strip()}")
         await asyncio.sleep(0.005)
 
 

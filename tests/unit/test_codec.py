@@ -225,7 +225,7 @@ def test_a_load_survives() -> None:
         "busy": 0.5,
         "express_tokens": 8,
         "step_tokens": 512,
-        "frontends": 3,
+        "others": 0.25,
     }
     slowdowns = {(Priority.BULK, True): 2.5, (Priority.BULK, False): 1.5}
     load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs", slowdowns=slowdowns)  # type: ignore[arg-type]

@@ -127,14 +127,8 @@ def test_the_wait_is_what_is_ahead_by_the_speed() -> None:
     assert Load(backlogs=backlogs, tokens_per_second=10.0).wait(100, Priority.DEFAULT) == 10
 
 
-def test_what_others_sent_since_a_report_grows_with_its_age_and_their_number() -> None:
-    """One frontend alone misses nothing; of four, the three others send three quarters of what is computed."""
-    assert Load(queued_jobs=1, frontends=1).unheard(2.0) == 0
-    assert Load(queued_jobs=1, frontends=4).unheard(2.0) == 1.5
-    assert Load(queued_jobs=1).unheard(2.0) == 2.0
-
-
 def test_a_worker_that_had_no_work_would_have_told_of_its_first_job() -> None:
     """However long ago it last told that it had none."""
-    assert Load(frontends=2).unheard(0.9) == REPORT_SECONDS / 2
-    assert Load(frontends=2).unheard(REPORT_SECONDS / 2) == REPORT_SECONDS / 4
+    assert Load().unheard(0.9) == REPORT_SECONDS
+    assert Load().unheard(REPORT_SECONDS / 2) == REPORT_SECONDS / 2
+    assert Load(queued_jobs=1).unheard(0.9) == 0.9

@@ -156,7 +156,9 @@ class _GoesOn(Generic[T]):
     """Runs a coroutine that goes on, in a task of its own, where the waiting for it is cancelled.
 
     Only the waiting may be cancelled, never grpcio's read, which would lose what has arrived; it ends with its call.
-    `asyncio.shield` does the same with a task for every read, which takes two more turns of the event loop.
+    `asyncio.shield` would have a task for every read, which takes two more turns of the event loop. Here the coroutine
+    begins in the task that waits for it and may end in another one, so it must not look at its task: `asyncio.timeout`
+    in it would cancel the wrong one.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:

@@ -81,6 +81,15 @@ def test_many_frontends_make_a_load_little_slower() -> None:
     assert many["goodput/s"] == pytest.approx(one["goodput/s"], rel=0.02)
 
 
+def test_many_frontends_choose_the_fast_one_of_idle_workers() -> None:
+    """At a tenth of what it alone can do, beside three that take four times as long: nearly all have its time."""
+    fast, slow = StepTime(speed=40_000.0, overhead=0.002), StepTime(speed=10_000.0, overhead=0.008)
+    scale = replace(SCALE, workers=4, frontends=16, time=fast, slow=slow)
+    figures = run(scale, times=0.1 / 4)
+    assert figures["p50 ms"] == pytest.approx(1e3 * scale.lone_seconds(128), abs=0.5)
+    assert figures["p99 ms"] < 1e3 * (scale.lone_seconds(128) + slow.seconds(128))
+
+
 def test_a_greedy_caller_takes_little_from_the_others() -> None:
     """One of four keys asks for half of twice the capacity. Deadlines are long beside a step, so that the queue decides
     and not admission."""

@@ -1,7 +1,7 @@
 """Fake workers over real channels, and a fleet of links to them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -101,12 +101,6 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 if not self.silent:
                     await context.write(pb.AttachResponse(load=load_to_pb(self.load)))
             await asyncio.sleep(0.02)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Returns once it holds; what happens in a process of its own time has no event to wait for."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
 
 
 class World:

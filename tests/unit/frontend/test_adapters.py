@@ -1,7 +1,7 @@
 """A worker's adapters are models of their own to the frontend: named, listed, told apart, and sent to who has them."""
 
 import pytest
-from fake_workers import JOB, FakeWorker, World, eventually
+from fake_workers import JOB, FakeWorker, World
 from fakes import card
 
 from frontend_service.domain.requests import PromptChoice
@@ -9,6 +9,7 @@ from frontend_service.workers.claims import check_adapters
 from frontend_service.workers.pins import Pins
 from frontend_service.workers.reply_check import WrongReply
 from shared.errors import UnknownModel, WorkerUnavailable
+from support.references import eventually
 
 
 def worker(scores: bytes, **adapters: str) -> FakeWorker:

@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
-from fake_workers import eventually
 
 from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.transport import WorkerTransport
 from support.certificates import Authority, Files
+from support.references import eventually
 
 NAME, OTHER = "selvage.test", "another.test"
 YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from fake_workers import JOB, FakeWorker, World, eventually, streams
+from fake_workers import JOB, FakeWorker, World, streams
 from structlog.testing import capture_logs
 
 from frontend_service.workers import fleet
@@ -14,6 +14,7 @@ from shared.jobs import Classify, Job, Priority
 from shared.load import Backlog, Load
 from shared.ragged import RaggedTokens, TokenRanges
 from shared.terms import RequestTerms
+from support.references import eventually
 
 BUSY = Load(
     queued_tokens=1000,

@@ -12,6 +12,7 @@ from frontend_service.api.http.dialects.openai import EmbeddingsBody
 from shared.errors import InvalidInput, LimitExceeded
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
+from support.references import eventually
 
 EMBED = "/v1/embeddings"
 
@@ -91,8 +92,7 @@ async def test_bodies_that_arrive_slowly_are_counted(worker: Worker) -> None:
     """One more than there may be is refused."""
     api = HttpApi(worker, Calls(timeout=60.0, bounds=Bounds(read_seconds=60.0, slow_reads=1)))
     slow = asyncio.create_task(api.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01))
-    while not api.calls.admission.reads.slow:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await eventually(lambda: api.calls.admission.reads.slow > 0)
     assert (await api.ask(EMBED, parts=[b"{"] * 10_000, pause=0.01)).status == 429
     assert api.calls.admission.reads.slow == 1
     slow.cancel()

@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from fake_workers import FakeWorker, World, eventually
+from fake_workers import FakeWorker, World
 from structlog.testing import capture_logs
 
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.pins import Pins
 from shared.errors import WorkerUnavailable
+from support.references import eventually
 
 WANTED, OTHER = "a" * 64, "b" * 64
 

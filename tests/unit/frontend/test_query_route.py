@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_workers import FakeWorker as FakeRemoteWorker
-from fake_workers import World, eventually
+from fake_workers import World
 from fakes import WORDS, FakeWorker, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +35,7 @@ from shared.load import Backlog, Load
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import InputType, OutputKind, ScoringMethod, TruncationSide
+from support.references import eventually
 
 LATER = RequestTerms.within(3600)
 WEIGHTS = np.arange(len(WORDS), dtype="<f4") / 8

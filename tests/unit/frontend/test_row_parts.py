@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from batches import HERE, Batches
 from fake_workers import FakeWorker as LinkedWorker
-from fake_workers import World, eventually
+from fake_workers import World
 
 from frontend_service.api.selvage_v1.batch_stream import BatchStream
 from frontend_service.api.selvage_v1.server import EmbeddingServicer
@@ -33,6 +33,7 @@ from shared.ragged import RaggedTokens
 from shared.server.calls import Calls
 from shared.server.rpc import LINK_VERSION
 from shared.vectors import OutputKind
+from support.references import eventually
 
 WIDTH, ROW_BYTES = 8, 32
 ROWS = Encode(outputs=frozenset({OutputKind.MULTI_VECTOR}), normalize=True, normalize_tokens=True, in_parts=True)

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_workers import eventually
 from test_row_parts import ROW_BYTES, RowWorker, batch, replies_to, rows_in
 from test_row_parts import small_parts as small_parts
 
@@ -13,6 +12,7 @@ from selvage.v1.embedding_pb2 import EmbedStreamResponse
 from shared.caller import Caller
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
+from support.references import eventually
 
 
 class DueCalls(Calls):

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 from test_service import service
-from test_worker_link import eventually
 
 from frontend_service.api.selvage_v1.server import register
 from frontend_service.application.frontend import Frontend
@@ -17,6 +16,7 @@ from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from shared.server.rpc import channel_options
 from shared.server.rpc.interceptor import Interceptor
+from support.references import eventually
 
 ROWS = 4096
 """Texts of a large batch; a row of the fake worker has 32 bytes, so its reply has twice what a stream has under way."""

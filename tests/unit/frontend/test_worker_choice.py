@@ -12,21 +12,25 @@ from frontend_service.workers.worker_choice import WorkerChoice
 from shared.errors import Overloaded
 from shared.estimate import MARGIN
 from shared.jobs import Classify, Job, Priority
+from shared.load import Load
 from shared.ragged import RaggedTokens
 
 
 @dataclass(eq=False)
 class FakeLink:
-    """A link whose worker a job waits for so long, and to which others may have sent so many seconds of work since."""
+    """A link whose worker a job waits for so long, that was not heard of for so long, that takes so long for the job,
+    and to which others lately sent so much."""
 
     seconds: float
     unheard_seconds: float = 0.0
+    takes: float = 0.01
+    others: float = 1.0
 
     def wait(self, tokens: int, priority: Priority, key: str) -> float:
         return self.seconds
 
     def compute_seconds(self, tokens: int) -> float:
-        return 0.01
+        return self.takes
 
     def slowdown(self, tokens: int, priority: Priority) -> float:
         return 1.0
@@ -40,9 +44,20 @@ def chosen(*links: FakeLink, remaining: float | None = None, draw: Callable[[], 
 
 
 def test_a_lone_frontend_knows_what_waits() -> None:
-    """Nobody else sends anything, so the shortest wait is the shortest, by however little."""
-    near, far = FakeLink(0.100), FakeLink(0.101)
+    """Nobody else sends anything, so the shortest wait is the shortest, by however little, and however old the reports:
+    another frontend may be attached and send nothing."""
+    near, far = FakeLink(0.100, 2.0, others=0.0), FakeLink(0.101, 2.0, others=0.0)
     assert all(chosen(far, near, draw=lambda: 1.0) is near for _ in range(10))
+
+
+def test_of_idle_workers_the_fast_one_is_chosen() -> None:
+    """Where others send little, however long ago the two told that they have nothing to do, and whatever is drawn."""
+    for others in (0.0, 0.15):
+        unheard = Load().unheard(1.0)
+        fast = FakeLink(0.0, unheard, takes=0.005, others=others)
+        slow = FakeLink(0.0, unheard, takes=0.020, others=0.0)
+        draw = random.Random(1).random
+        assert all(chosen(slow, fast, draw=draw) is fast for _ in range(200))
 
 
 def test_frontends_that_hear_the_same_choose_differently() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import fakes
 import pytest
-from fake_workers import JOB, TOKENS, FakeWorker, World, eventually, streams
+from fake_workers import JOB, TOKENS, FakeWorker, World, streams
 
 from frontend_service.workers import link, stream
 from frontend_service.workers.fleet import Fleet
@@ -18,6 +18,7 @@ from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, Work
 from shared.jobs import Classify, Job
 from shared.load import Load
 from shared.ragged import TokenRanges
+from support.references import eventually
 
 
 @pytest.fixture
@@ -103,12 +104,12 @@ async def test_a_worker_that_falls_silent_is_lost_and_found_again(monkeypatch: p
 
 async def test_a_pause_of_the_frontend_is_no_silence_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when its machine stands still for longer than that: the link stays, and what comes is answered."""
-    monkeypatch.setattr(stream, "SILENCE", 0.4)
+    monkeypatch.setattr(stream, "SILENCE", 2.0)
     async with World(FakeWorker()) as world:
         await world.until(True)
         before = streams(world.fleet)
         for _ in range(2):
-            time.sleep(0.6)  # noqa: ASYNC251 - nothing of the loop runs
+            time.sleep(2.2)  # noqa: ASYNC251 - nothing of the loop runs
             assert (await world.run()).scores == b"1234"
         assert streams(world.fleet) == before
 

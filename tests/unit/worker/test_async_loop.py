@@ -3,10 +3,14 @@
 import asyncio
 import threading
 from concurrent.futures import Executor
+from dataclasses import replace
 
 import pytest
 
 from gpu_worker.device.inline import Inline
+from gpu_worker.link.attachment import JOBS_IN_A_ROW, Attachment
+from gpu_worker.link.unsent import UnsentLimit
+from shared.codec.jobs import jobs_to_pb
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -16,7 +20,8 @@ from shared.errors import (
     Overloaded,
     WorkerUnavailable,
 )
-from shared.jobs import JobResult
+from shared.jobs import Classify, JobResult
+from support.references import eventually
 from support.threaded_engine import MARK, FakeEngine, FakeFlight, FakeProgress, ask, async_loop, job, outcome
 
 
@@ -27,6 +32,31 @@ async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
         futures = [ask(running, job(1, 5)), ask(running, job(2, *[30] * 20)), ask(running, job(3, 500))]
         assert [await outcome(each) for each in futures] == [(5,), (30,) * 20, (500,)]
         assert running.load.queued_jobs == 0
+
+
+async def test_what_comes_in_the_same_moment_is_one_step(device: Executor) -> None:
+    """An idle loop lets others in before it launches a step."""
+    engine = FakeEngine(device)
+    async with async_loop(engine) as running:
+        assert await outcome(ask(running, job(1, 5))) == (5,)
+        first = ask(running, job(2, 5))
+        await asyncio.sleep(0)
+        assert [await outcome(each) for each in (first, ask(running, job(3, 6)))] == [(5,), (6,)]
+        assert engine.steps[1:] == [[(2, 1), (3, 1)]]
+
+
+async def test_jobs_of_a_message_to_an_idle_worker_are_one_step() -> None:
+    """However many pauses their submission takes."""
+    engine, count = FakeEngine(Inline()), 4 * JOBS_IN_A_ROW
+    jobs = [replace(job(number, 1), work=Classify()) for number in range(1, count + 1)]
+    async with async_loop(engine, step_tokens=10 * count) as running:
+        for _ in range(5):
+            await asyncio.sleep(0)  # the driver has nothing to do and waits
+        attachment = Attachment(running, "", Inline(), UnsentLimit(1 << 30), log_jobs=False)
+        message = jobs_to_pb(jobs, "")
+        await attachment.receive(message, message.ByteSize())
+        await eventually(lambda: running.idle)
+        assert [len(step) for step in engine.steps] == [count]
 
 
 async def test_a_bug_fails_its_own_job_only(device: Executor) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -17,6 +17,7 @@ from gpu_worker.loop.steps import EndedJob, JobOutcome
 from shared.errors import DeadlineExceeded, InputTooLarge, Internal, Overloaded, WorkerUnavailable
 from shared.jobs import JobResult
 from support import threaded_engine
+from support.references import eventually
 from support.synchronous_engine import FakeEngine, cut, job, shown
 from support.threaded_engine import async_loop
 
@@ -166,12 +167,6 @@ def device() -> Iterator[Executor]:
         yield executor
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Waits for what happens soon, since no event tells it."""
-    while not true():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-
-
 async def begin_and_set_aside(
     running: AsyncLoop, engine: threaded_engine.FakeEngine, remaining: float | None = None
 ) -> asyncio.Future[JobOutcome]:
@@ -179,10 +174,10 @@ async def begin_and_set_aside(
     future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
     engine.gate.clear()
     running.submit(threaded_engine.job(1, CAPACITY, remaining=remaining), future.set_result)
-    await until(lambda: running._loop.room.taken > 0)
+    await eventually(lambda: running._loop.room.taken > 0)
     running.set_aside([1])
     engine.gate.set()
-    await until(lambda: running._loop.older_step is None)
+    await eventually(lambda: running._loop.older_step is None)
     return future
 
 
@@ -192,7 +187,7 @@ async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Exe
     async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         await begin_and_set_aside(running, engine)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
-        await until(lambda: running._loop.room.waiting == 1)
+        await eventually(lambda: running._loop.room.waiting == 1)
         running.cancel([1])
         assert await threaded_engine.outcome(second) == (8, 8, 8, 8, 8)
         assert running._loop.room.taken == 0
@@ -216,7 +211,7 @@ async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Exec
         second, third = (
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((2, 60), (3, 20))
         )
-        await until(lambda: running._loop.room.waiting == 2)
+        await eventually(lambda: running._loop.room.waiting == 2)
         running.set_aside([2])
         assert await threaded_engine.outcome(third) == (8, 8, 4)
         running.bring_back([1, 2])
@@ -250,7 +245,7 @@ async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed:
         for lengths, future in futures.values():
             told = await threaded_engine.outcome(future)
             assert told == tuple(cut(lengths, CHUNK)[0])
-        await until(lambda: running._loop.older_step is None)
+        await eventually(lambda: running._loop.older_step is None)
         assert (running._loop.room.taken, running._loop.room.waiting) == (0, 0)
 
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpu_worker.link.attachment import Attachment
 from gpu_worker.link.outbox import IDLE_BEAT, Outbox
+from gpu_worker.link.recent_work import RECENT_SECONDS, RecentWork
 from gpu_worker.link.unsent import UnsentLimit
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
@@ -76,15 +77,38 @@ async def test_the_first_job_of_an_idle_worker_is_told_to_all() -> None:
     assert len(told) == 2
 
 
-async def test_reports_tell_how_many_frontends_are_attached() -> None:
-    """So each knows how much others may send."""
-    jobs, count = HeldJobs(), 7
-    attachment = Attachment(
-        jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False, frontends=lambda: count
+@in_no_time
+async def test_reports_tell_what_others_lately_sent() -> None:
+    """Of a thousand tokens a second half a second's are half. One's own work is not others', and what came long ago
+    counts no more."""
+    jobs, work = HeldJobs(), RecentWork()
+    jobs.load = Load(tokens_per_second=1000.0)
+    lone, other = (
+        Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False, work=work)
+        for _ in range(2)
     )
-    attachment._outbox.add_outcome(1, JobResult(scores=b"1234"))
+
+    async def send(attachment: Attachment, number: int) -> None:
+        job = Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1] * 500]))
+        message = jobs_to_pb([job], MODEL)
+        await attachment.receive(message, message.ByteSize())
+
+    assert await told(other) == 0.0
+    await send(lone, 1)
+    assert await told(lone) == 0.0
+    assert await told(other) == 0.5
+    for number in range(2, 9):
+        await send(lone, number)
+    assert await told(other) == 1.0
+    await asyncio.sleep(20 * RECENT_SECONDS)
+    assert await told(other) < 1e-6
+
+
+async def told(attachment: Attachment) -> float:
+    """What the next message to a frontend says of others."""
     written: asyncio.Queue[bytes] = asyncio.Queue()
+    attachment._outbox.add_outcome(1, JobResult(scores=b"1234"))
     sending = asyncio.create_task(attachment.send(written.put))
     message = pb.AttachResponse.FromString(await written.get())
     sending.cancel()
-    assert load_from_pb(message.load).frontends == 7
+    return load_from_pb(message.load).others

@@ -38,8 +38,11 @@ class FakeJobs:
     def idle(self) -> bool:
         return False
 
-    def submit(self, job: Job, on_outcome: Any, on_part: Any) -> None:
+    def submit(self, job: Job, on_outcome: Any, on_part: Any, *, wake: bool = True) -> None:
         self.parts[job.id] = on_part
+
+    def wake(self) -> None:
+        """Nothing is computed here."""
 
     def cancel(self, ids: Iterable[int]) -> None:
         self.aside -= set(ids)

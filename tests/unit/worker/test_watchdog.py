@@ -109,7 +109,38 @@ def test_seconds_in_which_the_process_stood_still_are_no_seconds_of_a_step() -> 
     pauses = watchdog.Pauses()
     looks = [(0.3, 0.5, 0.3), (8.8, 8.5, 0.8), (9.4, 0.6, 1.3), (17.9, 8.5, 1.8), (0.4, 0.5, 0.4), (0.2, 8.5, 0.0)]
     for seconds, slept, left in looks:
-        assert pauses.left_out_of(seconds, slept=slept, planned=0.5) == pytest.approx(left)
+        assert pauses.left_out_of(seconds, slept=slept, planned=0.5, computed=0.01) == pytest.approx(left, abs=0.02)
+
+
+@pytest.mark.parametrize("cores", [0, 1, 64])
+def test_what_a_step_computes_while_no_look_is_possible_is_its_own(cores: int) -> None:
+    """A thread that holds the interpreter's lock for eight seconds takes as many of a processor. A process that is
+    stopped takes none, however many cores it had before."""
+    for computed, left in [(cores * 0.5 + 8, 9.0), (cores * 0.5, 1.0)]:
+        pauses = watchdog.Pauses()
+        assert pauses.left_out_of(0.5, slept=0.5, planned=0.5, computed=cores * 0.5) == 0.5
+        assert pauses.left_out_of(9.0, slept=8.5, planned=0.5, computed=computed) == pytest.approx(left)
+
+
+async def test_a_step_that_keeps_all_others_from_running_is_late(
+    device: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes, so its seconds are no pause of the process."""
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
+    engine, told = FakeEngine(device), asyncio.Queue[bool]()
+    async with async_loop(engine) as running:
+        watching = asyncio.create_task(running.watch(told.put))
+        engine.gate.clear()
+        hanging = ask(running, job(1, 5))
+        await eventually(lambda: running._loop.step_running is not None)
+        end = time.process_time() + 1.0
+        while time.process_time() < end:
+            """Computes, and lets nothing else run."""
+        assert await told.get() is True
+        assert await outcome(hanging) is WorkerUnavailable
+        engine.gate.set()
+        watching.cancel()
 
 
 async def test_a_pause_of_the_process_is_no_stalled_step(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:

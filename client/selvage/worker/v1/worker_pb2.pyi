@@ -132,7 +132,7 @@ class Welcome(_message.Message):
     def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds", "express_tokens", "step_tokens", "slowdowns", "frontends")
+    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds", "express_tokens", "step_tokens", "slowdowns", "others")
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
@@ -144,7 +144,7 @@ class Load(_message.Message):
     EXPRESS_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SLOWDOWNS_FIELD_NUMBER: _ClassVar[int]
-    FRONTENDS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     queued_tokens: int
     queued_jobs: int
     tokens_per_second: float
@@ -156,8 +156,8 @@ class Load(_message.Message):
     express_tokens: int
     step_tokens: int
     slowdowns: _containers.RepeatedCompositeFieldContainer[Slowdown]
-    frontends: int
-    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., express_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., slowdowns: _Optional[_Iterable[_Union[Slowdown, _Mapping]]] = ..., frontends: _Optional[int] = ...) -> None: ...
+    others: float
+    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., express_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., slowdowns: _Optional[_Iterable[_Union[Slowdown, _Mapping]]] = ..., others: _Optional[float] = ...) -> None: ...
 
 class Slowdown(_message.Message):
     __slots__ = ("priority", "long", "factor")
