@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
@@ -79,6 +79,7 @@ class Wire:
         self._whole = asyncio.Event()
         self._whole.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     def cut(self) -> None:
         self._whole.clear()
@@ -91,14 +92,22 @@ class Wire:
         """The address to connect to."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
-        yield f"{host}:{port}"
-        server.close()
-        for task in self._tasks:
-            task.cancel()
+        try:
+            yield f"{host}:{port}"
+        finally:
+            server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for writer in self._writers:  # one that is not closed is a warning, in whatever test collects it
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._whole.wait()
         there_reader, there_writer = await asyncio.open_connection(self._host, int(self._port))
+        self._writers += [writer, there_writer]
         for source, sink in ((reader, there_writer), (there_reader, writer)):
             task = asyncio.create_task(self._pass(source, sink))
             self._tasks.add(task)
