@@ -23,7 +23,7 @@ _AVX512 = (
     "-DCPU_CAPABILITY_AVX512",
 )
 INSTRUCTION_SETS = (
-    InstructionSet("avx512_bf16", (*_AVX512, "-mavx512bf16")),
+    InstructionSet("avx512_bf16", (*_AVX512, "-mavx512vnni", "-mavx512bf16")),
     InstructionSet("avx512", _AVX512),
     InstructionSet("avx2", ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2")),
 )

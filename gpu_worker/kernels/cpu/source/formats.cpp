@@ -57,7 +57,7 @@ bool has_product() {
 
 bool has_int8_product() {
   return is_right<uint8_t, int8_t, int32_t>([](int64_t depth, const uint8_t* left, const int8_t* right, int32_t* product) {
-    multiply(ROWS, COLUMNS, depth, left, depth, right, COLUMNS, product, COLUMNS);
+    multiply(ROWS, COLUMNS, depth, left, depth, right, COLUMNS, product, COLUMNS, false);
   });
 }
 
@@ -66,7 +66,7 @@ bool int8_saturates() {
   const std::vector<uint8_t> left(ROWS * DEPTHS[0], 255);
   const std::vector<int8_t> right(DEPTHS[0] * COLUMNS, -127);
   std::vector<int32_t> product(ROWS * COLUMNS);
-  multiply(ROWS, COLUMNS, DEPTHS[0], left.data(), DEPTHS[0], right.data(), COLUMNS, product.data(), COLUMNS);
+  multiply(ROWS, COLUMNS, DEPTHS[0], left.data(), DEPTHS[0], right.data(), COLUMNS, product.data(), COLUMNS, false);
   at::native::cpublas::brgemm_release(true);
   return product[0] != -127 * 255 * DEPTHS[0];
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "block_products.h"
 #include "products.h"
 #include "quantize.h"
 #include "scratch.h"
@@ -85,16 +86,10 @@ struct Linear : LayerShape {
   // Calls `use(row, column, y)` with all of y, WIDTH numbers at a time, for the outputs of blocks `first` to `last` - 1.
   template <typename Use>
   void run(const Input& x, int64_t rows, int64_t first, int64_t last, Scratch& scratch, const Use& use) const {
-    float* products = scratch.take<float>(rows * block);
-    for (int64_t part = first; part < last; part++) {
-      multiply(rows, block, inputs, x.rows, x.stride, weight + part * block * inputs, block, products, block, false);
-      for (int64_t row = 0; row < rows; row++) {
-        for (int64_t i = 0; i < block; i += WIDTH) {
-          const int64_t column = part * block + i;
-          use(row, column, load(products + row * block + i) + load(bias + column));
-        }
-      }
-    }
+    const auto use_block = [&](int64_t row, int64_t column, const float* sums) {
+      for (int64_t i = 0; i < block; i += WIDTH) use(row, column + i, load(sums + i) + load(bias + column + i));
+    };
+    multiply_blocks<float>(x.rows, x.stride, rows, weight, inputs, block, first, last, scratch, use_block);
   }
 };
 
@@ -130,19 +125,16 @@ struct QuantizedLinear : LayerShape {
 
   template <typename Use>
   void run(const Input& x, int64_t rows, int64_t first, int64_t last, Scratch& scratch, const Use& use) const {
-    auto* products = scratch.take<int32_t>(rows * block);
-    for (int64_t part = first; part < last; part++) {
-      multiply(rows, block, inputs, x.rows, inputs, weight + part * block * inputs, block, products, block);
-      for (int64_t row = 0; row < rows; row++) {
-        const Vector step(x.steps[row]), least(x.least[row]);
-        for (int64_t i = 0; i < block; i += WIDTH) {
-          const int64_t column = part * block + i;
-          const Vector sum = at::vec::convert_to_fp_of_same_size<float>(Integers::loadu(products + row * block + i));
-          const Vector offset = at::vec::fmadd(least, load(sums + column), load(bias + column));
-          use(row, column, at::vec::fmadd(sum * step, load(scale + column), offset));
-        }
+    const auto use_block = [&](int64_t row, int64_t begin, const int32_t* products) {
+      const Vector step(x.steps[row]), least(x.least[row]);
+      for (int64_t i = 0; i < block; i += WIDTH) {
+        const int64_t column = begin + i;
+        const Vector sum = at::vec::convert_to_fp_of_same_size<float>(Integers::loadu(products + i));
+        const Vector offset = at::vec::fmadd(least, load(sums + column), load(bias + column));
+        use(row, column, at::vec::fmadd(sum * step, load(scale + column), offset));
       }
-    }
+    };
+    multiply_blocks<int32_t>(x.rows, inputs, rows, weight, inputs, block, first, last, scratch, use_block);
   }
 };
 

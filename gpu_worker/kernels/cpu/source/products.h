@@ -29,8 +29,8 @@ inline void multiply(int64_t rows, int64_t columns, int64_t depth, const Number*
 
 // A [rows, depth] of 0 to 255 x B [depth, columns] of 8 bits, four of a column together -> C [rows, columns], exactly.
 inline void multiply(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t a_stride, const int8_t* b,
-                     int64_t b_stride, int32_t* c, int64_t c_stride) {
-  at::native::cpublas::brgemm(rows, columns, depth, a_stride, b_stride, c_stride, false, a, b, c, true);
+                     int64_t b_stride, int32_t* c, int64_t c_stride, bool add) {
+  at::native::cpublas::brgemm(rows, columns, depth, a_stride, b_stride, c_stride, add, a, b, c, true);
 }
 
 // Gives the matrix units of the thread back; called at the end of a parallel region.
