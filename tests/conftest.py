@@ -6,6 +6,7 @@ With TEST_AS_ON_AMX=1 they run as on a processor with matrix units, whatever thi
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,9 @@ LONGEST_FIRST = (
 """A process takes a file whenever it is free. A long file that is taken last is waited for by all others."""
 
 gc.disable()  # until all is imported: collections would look for garbage in what stays
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's background job has it: processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "usual",
