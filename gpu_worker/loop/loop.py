@@ -73,8 +73,9 @@ class Loop:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
         open_job = self._engine.open(job)
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
-        cost, load = sum(open_job.costs), self.load
-        expected = self._admission.check_job(job, cost, load, of_key=of_key)
+        cost, expected = sum(open_job.costs), 0.0
+        if self.queued[0] or self._under_way.older is not None:  # else every job is accepted, whatever the load is
+            expected = self._admission.check_job(job, cost, self.load, of_key=of_key)
         deadline = inf if job.remaining is None else now + job.remaining
         self._queue.add_job(
             open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline

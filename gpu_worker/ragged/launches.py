@@ -21,6 +21,8 @@ def launches(lengths: Counts) -> list[tuple[int, int]]:
     `lengths` [S] may have any order; the batch is cut where the fewest tiles remain.
     """
     count = len(lengths)
+    if count == 1:
+        return [(0, 1)]
     tiles = -(-lengths // TILE)
     longest_before, longest_after = np.maximum.accumulate(tiles)[:-1], np.maximum.accumulate(tiles[::-1])[-2::-1]
     places = np.arange(1, count)

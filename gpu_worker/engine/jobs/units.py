@@ -29,7 +29,7 @@ class PieceLimits:
 
     def alike(self, sequences: Sequences, groups: Sequence[Group]) -> Alike:
         """What sequences share with each other, and the order of their groups."""
-        if not self.shares:
+        if not self.shares or len(sequences) < 2:
             return Alike.none(sequences, groups)
         return Alike.of(sequences, groups, self.longest, self.text_bytes, self.cache_bytes, self.together)
 
@@ -40,8 +40,10 @@ class PieceLimits:
 
     def check(self, sequences: Sequences) -> None:
         """Raises InputTooLong for a sequence that would be cut and does not fit into what is kept."""
+        if not self.longest or len(sequences.ids) <= self.longest:
+            return
         longest = int(sequences.lengths[sequences.tails == 0].max(initial=0))  # those with a tail are never cut
-        if self.longest and longest > self.longest and self.text_bytes.of(longest) > self.cache_bytes:
+        if longest > self.longest and self.text_bytes.of(longest) > self.cache_bytes:
             raise InputTooLong(
                 f"a sequence has {longest} tokens, --cache-megabytes holds keys and values of {int(self.cache_tokens)}"
             )
@@ -81,11 +83,9 @@ class Units:
         `bytes_of`: what the device keeps of a sequence of so many tokens."""
         groups = alike.groups
         lengths = sequences.lengths.tolist()
-        cut = {
-            number
-            for number in np.flatnonzero((sequences.lengths > longest) & (sequences.tails == 0)).tolist()
-            if longest
-        }
+        cut = set[int]()
+        if longest and max(lengths, default=0) > longest:
+            cut.update(np.flatnonzero((sequences.lengths > longest) & (sequences.tails == 0)).tolist())
         if not cut:
             tokens = [sum(lengths[number] for number in group) for group in groups]
             return cls(numbers=list(groups), tokens=tokens, _lengths=sequences.lengths)

@@ -119,7 +119,7 @@ class Sequences:
         return row_ranges((np.cumsum(counts) - counts)[numbers], counts[numbers])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Selection:
     """What a step computes of a job: of the sequences `numbers` [n], ascending, the tokens `starts` to `stops` - 1 [n].
 
@@ -149,13 +149,13 @@ class Selection:
         """Whether outputs are made of each sequence, or of a piece of it, in the step: [n]."""
         return np.ones(len(self.numbers), dtype=np.bool_) if self.at_once else self.ended
 
-    @property
+    @cached_property
     def ended(self) -> npt.NDArray[np.bool_]:
         """Whether each sequence ends in the step: [n]."""
         ends: TokenMask = self.stops == self.sequences.lengths[self.numbers]
         return ends
 
-    @property
+    @cached_property
     def whole(self) -> npt.NDArray[np.bool_]:
         """Whether each sequence is computed in this step alone, and keeps nothing for others: [n]."""
         computed: TokenMask = self.ended & (self.starts == 0)
@@ -171,6 +171,8 @@ class Selection:
 
     def pieces(self) -> list[Piece]:
         """The pieces of the sequences that are not `whole`."""
+        if self.whole.all():
+            return []
         chosen = ~self.whole
         bounds = (array[chosen].tolist() for array in (self.numbers, self.starts, self.stops))
         return [

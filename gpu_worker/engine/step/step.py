@@ -71,7 +71,9 @@ class Step:
             kinds = [sequences.kind for sequences, numbers in whole for _ in range(len(numbers))]
             shared = SharedTokens.of([*sharers_of(texts, tails, kinds), *leaders_of(adapted)], least_spared)
         followers = np.array(shared.followers, dtype=np.int64)
-        others = np.setdiff1d(np.arange(len(texts)), followers)
+        others = np.arange(len(texts))
+        if len(followers):
+            others = np.setdiff1d(others, followers)
         order = others[np.lexsort((tails[others], lengths[others], adapters[others]))]
         places = np.empty(len(texts), dtype=np.int64)
         places[order] = np.arange(len(order))
