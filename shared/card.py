@@ -44,6 +44,24 @@ class QueryRoute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listwise:
+    """How a listwise reranker reads texts; the fields are those of `selvage.v1.Listwise`."""
+
+    query_length: int
+    document_length: int
+    block_documents: int
+    dimensions: int
+    opening: str
+    instruction: str
+    document: str
+    closing: str
+    document_marker: str
+    document_marker_id: int
+    query_marker: str
+    query_marker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """Everything that clients and frontends know of a model; the fields are those of `selvage.v1.ModelCard`."""
 
@@ -90,6 +108,12 @@ class ModelCard:
     limited_by: str = ""
     query_route: QueryRoute | None = None
     pools_spans: bool = False
+    listwise: Listwise | None = None
+
+    @property
+    def dense_width(self) -> int:
+        """Dimensions of a dense row on the link: of Embed's vectors, or of those that a listwise reranker compares."""
+        return self.listwise.dimensions if self.listwise else self.dimensions
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ class ScoringMethod(IntEnum):
     DENSE = 3
     SPARSE = 4
     HYBRID = 5
+    LISTWISE = 6
 
 
 class Task(IntEnum):

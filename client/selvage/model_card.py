@@ -38,6 +38,24 @@ class QueryRoute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listwise:
+    """How a listwise reranker reads a query and documents as one text, in blocks of at most `block_documents`."""
+
+    query_length: int
+    document_length: int
+    block_documents: int
+    dimensions: int
+    opening: str
+    instruction: str
+    document: str
+    closing: str
+    document_marker: str
+    document_marker_id: int
+    query_marker: str
+    query_marker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """What a model is and how it reads texts.
 
@@ -88,3 +106,4 @@ class ModelCard:
     limited_by: str
     query_route: QueryRoute | None
     pools_spans: bool
+    listwise: Listwise | None

@@ -43,7 +43,8 @@ class ScoreRequest:
 
     `query_cut` and `document_cut` are for either text alone. `sequence_cut` is for what the model reads in one piece: a
     pair of a cross-encoder, else a query or a document, for which it holds beside the other two. None: only the model's
-    limit holds; a pair over it is cut if `document_cut` cuts.
+    limit holds; a pair over it is cut if `document_cut` cuts. `part_of_list`: the documents are some of a list that the
+    caller sends in several requests.
     """
 
     model: str = ""
@@ -59,6 +60,7 @@ class ScoreRequest:
     query_entry: str = "queries[{}]"
     weights: HybridWeights | None = None
     explain: bool = False
+    part_of_list: bool = False
 
     def __post_init__(self) -> None:
         for field, texts in (("queries", self.queries), ("documents", self.documents)):

@@ -36,7 +36,7 @@ def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard, ranges: Toke
 def _vector_bytes(work: Encode, tokens: RaggedTokens, card: ModelCard, dense_rows: int) -> int:
     kind, total = work.data_type, 0
     if OutputKind.DENSE in work.outputs:
-        total += dense_rows * (kind.row_bytes(work.dimensions or card.dimensions) + kind.scale_bytes)
+        total += dense_rows * (kind.row_bytes(work.dimensions or card.dense_width) + kind.scale_bytes)
     if OutputKind.MULTI_VECTOR in work.outputs:
         width = work.dimensions or card.multi_vector_dimensions
         total += tokens.total * (kind.row_bytes(width) + kind.scale_bytes)

@@ -12,7 +12,7 @@ from frontend_service.domain.results import SCORE_BYTES
 from frontend_service.postprocess import explanation
 from frontend_service.postprocess import ranking as postprocess
 from frontend_service.postprocess.explanation import MatchedToken
-from frontend_service.services import job_options
+from frontend_service.services import job_options, listwise
 from frontend_service.services.given_vectors import check_dimensions, check_finite, vectors_of
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
@@ -130,6 +130,8 @@ class RankingService:
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
         self._limits.check_reply(SCORE_BYTES * rows * columns, "ask for fewer scores")
+        if method is ScoringMethod.LISTWISE:
+            return listwise.prepare(model, self._limits, request, DOCUMENT)
         if method is ScoringMethod.CROSS_ENCODER:
             return self._prepare_pairs(model, request)
         return self._prepare_vectors(model, request, method, extras)

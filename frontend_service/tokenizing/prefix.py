@@ -70,6 +70,10 @@ class PrefixReader:
         ((read,),) = self.read_batches([text], need, offsets=offsets)
         return read
 
+    def text_of(self, encoding: Encoding) -> str:
+        """The text of tokens; a letter of which a token is missing reads as U+FFFD."""
+        return self._tokenizer.decode(encoding.ids, skip_special_tokens=False)
+
     def read_batches(
         self, texts: Iterable[str], need: Need | None = None, *, offsets: bool = False
     ) -> Iterator[list[PrefixRead]]:

@@ -53,8 +53,9 @@ class TokenLimits:
         return InputTooLong(f"{entry} has {has}, the limit is {limit}{self.reason(limit)}; {remedy}", field=entry)
 
     def _model_limit(self, input_type: InputType) -> int:
-        """The model's limit for texts of this kind: late-interaction models have others for queries and documents."""
-        late = self._card.late_interaction
-        if late is None or input_type is InputType.UNSPECIFIED:
+        """The model's limit for texts of this kind: late-interaction models and listwise rerankers have others for
+        queries and documents."""
+        sides = self._card.late_interaction or self._card.listwise
+        if sides is None or input_type is InputType.UNSPECIFIED:
             return self._card.max_tokens
-        return late.query_length if input_type is InputType.QUERY else late.document_length
+        return sides.query_length if input_type is InputType.QUERY else sides.document_length

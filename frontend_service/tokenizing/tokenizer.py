@@ -15,6 +15,7 @@ from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.documents import DocumentTokenizer, SpecialTokens
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
+from frontend_service.tokenizing.listwise import Blocks, ListwiseTexts, ListwiseTokenizer
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
 from frontend_service.tokenizing.panics import panics_as
@@ -121,6 +122,11 @@ class ModelTokenizer:
         self.documents = DocumentTokenizer(
             self._reader, self._framing, special, self._limits, self._untrained, self._left_out
         )
+        self._listwise = None
+        if card.listwise is not None:
+            self._listwise = ListwiseTokenizer(
+                self._reader, self._framing, card, card.listwise, self._limits, self._untrained
+            )
 
     def prompt(self, choice: PromptChoice) -> str:
         """The text that goes before each text. Raises UnsupportedTask for a name that the model lacks."""
@@ -206,6 +212,11 @@ class ModelTokenizer:
         limit = self._limits.resolve(texts.cut)
         texts = replace(texts, limit_reason=self._limits.reason(limit))
         return self._pairs.tokenize(texts, prompt if prompt or is_chosen else None, limit)
+
+    def blocks(self, texts: ListwiseTexts) -> TimeSlices[tuple[TokenizedBatch, Blocks]]:
+        """Tokenises queries and documents for a listwise reranker; see `ListwiseTokenizer`."""
+        assert self._listwise is not None
+        return self._listwise.tokenize(texts)
 
     def _expand(self, text: TokenizedText) -> TokenizedText:
         """A query with the tokens that its model adds."""

@@ -1,11 +1,12 @@
 """What a worker says of itself, checked before anything relies on it: its card, its limits, its load. No transport."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
 from frontend_service.workers.reply_check import WrongReply
-from shared.card import ModelCard, QueryRoute
+from shared.card import Listwise, ModelCard, QueryRoute
 from shared.load import Load
 from shared.tokenizer_files import TABLE_WEIGHTS
 from shared.vectors import OutputKind, ScoringMethod, Task
@@ -25,6 +26,14 @@ TOKENIZER_PIECES = 4096
 """Most messages in which a tokenizer comes."""
 BACKLOG_BUCKETS = 64
 """Most entries of `Backlog.jobs`: a job has fewer than 2^64 tokens."""
+LISTWISE_PLACE = re.compile(r"\{(\w+)\}")
+LISTWISE_PLACES = {
+    "opening": ["count", "query"],
+    "instruction": ["instruction"],
+    "document": ["document", "number"],
+    "closing": ["query"],
+}
+"""The places that each text of a listwise reranker has."""
 STALLED_LETTERS = 300
 """Most letters of the reason for which a worker computes nothing; what follows them is left out."""
 
@@ -54,7 +63,27 @@ def check_card(card: ModelCard) -> ModelCard:
         _require(len(late.skiplist) <= SKIPLIST, f"{len(late.skiplist)} skipped tokens")
     if card.query_route is not None:
         _check_route(card, card.query_route)
+    is_listwise = ScoringMethod.LISTWISE in card.methods
+    _require((card.listwise is not None) == is_listwise, "the method of a listwise reranker")
+    if card.listwise is not None:
+        _check_listwise(card, card.listwise)
     return card
+
+
+def _check_listwise(card: ModelCard, listwise: Listwise) -> None:
+    """Raises WrongReply for texts, markers and limits of a listwise reranker that make no sense."""
+    _require(card.query_route is None and card.pools_spans, "a listwise reranker's rows")
+    numbers = (listwise.query_length, listwise.document_length, listwise.block_documents, listwise.dimensions)
+    _require(all(1 <= number <= LARGEST for number in numbers), "the limits of a listwise reranker")
+    markers = {
+        listwise.document_marker: listwise.document_marker_id,
+        listwise.query_marker: listwise.query_marker_id,
+    }
+    _require(len(markers) == len({*markers.values()}) == 2, "equal markers")
+    _require(all(marker and not any(map(str.isspace, marker)) for marker in markers), "the markers")
+    _require(all(0 <= token < card.vocabulary_size for token in markers.values()), "the markers' ids")
+    for name, places in LISTWISE_PLACES.items():
+        _require(sorted(LISTWISE_PLACE.findall(getattr(listwise, name))) == places, f"{name} of a listwise reranker")
 
 
 def _check_route(card: ModelCard, route: QueryRoute) -> None:
@@ -101,6 +130,10 @@ def _texts(card: ModelCard) -> Iterable[str]:
     if card.query_route is not None:
         route = card.query_route
         yield from (route.family, route.pooling, route.attention, route.sparse_head, route.table_digest)
+    if card.listwise is not None:
+        reading = card.listwise
+        yield from (reading.opening, reading.instruction, reading.document, reading.closing)
+        yield from (reading.document_marker, reading.query_marker)
     for texts in (card.prompts.items(), ((role, "") for role in card.special_tokens)):
         for pair in texts:
             yield from pair

@@ -52,7 +52,8 @@ class WorkerDescription:
 async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
     """Asks a worker for its description. Raises grpc's AioRpcError, and WrongReply for one that makes no sense."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-    message = await stub.Describe(pb.DescribeRequest(knows_query_route=True), timeout=TIMEOUT, metadata=metadata)
+    request = pb.DescribeRequest(knows_query_route=True, knows_listwise=True)
+    message = await stub.Describe(request, timeout=TIMEOUT, metadata=metadata)
     try:
         card = codec.card_from_pb(message.card)
         adapters = tuple(map(codec.card_from_pb, message.adapters))

@@ -138,7 +138,7 @@ def _of_encode(job: Job, work: Encode, card: ModelCard) -> ExpectedReply:
     row_counts: tuple[Counts, ...] = ()
     if OutputKind.DENSE in work.outputs:
         rows = sequences if job.ranges is None else len(job.ranges)
-        dense = ExpectedRows(dimensions=work.dimensions or card.dimensions, unit=work.normalize)
+        dense = ExpectedRows(dimensions=work.dimensions or card.dense_width, unit=work.normalize)
         kinds[ChunkKind.DENSE] = KindBytes(rows * data_type.row_bytes(dense.dimensions))
         kinds[ChunkKind.DENSE_SCALES] = KindBytes(rows * data_type.scale_bytes)
     if OutputKind.MULTI_VECTOR in work.outputs:

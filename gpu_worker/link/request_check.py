@@ -113,7 +113,7 @@ class JobCheck:
     def _check_vectors(self, job: Job, work: Encode) -> None:
         kind, card, sequences = work.data_type, self._card, len(job.tokens)
         if OutputKind.DENSE in work.outputs:
-            width = max(0, work.dimensions) or card.dimensions
+            width = max(0, work.dimensions) or card.dense_width
             rows = sequences if job.ranges is None else len(job.ranges)
             _check_bytes("vectors", rows * (kind.row_bytes(width) + kind.scale_bytes))
         if OutputKind.MULTI_VECTOR in work.outputs and not (work.in_parts and sequences == 1):

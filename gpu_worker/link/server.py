@@ -35,6 +35,10 @@ OLD_FRONTEND = (
     "this model's Router sends queries and documents different ways, and this frontend is of a version that sends both "
     "the same: update it"
 )
+NO_LISTWISE = (
+    "this model is a listwise reranker, which reads a query and its documents as one text, and this frontend is of a "
+    "version that knows none: update it"
+)
 HELLO_SECONDS = 10.0
 """Seconds that a frontend has for its first message."""
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -96,6 +100,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         ready = self._ready()
         if ready.card.query_route is not None and not request.knows_query_route:
             raise UnsupportedTask(OLD_FRONTEND, field="knows_query_route")
+        if ready.card.listwise is not None and not request.knows_listwise:
+            raise UnsupportedTask(NO_LISTWISE, field="knows_listwise")
         return pb.DescribeResponse(
             card=codec.card_to_pb(ready.card),
             adapters=[codec.card_to_pb(card) for card in ready.adapters],

@@ -11,18 +11,23 @@ SPLADE_ROW_IDS = 4096
 """Vocabulary ids of one sparse row that cost about as much as a token: they are downloaded and searched on the host."""
 
 
+NOT_OF_SEQUENCES = (ScoringMethod.CROSS_ENCODER, ScoringMethod.LISTWISE)
+"""Methods that compare no sequences of a job: pairs are classified, and the rows of blocks compared by the frontend."""
+
+
 class Abilities:
     """Outputs, scoring methods and tasks of one model.
 
-    `widths` are the dimensions of its vectors by output, 0 where it has none. `own_multi_vectors` says whether it was
-    made for late interaction, which it then prefers to scoring by dense vectors. `pools_spans`: whether a part of a
-    text can have a dense vector. `labels` are those of its classifier.
+    `rows` are the kinds of rows that jobs may ask for; `outputs` those of them that are vectors of texts, which a
+    listwise reranker's are not. `widths` are their dimensions by kind, 0 where it has none. `own_multi_vectors` says
+    whether it was made for late interaction, which it then prefers to scoring by dense vectors. `pools_spans`: whether
+    a part of a text can have a dense vector. `labels` are those of its classifier.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         heads = model.heads
-        self.outputs = tuple(
+        self.rows = tuple(
             kind
             for kind, head in (
                 (OutputKind.DENSE, heads.dense),
@@ -31,6 +36,7 @@ class Abilities:
             )
             if head is not None
         )
+        self.outputs = () if model.listwise else self.rows
         self.widths = {
             OutputKind.DENSE: heads.dense.width if heads.dense else 0,
             OutputKind.MULTI_VECTOR: heads.multi_vector.width if heads.multi_vector else 0,
@@ -53,12 +59,14 @@ class Abilities:
         }
         cross = (ScoringMethod.CROSS_ENCODER,) if self._model.heads.classifier and len(self.labels) == 1 else ()
         hybrid = (ScoringMethod.HYBRID,) if len(self.outputs) == len(by_output) else ()
-        return (*cross, *(by_output[kind] for kind in self.outputs), *hybrid)
+        listwise = (ScoringMethod.LISTWISE,) if self._model.listwise else ()
+        return (*listwise, *cross, *(by_output[kind] for kind in self.outputs), *hybrid)
 
     def _default_method(self) -> ScoringMethod | None:
         """The method of requests that name none; None where the model cannot score."""
         late = (ScoringMethod.LATE_INTERACTION,) if self.own_multi_vectors else ()
-        order = (ScoringMethod.CROSS_ENCODER, *late, ScoringMethod.DENSE, ScoringMethod.SPARSE)
+        joint = (ScoringMethod.LISTWISE, ScoringMethod.CROSS_ENCODER)
+        order = (*joint, *late, ScoringMethod.DENSE, ScoringMethod.SPARSE)
         return next((method for method in order if method in self.methods), None)
 
     def _tasks(self) -> tuple[Task, ...]:
@@ -83,8 +91,8 @@ class Abilities:
 
     def check_encode(self, work: Encode) -> None:
         """Raises UnsupportedTask, UnsupportedDimensions or InvalidInput where the model cannot do this work."""
-        if not work.outputs or not work.outputs <= set(self.outputs):
-            names = ", ".join(output.name for output in self.outputs) or "none"
+        if not work.outputs or not work.outputs <= set(self.rows):
+            names = ", ".join(output.name for output in self.rows) or "none"
             raise UnsupportedTask(f"of outputs this model has {names}", field="outputs")
         if work.sparse_top_k < 0:
             raise InvalidInput("sparse_top_k is negative", field="sparse_top_k")
@@ -121,7 +129,7 @@ class Abilities:
     def check_score(self, work: Score, sequences: int) -> None:
         """Raises UnsupportedTask or InvalidInput where the model cannot do this work on so many sequences."""
         documents = sequences - work.queries
-        if work.method not in self.methods or work.method is ScoringMethod.CROSS_ENCODER:
+        if work.method not in self.methods or work.method in NOT_OF_SEQUENCES:
             names = ", ".join(method.name for method in self.methods) or "none"
             raise UnsupportedTask(f"of methods this model has {names}", field="method")
         if work.explain and (work.method is not ScoringMethod.LATE_INTERACTION or work.queries != 1):

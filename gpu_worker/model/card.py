@@ -57,8 +57,8 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         outputs=abilities.outputs,
         methods=abilities.methods,
         default_method=abilities.default_method,
-        pooling="+".join(dense.poolings) if dense else "",
-        dimensions=abilities.widths[OutputKind.DENSE],
+        pooling="+".join(dense.poolings) if dense and not model.listwise else "",
+        dimensions=0 if model.listwise else abilities.widths[OutputKind.DENSE],
         allowed_dimensions=dense.allowed_dimensions if dense else (),
         normalizes=bool(dense and dense.normalize),
         include_prompt=dense.include_prompt if dense else True,
@@ -90,6 +90,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         whole_texts=model.cutting.refusal,
         query_route=_query_route(model),
         pools_spans=abilities.pools_spans,
+        listwise=model.listwise,
     )
 
 

@@ -28,7 +28,7 @@ from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.repository import fitting, vocabulary
+from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
@@ -133,6 +133,8 @@ def _loaded(
     late_recipe = source.recipe.late_interaction
     reading = resolve(late_recipe, source.tokenizer, length_limits) if late_recipe else None
     fitting.check(source.recipe, source.reader, length_limits, reading)
+    blocks = source.recipe.listwise
+    listwise = listwise_format.resolve(blocks, source.tokenizer, source.reader, rows) if blocks else None
     vocabulary.check_used(source.recipe, reading, rows)
     flops = 2.0 * _multiplied_weights(source.model.base_model)
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
@@ -187,6 +189,7 @@ def _loaded(
         unshared=prepared.unshared,
         head_order=prepared.head_order,
         score_order=prepared.score_order,
+        listwise=replace(listwise, dimensions=heads.dense.width) if listwise and heads.dense else None,
     )
 
 

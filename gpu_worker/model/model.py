@@ -15,7 +15,7 @@ from gpu_worker.model.verify.head_gate import NO_ORDER
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
-from shared.card import LateInteraction
+from shared.card import LateInteraction, Listwise
 from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 from shared.vectors import InputType
 
@@ -30,7 +30,7 @@ class Model:
     """A loaded model: what runs (`encoder`, `heads`), what its files say (`recipe`), and how it is known.
 
     `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
-    `late_interaction` has limits of its own for its sides.
+    `late_interaction` has limits of its own for its sides; `listwise` says how a listwise reranker reads texts.
     `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
     what other number formats would bring, or why this one was chosen.
     `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
@@ -65,6 +65,7 @@ class Model:
     maxsim: MaxSimKernel
     cutting: Cutting
     unshared: str = "it was not tried"
+    listwise: Listwise | None = None
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()
     head_order: AbstractContextManager[object] = NO_ORDER

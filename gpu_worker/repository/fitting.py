@@ -4,7 +4,7 @@ Where nothing of a text is left, all texts get the same vector or score.
 """
 
 from gpu_worker.repository.late_reading import LengthLimits
-from gpu_worker.repository.recipe import ClassifierRecipe, Recipe
+from gpu_worker.repository.recipe import ClassifierRecipe, ListwiseRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerReader
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
@@ -18,6 +18,9 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
 
     The refusal names part takes too many tokens, how many, the limit, and the setting that raises it.
     """
+    if recipe.listwise:
+        _check_block(recipe.listwise, reader, limits)
+        return
     classifier = recipe.classifier
     if classifier and classifier.template:
         _check_templates(classifier, reader, limits)
@@ -42,6 +45,14 @@ def _check_templates(classifier: ClassifierRecipe, reader: TokenizerReader, limi
         for mark in ("{query}", "{document}", "{instruction}"):
             template = template.replace(mark, WORD)
         _check_fits(len(reader.ids(template)), f"{part} and a word of each text", limits.usual, _reason(limits))
+
+
+def _check_block(listwise: ListwiseRecipe, reader: TokenizerReader, limits: LengthLimits) -> None:
+    """Checks that a block with an instruction has room for a document of one word."""
+    block = listwise.opening + listwise.instruction + listwise.document + listwise.closing
+    for mark in ("{count}", "{query}", "{instruction}", "{number}", "{document}"):
+        block = block.replace(mark, WORD)
+    _check_fits(len(reader.ids(block)), "its block and a word of each text", limits.usual, _reason(limits))
 
 
 def _check_fits(needed: int, part: str, limit: int, reason: str) -> None:

@@ -1,8 +1,8 @@
 """Reads a transformers model from its config.json. It reads JSON only.
 
-The key `architectures` tells plain repositories apart: Stanford ColBERT, GritLM, classifiers, masked and causal
-language models. As in sentence-transformers, an encoder without a head gets mean pooling, and a causal language model
-pools its last token. Other heads are refused.
+The key `architectures` tells plain repositories apart: Stanford ColBERT, GritLM, classifiers, listwise rerankers,
+masked and causal language models. As in sentence-transformers, an encoder without a head gets mean pooling, and a
+causal language model pools its last token. Other heads are refused.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu_worker.repository import late_interaction, text_settings
+from gpu_worker.repository import late_interaction, listwise_format, text_settings
 from gpu_worker.repository.files import read_object
 from gpu_worker.repository.numbers import whole
 from gpu_worker.repository.recipe import (
@@ -29,8 +29,6 @@ from shared.vectors import Activation
 
 PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
 """Architecture that rewards steps of a solution at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
-LISTWISE = "JinaForRanking"
-"""Architecture that reads a query and many documents as one text (jina-reranker-v3, arXiv:2509.25085)."""
 GRITLM_MARK = "<|embed|>\n"
 """End of the instruction in a GritLM prompt (arXiv:2402.09906)."""
 WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
@@ -77,11 +75,8 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
         return {"classifier": _process_rewards(path, config, texts)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
         return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
-    if architecture == LISTWISE:
-        raise ModelRefused(
-            f"{path / 'config.json'}: architectures {architecture} is a listwise reranker, which reads a query and all "
-            "its documents as one text: that is not served, a reranker of pairs is (a CrossEncoder, Qwen3-Reranker)"
-        )
+    if architecture == listwise_format.ARCHITECTURE:
+        return listwise_format.read(path, config)
     _check_no_chat_template(path)
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.

@@ -68,8 +68,8 @@ def _longest_texts(longest: int, tokens: int) -> list[int]:
 
 def _largest_work(abilities: Abilities, sides: Sequence[InputType]) -> Iterator[Work]:
     """The work that takes most memory: all outputs as float32, late-interaction scores, and logits of every token."""
-    for side in sides if abilities.outputs else ():
-        yield Encode(outputs=frozenset(abilities.outputs), normalize=True, normalize_tokens=True, input_type=side)
+    for side in sides if abilities.rows else ():
+        yield Encode(outputs=frozenset(abilities.rows), normalize=True, normalize_tokens=True, input_type=side)
     if OutputKind.MULTI_VECTOR in abilities.outputs:
         late = ScoringMethod.LATE_INTERACTION
         yield Score(method=late, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)

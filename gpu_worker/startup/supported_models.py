@@ -84,7 +84,6 @@ gives the mean of its tokens, a causal language model its last one. Refused, eac
 - `requirements` of config_sentence_transformers.json that the installed packages do not meet;
 - no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens
   than a quarter of them. Matrices are padded, so more rows than tokens are usual;
-- a listwise reranker (jina-reranker-v3): it reads a query and all its documents as one text;
 - a prompt, a marker or a pair's template that leaves no room for a token of a text.
 
 The `notice` also tells tokens of the tokenizer that the model has no embedding for (a text with one is refused, by
@@ -155,6 +154,35 @@ curl -s 127.0.0.1:8080/embed_sparse -H 'content-type: application/json' \\
 Refused, in one line that names the file: tables without their tensor, of another shape, of whole numbers, with
 numbers that are not finite or weights below zero; a SparseStaticEmbedding whose `path` names a file elsewhere; more
 or fewer weights than tokens; WeightedLayerPooling, which needs the states of all layers.
+
+## Listwise rerankers
+
+jina-reranker-v3 and v3.5 (`JinaForRanking`) read a query and many documents as one text, a block, so that a
+document's score depends on the others beside it. The model's rows at a marker behind each document and behind the
+query go through two layers (`projector.0`, `projector.2`), and scores are cosines, from -1 to 1. The code of the
+repository is not run, and `--trust-remote-code` is not wanted: the class is transformers' Qwen3.
+
+```
+python -m gpu_worker --model jinaai/jina-reranker-v3
+curl -s 127.0.0.1:8080/v1/rerank -H 'content-type: application/json' \\
+  -d '{{"query": "boats", "documents": ["a quiet harbour", "a loud kitchen"]}}'
+```
+
+Rerank and Score take it by every API; the method is LISTWISE, the only one of such a model. `instruction` comes into
+the text. A query may have 512 tokens and a document 2,048 (v3.5: 1,024 and 8,192), the card's `listwise` tells;
+longer ones are refused unless `truncate` or `--auto-truncate` cuts them, which the model's own code always does.
+Over HTTP a rerank of `documents` cuts, as Cohere does. Markers in the texts of callers are taken out.
+
+A block has 125 documents at most, and ends where another one of the longest might not fit into the context. So a
+rerank of many or long documents has several, computed with the query in each; the query is the mean of its vectors,
+weighted by (1 + the best score of the block) / 2. A Score compares each query with all documents in blocks of its
+own, or with PAIRS each query with one document alone. Equal documents may get different scores, by their places.
+
+A block of long documents has 100,000 tokens and more: it is computed in pieces (`--chunk-tokens`), if its keys and
+values fit into `--cache-megabytes`. Less memory, or `--max-tokens`, makes blocks smaller, which changes scores and
+the fingerprint. Embed and Classify are refused. A frontend of a version without this is refused by such a worker.
+Refused, in one line that names the file: a projector without a tensor or of another width, a tokenizer that lacks a
+marker or splits it, another decoder than Qwen3.
 
 ## Adapters
 

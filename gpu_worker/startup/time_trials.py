@@ -48,8 +48,8 @@ def timed_job(model: Model, tokens: int) -> Job:
 
 
 def _usual_work(abilities: Abilities, side: InputType) -> Work:
-    if abilities.outputs:
-        outputs = frozenset(abilities.outputs[:1])
+    if abilities.rows:
+        outputs = frozenset(abilities.rows[:1])
         return Encode(outputs=outputs, normalize=True, normalize_tokens=True, input_type=side)
     return Classify(tokens=Task.CLASSIFY not in abilities.tasks)
 

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
-from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.abilities import NOT_OF_SEQUENCES, Abilities
 from gpu_worker.model.model import Model
 from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.piece_limits import (
@@ -22,7 +22,7 @@ from gpu_worker.startup.piece_limits import (
 from gpu_worker.startup.step_size import Trial
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.trial_texts import trial_texts
-from shared.card import LateInteraction, ModelCard, QueryRoute
+from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
 from shared.ragged import RaggedTokens
@@ -38,13 +38,13 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
     abilities = Abilities(model)
     works: list[Work] = [
         Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True, input_type=side)
-        for output in abilities.outputs
+        for output in abilities.rows
         for side in model.input_types
     ]
     works += [
         Score(method=method, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
         for method in abilities.methods
-        if method is not ScoringMethod.CROSS_ENCODER
+        if method not in NOT_OF_SEQUENCES
     ]
     if OutputKind.MULTI_VECTOR in abilities.outputs:
         works += [_max_sim(None, abilities.widths[OutputKind.MULTI_VECTOR])]
@@ -169,6 +169,8 @@ def _text_of(value: object) -> str:
         return ", ".join(map(_text_of, value)) or "-"
     if isinstance(value, LateInteraction | QueryRoute):
         return ", ".join(f"{field.name} {_text_of(getattr(value, field.name))}" for field in fields(value))
+    if isinstance(value, Listwise):
+        return ", ".join(f"{field.name} {getattr(value, field.name)!r}" for field in fields(value))
     if isinstance(value, dict):
         return ", ".join(f"{key}: {entry!r}" for key, entry in value.items()) or "-"
     return str(getattr(value, "name", value)) or "-"

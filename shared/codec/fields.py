@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from selvage.v1 import model_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.card import LateInteraction, ModelCard, QueryRoute
+from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.errors import FIELD_LETTERS, Internal, InvalidInput, SelvageError, error_classes, shorten
 from shared.estimate import LONGEST_RETRY
 from shared.vectors import (
@@ -86,7 +86,11 @@ def card_to_pb(card: ModelCard) -> model_pb2.ModelCard:
     values = {field.name: getattr(card, field.name) for field in fields(card)}
     nested = {
         name: None if part is None else {field.name: getattr(part, field.name) for field in fields(part)}
-        for name, part in (("late_interaction", card.late_interaction), ("query_route", card.query_route))
+        for name, part in (
+            ("late_interaction", card.late_interaction),
+            ("query_route", card.query_route),
+            ("listwise", card.listwise),
+        )
     }
     return model_pb2.ModelCard(**values | nested | {"default_method": card.default_method or 0})
 
@@ -108,6 +112,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "special_tokens": dict(message.special_tokens),
             "late_interaction": _late_interaction(message),
             "query_route": _query_route(message),
+            "listwise": _listwise(message),
             "truncation_side": TruncationSide(message.truncation_side or TruncationSide.RIGHT),
         }
     )
@@ -120,6 +125,12 @@ def _late_interaction(message: model_pb2.ModelCard) -> LateInteraction | None:
     values = {field.name: getattr(reading, field.name) for field in fields(LateInteraction)}
     expansion = QueryExpansion(reading.query_expansion)
     return LateInteraction(**values | {"query_expansion": expansion, "skiplist": tuple(reading.skiplist)})
+
+
+def _listwise(message: model_pb2.ModelCard) -> Listwise | None:
+    if not message.HasField("listwise"):
+        return None
+    return Listwise(**{field.name: getattr(message.listwise, field.name) for field in fields(Listwise)})
 
 
 def _query_route(message: model_pb2.ModelCard) -> QueryRoute | None:

@@ -59,7 +59,8 @@ def rerank(
 
     - `documents`: strings, at least one. `top_n`: return this many, by default all.
     - `model`: the model's name, by default the client's, else the only one.
-    - `method`: "cross_encoder", "late_interaction", "dense", "sparse" or "hybrid", by default the model's own.
+    - `method`: "cross_encoder", "listwise", "late_interaction", "dense", "sparse" or "hybrid", by default the model's
+      own.
     - `weights`: for "hybrid" only, such as {"dense": 1, "sparse": 0.3, "multi_vector": 1}; they are divided by their
       sum. An output that is not named weighs nothing; by default all weigh the same.
     - `normalize`: True compares rows of unit length, takes the mean over the query's tokens and applies a
@@ -76,7 +77,8 @@ def rerank(
     - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
     More than 1,024 documents, or 1,048,576 letters of documents, are scored in several requests. This changes scores by
-    rounding only (1e-6), so documents of equal text may be ordered by their rounding instead of their place.
+    rounding only (1e-6), so documents of equal text may be ordered by their rounding instead of their place. A listwise
+    reranker scores documents beside each other: it gets all of them in one request.
 
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
@@ -123,7 +125,8 @@ def score(
       in `rerank`.
     - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
-    Larger inputs are scored in blocks of at most 2,048 texts and 8,388,608 letters a side; pairs in runs of 2,048.
+    Larger inputs are scored in blocks of at most 2,048 texts and 8,388,608 letters a side; pairs in runs of 2,048. A
+    listwise reranker gets all documents in each request.
 
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from selvage.calls.retries import RetryPolicy
 from selvage.errors import DeadlineExceeded, InvalidInput, SelvageError
@@ -30,6 +30,8 @@ HALVED = {
     "spans",
 }
 """Fields at fault in a LIMIT_EXCEEDED that a request with fewer entries may avoid."""
+PART = "part_of_list"
+"""Field at fault where a model scores documents beside each other, so that a list must stay whole."""
 
 
 class Operation(Protocol[R_co]):
@@ -59,6 +61,14 @@ class Operation(Protocol[R_co]):
 
     def offsets(self, part: InputPart) -> Mapping[str, int]:
         """For each list in the request of a part, the place of its first entry in the whole input."""
+
+
+@runtime_checkable
+class ListOperation(Protocol):
+    """An operation whose list of documents may have to stay whole."""
+
+    def undivided(self) -> Iterator[InputPart]:
+        """The parts of the input, indivisible, each with all documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +105,7 @@ class SplitCall(Generic[R]):
         self._parts = operation.parts()
         self._again: deque[tuple[InputPart, int]] = deque()
         self._in_progress = 0
-        self._all_begun = False
+        self._all_begun = self._undivided = False
         self._resume, self._paused = -math.inf, False
 
     @property
@@ -134,12 +144,17 @@ class SplitCall(Generic[R]):
         self._show_progress(attempt.part.size)
 
     def record_failure(self, attempt: Attempt, error: SelvageError) -> None:
-        """Plans another attempt, or two halves of the part. Raises the error where neither would help.
+        """Plans another attempt, two halves of the part, or all in one. Raises the error where none would help.
 
         Nothing at all is sent until the wait after a refusal is over: a service that is overloaded refuses other parts
         too.
         """
         self._in_progress -= 1
+        if error.field == PART and not attempt.part.indivisible and isinstance(self._operation, ListOperation):
+            if not self._undivided:  # the first of the parts that are refused so
+                self._parts, self._undivided, self._all_begun = self._operation.undivided(), True, False
+                self._again.clear()
+            return
         halves = attempt.part.halves() if _too_much(error) else []
         if halves:
             self._again.extendleft((half, 0) for half in reversed(halves))

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from selvage.messages import enums
-from selvage.model_card import LateInteraction, ModelCard, QueryRoute
+from selvage.model_card import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2, vectors_pb2
 
 ENUMS: dict[str, Any] = {
@@ -18,7 +18,7 @@ ENUMS: dict[str, Any] = {
     "default_input_type": vectors_pb2.InputType,
 }
 """The enum of each field whose values are numbers of an enum."""
-NESTED: dict[str, Any] = {"late_interaction": LateInteraction, "query_route": QueryRoute}
+NESTED: dict[str, Any] = {"late_interaction": LateInteraction, "query_route": QueryRoute, "listwise": Listwise}
 """Fields that are messages; they may be unset."""
 LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist", "aliases"}
 """Fields that are tuples."""
@@ -29,7 +29,7 @@ def card_from_pb(message: Any) -> ModelCard:
     return ModelCard(**{name: _value(message, name) for name in _names(ModelCard)})
 
 
-def _names(kind: type[ModelCard | LateInteraction | QueryRoute]) -> list[str]:
+def _names(kind: type[ModelCard | LateInteraction | QueryRoute | Listwise]) -> list[str]:
     return [field.name for field in fields(kind)]
 
 

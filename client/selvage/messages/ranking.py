@@ -1,7 +1,8 @@
 """Rerank, Score and MaxSim: queries and documents -> requests, and replies -> scores. No I/O.
 
 A score depends on its query and its document alone, so documents may be sent in several requests, and a matrix of
-scores may be computed block by block.
+scores may be computed block by block. Requests say so (`part_of_list`), and a listwise reranker refuses them: then all
+documents are sent in one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +50,12 @@ class Rerank:
         sizes = (len(document) + ENTRY_LETTERS for document in self._documents)
         return (InputPart(start=start, stop=stop) for start, stop in runs(sizes, most=DOCUMENTS, room=LETTERS))
 
+    def undivided(self) -> Iterator[InputPart]:
+        yield InputPart(start=0, stop=len(self._documents), indivisible=True)
+
     def message(self, part: InputPart) -> ranking_pb2.RerankRequest:
-        message = ranking_pb2.RerankRequest(documents=self._documents[part.rows])
+        documents = self._documents[part.rows]
+        message = ranking_pb2.RerankRequest(documents=documents, part_of_list=len(documents) < len(self._documents))
         message.MergeFrom(self._template)
         return message
 
@@ -119,9 +124,14 @@ class Score(Scores):
             rows, columns = _text_runs(queries), _text_runs(documents)
         super().__init__(rows, columns, seconds, progress)
 
+    def undivided(self) -> Iterator[InputPart]:
+        for start, stop in self._rows:
+            yield InputPart(start=start, stop=stop, right=len(self._documents), indivisible=True)
+
     def message(self, part: InputPart) -> ranking_pb2.ScoreRequest:
         documents = self._documents[part.rows if self._pairs else part.columns]
-        message = ranking_pb2.ScoreRequest(queries=self._queries[part.rows], documents=documents)
+        is_part = not self._pairs and len(documents) < len(self._documents)
+        message = ranking_pb2.ScoreRequest(queries=self._queries[part.rows], documents=documents, part_of_list=is_part)
         message.MergeFrom(self._template)
         return message
 

@@ -19,7 +19,7 @@ class HybridWeights(_message.Message):
     def __init__(self, dense: _Optional[float] = ..., sparse: _Optional[float] = ..., multi_vector: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("model", "query", "documents", "top_n", "return_documents", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate", "explain")
+    __slots__ = ("model", "query", "documents", "top_n", "return_documents", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate", "explain", "part_of_list")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class RerankRequest(_message.Message):
     MAX_TOKENS_PER_DOCUMENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    PART_OF_LIST_FIELD_NUMBER: _ClassVar[int]
     model: str
     query: str
     documents: _containers.RepeatedScalarFieldContainer[str]
@@ -46,7 +47,8 @@ class RerankRequest(_message.Message):
     max_tokens_per_document: int
     truncate: bool
     explain: bool
-    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., top_n: _Optional[int] = ..., return_documents: bool = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ..., explain: bool = ...) -> None: ...
+    part_of_list: bool
+    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., top_n: _Optional[int] = ..., return_documents: bool = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ..., explain: bool = ..., part_of_list: bool = ...) -> None: ...
 
 class TokenMatch(_message.Message):
     __slots__ = ("query_token", "document_token", "document_position", "similarity")
@@ -85,7 +87,7 @@ class RerankResponse(_message.Message):
     def __init__(self, model: _Optional[str] = ..., results: _Optional[_Iterable[_Union[RerankResult, _Mapping]]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "queries", "documents", "layout", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate")
+    __slots__ = ("model", "queries", "documents", "layout", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate", "part_of_list")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,7 @@ class ScoreRequest(_message.Message):
     MAX_TOKENS_PER_QUERY_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_PER_DOCUMENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    PART_OF_LIST_FIELD_NUMBER: _ClassVar[int]
     model: str
     queries: _containers.RepeatedScalarFieldContainer[str]
     documents: _containers.RepeatedScalarFieldContainer[str]
@@ -108,7 +111,8 @@ class ScoreRequest(_message.Message):
     max_tokens_per_query: int
     max_tokens_per_document: int
     truncate: bool
-    def __init__(self, model: _Optional[str] = ..., queries: _Optional[_Iterable[str]] = ..., documents: _Optional[_Iterable[str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ...) -> None: ...
+    part_of_list: bool
+    def __init__(self, model: _Optional[str] = ..., queries: _Optional[_Iterable[str]] = ..., documents: _Optional[_Iterable[str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ..., part_of_list: bool = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("model", "scores", "rows", "columns", "usage", "timing")

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RankingServiceStub(object):
-    """Scores documents for queries. Vectors never leave the worker, only scores do.
+    """Scores documents for queries. Vectors never leave the worker, only scores do; those of LISTWISE go to the frontend.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class RankingServiceStub(object):
 
 
 class RankingServiceServicer(object):
-    """Scores documents for queries. Vectors never leave the worker, only scores do.
+    """Scores documents for queries. Vectors never leave the worker, only scores do; those of LISTWISE go to the frontend.
     """
 
     def Rerank(self, request, context):
@@ -104,7 +104,7 @@ def add_RankingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RankingService(object):
-    """Scores documents for queries. Vectors never leave the worker, only scores do.
+    """Scores documents for queries. Vectors never leave the worker, only scores do; those of LISTWISE go to the frontend.
     """
 
     @staticmethod

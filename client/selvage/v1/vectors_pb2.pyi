@@ -43,6 +43,7 @@ class ScoringMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORING_METHOD_DENSE: _ClassVar[ScoringMethod]
     SCORING_METHOD_SPARSE: _ClassVar[ScoringMethod]
     SCORING_METHOD_HYBRID: _ClassVar[ScoringMethod]
+    SCORING_METHOD_LISTWISE: _ClassVar[ScoringMethod]
 
 class Layout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -71,6 +72,7 @@ SCORING_METHOD_LATE_INTERACTION: ScoringMethod
 SCORING_METHOD_DENSE: ScoringMethod
 SCORING_METHOD_SPARSE: ScoringMethod
 SCORING_METHOD_HYBRID: ScoringMethod
+SCORING_METHOD_LISTWISE: ScoringMethod
 LAYOUT_UNSPECIFIED: Layout
 LAYOUT_PAIRS: Layout
 LAYOUT_MATRIX: Layout

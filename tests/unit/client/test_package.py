@@ -12,7 +12,7 @@ import pytest
 import selvage
 from selvage import connection, errors
 from selvage.messages.card import ENUMS, LISTS, card_from_pb
-from selvage.model_card import LateInteraction, ModelCard, QueryRoute
+from selvage.model_card import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2
 from shared.server.rpc.options import channel_options
 
@@ -81,6 +81,7 @@ CARDS = [
     (ModelCard, model_pb2.ModelCard),
     (LateInteraction, model_pb2.LateInteraction),
     (QueryRoute, model_pb2.QueryRoute),
+    (Listwise, model_pb2.Listwise),
 ]
 
 

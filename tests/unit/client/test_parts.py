@@ -12,10 +12,18 @@ from selvage.calls import methods
 from selvage.calls.retries import RetryPolicy
 from selvage.calls.split_call import Attempt, SplitCall
 from selvage.connection import Settings
-from selvage.errors import Internal, InvalidInput, Overloaded, ResultTooLarge, Unavailable, UnsupportedTask
-from selvage.messages import embedding
+from selvage.errors import (
+    Internal,
+    InvalidInput,
+    LimitExceeded,
+    Overloaded,
+    ResultTooLarge,
+    Unavailable,
+    UnsupportedTask,
+)
+from selvage.messages import embedding, ranking
 from selvage.messages.parts import InputPart, runs
-from support.fake_frontend import ANSWERS, dense_row
+from support.fake_frontend import ANSWERS, dense_row, score
 
 sizes = st.lists(st.integers(0, 30), max_size=40)
 
@@ -183,3 +191,68 @@ def test_parts_keep_to_the_limits_of_the_service(letters: int) -> None:
         request = operation.message(part)
         assert len(request.texts) <= embedding.TEXTS
         assert sum(map(len, request.texts)) + 100 * len(request.texts) <= embedding.LETTERS
+
+
+def refusing_parts(operation: Any, seed: int) -> list[Attempt]:
+    """Answers in any order as a frontend with a listwise reranker does: it takes no part of a list."""
+    chance = random.Random(seed)
+    call = SplitCall(operation, seconds=1e9, retries=RetryPolicy(1_000_000, chance.random))
+    under_way, taken = list[Attempt](), list[Attempt]()
+    while True:
+        while len(under_way) < 3 and (attempt := call.next_attempt()) is not None:
+            under_way.append(attempt)
+        if call.done:
+            return taken
+        attempt = under_way.pop(chance.randrange(len(under_way)))
+        if attempt.message.part_of_list:
+            call.record_failure(attempt, InvalidInput("a part of a list", field="part_of_list"))
+        else:
+            taken.append(attempt)
+            call.record_reply(attempt, ANSWERS[type(attempt.message).__name__](attempt.message))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_list_that_has_to_stay_whole_is_sent_whole(seed: int) -> None:
+    """Once, whenever its parts are refused; their results do not count."""
+    documents = [f"document {number}" for number in range(5000)]
+    operation = methods.rerank(Nobody(), "a query", documents)
+    assert all(operation.message(part).part_of_list for part in operation.parts())
+    (attempt,) = refusing_parts(operation, seed)
+    assert list(attempt.message.documents) == documents
+    assert sorted(each.index for each in operation.result()) == list(range(5000))
+
+
+def test_a_matrix_keeps_all_documents_of_a_query_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries still come in several requests; so do pairs, which are parts of nothing."""
+    monkeypatch.setattr(ranking, "SIDE", 20)
+    documents, queries = [f"document {number}" for number in range(30)], [f"query {number}" for number in range(25)]
+    operation = methods.score(Nobody(), queries, documents)
+    attempts = refusing_parts(operation, 1)
+    assert sorted(len(each.message.queries) for each in attempts) == [5, 20]
+    assert all(list(each.message.documents) == documents for each in attempts)
+    assert np.array_equal(operation.result(), [[score(query, document) for document in documents] for query in queries])
+    pairs = methods.score(Nobody(), queries, documents[:25], pairs=True)
+    assert len(list(pairs.parts())) == 2
+    assert not any(pairs.message(part).part_of_list for part in pairs.parts())
+
+
+def test_a_short_list_is_no_part_of_one() -> None:
+    """It is asked for once; one that is too large as a whole is refused."""
+    operation = methods.rerank(Nobody(), "a query", ["a", "b"])
+    (part,) = operation.parts()
+    assert not operation.message(part).part_of_list
+    call = SplitCall(operation, seconds=1e9, retries=RetryPolicy(0))
+    attempt = call.next_attempt()
+    assert attempt is not None
+    call.record_failure(attempt, LimitExceeded("too many tokens", field="documents"))
+    halves = [call.next_attempt() for _ in range(2)]
+    for half in halves:
+        assert half is not None
+        assert half.message.part_of_list
+        call.record_failure(half, InvalidInput("a part of a list", field="part_of_list"))
+    attempt = call.next_attempt()
+    assert attempt is not None
+    assert list(attempt.message.documents) == ["a", "b"]
+    assert call.next_attempt() is None
+    with pytest.raises(LimitExceeded):
+        call.record_failure(attempt, LimitExceeded("too many tokens", field="documents"))

@@ -87,14 +87,6 @@ def test_a_head_that_is_not_known_is_refused(encoder: Path, tmp_path: Path, arch
     assert f"architectures {architecture} has a head that is not served" in refusal(tmp_path / "model")
 
 
-def test_a_listwise_reranker_is_refused_by_what_it_is(encoder: Path, tmp_path: Path) -> None:
-    """Also with the chat template that jina-reranker-v3 has: to take it away would not help."""
-    shutil.copytree(encoder, tmp_path / "model")
-    settings("config.json", architectures=["JinaForRanking"])(tmp_path / "model")
-    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
-    assert "config.json: architectures JinaForRanking is a listwise reranker" in refusal(tmp_path / "model")
-
-
 @pytest.mark.parametrize("labels", [{"a": "yes", "b": "no"}, ["yes", "no"]])
 def test_labels_of_another_form_are_refused(tmp_path: Path, labels: object) -> None:
     """In one line, as everything else."""

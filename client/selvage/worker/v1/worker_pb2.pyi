@@ -48,10 +48,12 @@ CHUNK_KIND_WINNERS: ChunkKind
 CHUNK_KIND_SIMILARITIES: ChunkKind
 
 class DescribeRequest(_message.Message):
-    __slots__ = ("knows_query_route",)
+    __slots__ = ("knows_query_route", "knows_listwise")
     KNOWS_QUERY_ROUTE_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_LISTWISE_FIELD_NUMBER: _ClassVar[int]
     knows_query_route: bool
-    def __init__(self, knows_query_route: bool = ...) -> None: ...
+    knows_listwise: bool
+    def __init__(self, knows_query_route: bool = ..., knows_listwise: bool = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
     __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds", "instance", "adapters")

@@ -31,6 +31,7 @@ def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest
         "normalization": ScoreNormalization.of(optional_field(message, "normalize")),
         "instruction": optional_field(message, "instruction"),
         "weights": _weights_from_pb(message, method),
+        "part_of_list": message.part_of_list,
         **cuts,
     }
 

@@ -26,7 +26,7 @@ def info_response_to_pb(description: ModelDescription, requests: int, threads: i
 
 def model_type(card: ModelCard) -> pb.ModelType:
     """The first kind that fits a model: reranker, classifier, embedding."""
-    if ScoringMethod.CROSS_ENCODER in card.methods:
+    if {ScoringMethod.CROSS_ENCODER, ScoringMethod.LISTWISE} & {*card.methods}:
         return pb.MODEL_TYPE_RERANKER
     return pb.MODEL_TYPE_CLASSIFIER if Task.CLASSIFY in card.tasks else pb.MODEL_TYPE_EMBEDDING
 

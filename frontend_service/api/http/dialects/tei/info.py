@@ -34,7 +34,7 @@ def _model_type(card: ModelCard) -> dict[str, Any]:
         "id2label": {str(number): label for number, label in enumerate(card.labels)},
         "label2id": {label: number for number, label in enumerate(card.labels)},
     }
-    if ScoringMethod.CROSS_ENCODER in card.methods:
+    if {ScoringMethod.CROSS_ENCODER, ScoringMethod.LISTWISE} & {*card.methods}:
         return {"reranker": labels}
     if Task.CLASSIFY in card.tasks:
         return {"classifier": labels}

@@ -1,0 +1,233 @@
+"""Listwise rerankers on the worker: rows at the markers of a block are those of transformers, in any company."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.units import PieceLimits
+from gpu_worker.kernels.cpu import library
+from gpu_worker.link.request_check import JobCheck, JobLimits
+from gpu_worker.model.card import card_of
+from gpu_worker.model.loading import load
+from gpu_worker.startup.warm_up import check_model
+from shared.errors import LimitExceeded, UnsupportedTask
+from shared.jobs import Job
+from shared.ragged import RaggedTokens, TokenRanges
+from shared.vectors import Layout, ScoringMethod, Task
+from support import listwise
+from support.breakages import refusal, settings
+from support.in_pieces import run_in_steps
+from support.listwise import HIDDEN, TEXTS, WIDTH, Twin
+from support.tiny import CPU, DENSE, ask, dense_rows, random_ids, raw, run, score
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+QUERIES = ("boats", "where is the bread?")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk."""
+    return listwise.write(tmp_path_factory.mktemp("listwise") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def twin(folder: Path) -> Twin:
+    return Twin.read(folder)
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> ModelEngine:
+    return ModelEngine(load(str(folder), CPU))
+
+
+@pytest.fixture
+def whole(engine: ModelEngine) -> Iterator[ModelEngine]:
+    """The engine, with whole texts again behind the test."""
+    yield engine
+    engine.cut_texts(PieceLimits())
+
+
+def job(twin: Twin, number: int = 1) -> Job:
+    """The blocks of two queries with all texts and with three, as a frontend sends them."""
+    prompts = [twin.prompt(QUERIES[0], TEXTS), twin.prompt(QUERIES[1], TEXTS[:3], "be strict")]
+    sequences = [twin.tokenizer(prompt)["input_ids"] for prompt in prompts]
+    markers = twin.tokenizer.convert_tokens_to_ids([listwise.DOCUMENT_MARKER, listwise.QUERY_MARKER])
+    places = [[place for place, token in enumerate(ids) if token in markers] for ids in sequences]
+    starts = tuple(place for each in places for place in each)
+    ranges = TokenRanges(counts=tuple(map(len, places)), starts=starts, stops=tuple(start + 1 for start in starts))
+    return Job(id=number, work=raw(DENSE), tokens=RaggedTokens.of(sequences), ranges=ranges)
+
+
+def expected(twin: Twin) -> np.ndarray:
+    rows = [twin.vectors(twin.prompt(QUERIES[0], TEXTS)), twin.vectors(twin.prompt(QUERIES[1], TEXTS[:3], "be strict"))]
+    return torch.cat([part for block in rows for part in block]).numpy()
+
+
+def test_rows_at_markers_are_those_of_the_models_own_code(engine: ModelEngine, twin: Twin) -> None:
+    """Of documents in their order, then of the query; in units of the rows' own size."""
+    rows, wanted = dense_rows(run(engine, [job(twin)])[0]), expected(twin)
+    assert rows.shape == wanted.shape == (len(TEXTS) + 1 + 4, WIDTH)
+    assert np.abs(rows - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("longest", [16, 64])
+def test_blocks_in_pieces_are_whole_blocks(whole: ModelEngine, twin: Twin, longest: int) -> None:
+    """Markers of several pieces come together, whatever the steps and their company."""
+    assert not whole.model.cutting.refusal
+    wanted = expected(twin)
+    whole.cut_texts(PieceLimits(longest=longest))
+    for seed in range(3):
+        for result in run_in_steps(whole, [job(twin), job(twin, 2)], seed=seed):
+            assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_blocks_that_share_their_beginning_are_computed_once(whole: ModelEngine, twin: Twin) -> None:
+    """All blocks begin with the same words; with pieces and without."""
+    wanted = expected(twin)
+    for longest in (0, 64):
+        whole.cut_texts(PieceLimits(longest=longest, shares=True, together=4096))
+        for result in run(whole, [job(twin), job(twin, 2)]):
+            assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("neighbours", [0, 1, 63])
+def test_neighbours_change_nothing(engine: ModelEngine, twin: Twin, neighbours: int) -> None:
+    """Other texts of the step: within 1e-6 of the rows' size."""
+    alone, among = _beside(engine, twin, neighbours)
+    assert np.abs(among - alone).max() < 1e-6 * np.abs(alone).max()
+
+
+@pytest.mark.skipif(bool(library.load().missing), reason="no kernels for same bits")
+def test_neighbours_change_no_bit_with_same_bits(folder: Path, twin: Twin) -> None:
+    """--same-bits, of the projector too."""
+    engine = ModelEngine(load(str(folder), CPU, same_bits=True))
+    for neighbours in (1, 63):
+        alone, among = _beside(engine, twin, neighbours)
+        assert np.array_equal(among, alone)
+
+
+def _beside(engine: ModelEngine, twin: Twin, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows alone, and beside so many other texts."""
+    texts = random_ids([3 + 5 * (number % 17) for number in range(neighbours)], seed=9, vocabulary=300)
+    others = [Job(id=number + 2, work=raw(DENSE), tokens=RaggedTokens.of([text])) for number, text in enumerate(texts)]
+    place = len(others[::2])
+    results = run(engine, [*others[::2], job(twin), *others[1::2]])
+    return dense_rows(run(engine, [job(twin)])[0]), dense_rows(results[place])
+
+
+def test_the_card_tells_how_texts_are_read(engine: ModelEngine, twin: Twin) -> None:
+    """A reranker, and nothing that embeds; the texts of a block give its prompt."""
+    card = card_of(engine.model)
+    assert (card.tasks, card.outputs, card.dimensions) == ((Task.RERANK,), (), 0)
+    assert card.methods == (card.default_method,) == (ScoringMethod.LISTWISE,)
+    assert card.pools_spans
+    told = card.listwise
+    assert told is not None
+    assert (told.query_length, told.document_length, told.block_documents, told.dimensions) == (512, 2048, 125, WIDTH)
+    block = told.opening.replace("{count}", "1").replace("{query}", "q")
+    block += told.instruction.replace("{instruction}", "i")
+    block += told.document.replace("{number}", "0").replace("{document}", "d") + told.closing.replace("{query}", "q")
+    assert block == twin.prompt("q", ["d"], "i")
+
+
+def test_layers_with_windows_have_the_limits_of_the_later_model(tmp_path: Path) -> None:
+    """v3.5 reads longer queries and documents; its rows are those of transformers too."""
+    folder = listwise.write(tmp_path / "windowed", windowed=True)
+    engine, twin = ModelEngine(load(str(folder), CPU)), Twin.read(folder)
+    told = card_of(engine.model).listwise
+    assert told is not None
+    assert (told.query_length, told.document_length) == (1024, 8192)
+    rows, wanted = dense_rows(run(engine, [job(twin)])[0]), expected(twin)
+    assert np.abs(rows - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_a_worker_scores_no_sequences_by_it(engine: ModelEngine) -> None:
+    """A Score is no way to ask for it."""
+    with pytest.raises(UnsupportedTask):
+        ask(engine, score(ScoringMethod.LISTWISE, 1, Layout.MATRIX), random_ids([4, 5], vocabulary=300))
+
+
+def test_rows_count_by_their_width(engine: ModelEngine) -> None:
+    """A job whose rows would not fit into a message is refused though the card has no dimensions."""
+    card = card_of(engine.model)
+    assert card.listwise is not None
+    wide = replace(card, listwise=replace(card.listwise, dimensions=2**24))
+    many = Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of([[5]] * 2))
+    JobCheck(card, JobLimits(), 4096)(many)
+    with pytest.raises(LimitExceeded, match="the vectors of a job"):
+        JobCheck(wide, JobLimits(), 4096)(many)
+
+
+def test_check_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One job of its kind is computed, and the card tells markers and limits on one line."""
+    assert check_model(str(folder), partial(load, str(folder), CPU)) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("listwise")]
+    assert "query_length 512, document_length 2048, block_documents 125, dimensions 24" in line
+    assert "document_marker '<|embed_token|>'" in line
+
+
+def test_the_fingerprint_counts_the_projector(engine: ModelEngine, folder: Path, tmp_path: Path) -> None:
+    """Another projector, another fingerprint."""
+    other = shutil.copytree(folder, tmp_path / "tiny")
+    _tensors(other, lambda tensors: tensors.update({"projector.2.weight": torch.ones(WIDTH, HIDDEN // 2)}))
+    assert load(str(other), CPU).fingerprint != engine.model.fingerprint
+
+
+def _tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Changes the tensors of a folder."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _without_marker(folder: Path) -> None:
+    """Another name for one of the markers, everywhere."""
+    for file in folder.glob("*token*.json"):
+        file.write_text(file.read_text().replace("<|rerank_token|>", "<|another_token|>"))
+
+
+def _marker_as_words(folder: Path) -> None:
+    """A marker that is a token of the vocabulary, and that the tokenizer splits into others."""
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"single_word": false', '"single_word": true'))
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no projector": (
+        partial(_tensors, change=lambda tensors: tensors.pop("projector.2.weight")),
+        "has no projector.2.weight",
+    ),
+    "a wide projector": (
+        partial(_tensors, change=lambda tensors: tensors.update({"projector.0.weight": torch.ones(HIDDEN, HIDDEN)})),
+        "projector.0.weight has the shape [64, 64], its place wants [32, 64]",
+    ),
+    "a projector of other rows": (
+        partial(_tensors, change=lambda tensors: tensors.update({"projector.2.weight": torch.ones(WIDTH, 31)})),
+        "projector.2.weight has the shape [24, 31], its place wants [24, 32]",
+    ),
+    "no layer": (
+        partial(_tensors, change=lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")),
+        "lacks layers.1.mlp.up_proj.weight",
+    ),
+    "no marker": (_without_marker, "its tokenizer has no token <|rerank_token|>"),
+    "a marker that is split": (_marker_as_words, "its tokenizer splits <|embed_token|>"),
+    "another decoder": (settings("config.json", model_type="llama"), "model_type 'llama', not qwen3"),
+    "no room": (settings("tokenizer_config.json", model_max_length=100), "its block and a word of each text take"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_folder_is_refused_by_name(folder: Path, tmp_path: Path, bad: str) -> None:
+    """In one line that says what is missing."""
+    broken = shutil.copytree(folder, tmp_path / "tiny")
+    change, named = BAD[bad]
+    change(broken)
+    assert named in refusal(broken)
