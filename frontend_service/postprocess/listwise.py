@@ -23,9 +23,9 @@ def scores(rows: Rows, documents: Sequence[int], counts: Sequence[int]) -> bytes
     blocks = [values[stop - size - 1 : stop] for stop, size in zip(stops, documents, strict=True)]
     result, first, filled = np.empty(sum(documents), dtype="<f4"), 0, 0
     for count in counts:
-        own = blocks[first : first + count]
-        query = _mean([block[-1].astype(np.float64) for block in own], own)
-        for block in own:
+        parts = blocks[first : first + count]
+        query = _mean(parts)
+        for block in parts:
             size = len(block) - 1
             result[filled : filled + size] = _cosines(block[:-1], query)
             filled += size
@@ -33,8 +33,9 @@ def scores(rows: Rows, documents: Sequence[int], counts: Sequence[int]) -> bytes
     return result.tobytes()
 
 
-def _mean(queries: Sequence[NDArray[np.float64]], blocks: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """The query [width] of its rows in several blocks."""
+def _mean(blocks: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """The query [width] of its rows in several blocks [documents + 1, width]."""
+    queries = [block[-1].astype(np.float64) for block in blocks]
     best = [_cosines(block[:-1], query).max() for block, query in zip(blocks, queries, strict=True)]
     weights = [max(0.0, (1 + cosine) / 2) for cosine in best]  # -1 may be a little less by rounding
     mean: NDArray[np.float64] = np.average(queries, axis=0, weights=weights if any(weights) else None)
@@ -42,7 +43,7 @@ def _mean(queries: Sequence[NDArray[np.float64]], blocks: Sequence[NDArray[np.fl
 
 
 def _cosines(rows: NDArray[np.float32], query: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of rows [n, width] with a query [width]. Only one block's rows are float64 at a time: all may be 64 MB."""
+    """Cosines [n] of rows [n, width] with a query [width]. One block's rows are float64 at a time: all may be 64 MB."""
     wide = rows.astype(np.float64)
     lengths = np.maximum(np.linalg.norm(wide, axis=1), LEAST_LENGTH)
     cosines: NDArray[np.float64] = wide @ query / (lengths * max(float(np.linalg.norm(query)), LEAST_LENGTH))

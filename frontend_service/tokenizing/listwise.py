@@ -108,6 +108,7 @@ class ListwiseTokenizer:
         self._reader, self._framing, self._limits, self._untrained = reader, framing, limits, untrained
         self._card, self._listwise = card, listwise
         self._writer = BlockWriter(reader, listwise, framing.num_special_tokens_to_add(is_pair=False))
+        self._bare = self._writer.around("")
 
     def tokenize(self, texts: ListwiseTexts) -> TimeSlices[tuple[TokenizedBatch, Blocks]]:
         """Makes a sequence of each block, with a token range for each document's marker, then one for the query's.
@@ -117,7 +118,7 @@ class ListwiseTokenizer:
         and a document that does not fit into a block with its query.
         """
         instruction = self._instruction(texts.instruction)
-        around = self._writer.around(instruction)
+        around = self._writer.around(instruction) if instruction else self._bare
         room = self._card.max_tokens - around.block - around.document
         queries = yield from self._fitted(
             texts.queries, texts.query_cut, InputType.QUERY, texts.query_entry, room // QUERY_SHARE
@@ -175,8 +176,8 @@ class ListwiseTokenizer:
         """An instruction without markers. Raises InputTooLong: one is never cut, as that would change what it asks."""
         if not instruction:
             return ""
-        around = self._writer.around("")
-        limit = max(1, (self._card.max_tokens - around.block - around.document) // INSTRUCTION_SHARE)
+        room = self._card.max_tokens - self._bare.block - self._bare.document
+        limit = max(1, room // INSTRUCTION_SHARE)
         read = self._reader.read(instruction, Need(tokens=limit + 1, cut_side=TruncationSide.RIGHT))
         if len(read.encoding) > limit:
             remedy = "it may have half of a block's room for texts"

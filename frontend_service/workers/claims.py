@@ -88,9 +88,9 @@ def _check_listwise(card: ModelCard, listwise: Listwise) -> None:
     # Each marker stands once, behind the text that its row is of: else every text of a caller would seem to have one.
     marked = {"document": (listwise.document_marker, "{document}"), "closing": (listwise.query_marker, "{query}")}
     for name in LISTWISE_PLACES:
-        text, (own, place) = getattr(listwise, name), marked.get(name, ("", ""))
-        _require(all(text.count(each) == (each == own) for each in markers), f"the markers in {name}")
-        _require(text.find(own) >= text.find(place), f"the marker in {name}")
+        text, (wanted, place) = getattr(listwise, name), marked.get(name, ("", ""))
+        _require(all(text.count(marker) == (marker == wanted) for marker in markers), f"the markers in {name}")
+        _require(text.find(wanted) >= text.find(place), f"the marker in {name}")
 
 
 def _check_route(card: ModelCard, route: QueryRoute) -> None:
