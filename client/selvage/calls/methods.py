@@ -126,7 +126,7 @@ def score(
     - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
     Larger inputs are scored in blocks of at most 2,048 texts and 8,388,608 letters a side; pairs in runs of 2,048. A
-    listwise reranker gets all documents in each request.
+    listwise reranker gets all documents in each request, with as many queries as make up 1,024 documents in all.
 
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
