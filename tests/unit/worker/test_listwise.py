@@ -6,11 +6,13 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3Config
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
@@ -275,6 +277,25 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "another decoder": (settings("config.json", model_type="llama"), "model_type 'llama', not qwen3"),
     "no room": (settings("tokenizer_config.json", model_max_length=100), "its block and a word of each text take"),
 }
+
+
+@pytest.mark.parametrize(
+    ("config", "limits"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"]}, (1024, 8192)),
+        ({"use_sliding_window": True, "max_window_layers": 2, "num_hidden_layers": 3}, (1024, 8192)),
+        ({"use_sliding_window": True, "max_window_layers": 3, "num_hidden_layers": 3}, (512, 2048)),
+        ({"use_sliding_window": True, "num_hidden_layers": 28}, (512, 2048)),
+        ({"use_sliding_window": False, "max_window_layers": 0, "num_hidden_layers": 3}, (512, 2048)),
+        ({"layer_types": ["full_attention"] * 2, "use_sliding_window": True, "max_window_layers": 0}, (512, 2048)),
+    ],
+)
+def test_windows_are_those_of_transformers(tmp_path: Path, config: dict[str, Any], limits: tuple[int, int]) -> None:
+    """Said by `layer_types`, else made of `max_window_layers`."""
+    layers = {"num_hidden_layers": 2} | config
+    assert ("sliding_attention" in Qwen3Config(**layers).layer_types) == (limits == (1024, 8192))
+    read = listwise_format.read(tmp_path, {"model_type": "qwen3", "hidden_size": 8} | layers)["listwise"]
+    assert (read.query_length, read.document_length) == limits
 
 
 @pytest.mark.parametrize("bad", BAD)
