@@ -268,6 +268,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         partial(_tensors, change=lambda tensors: tensors.update({"projector.2.weight": torch.ones(WIDTH, 31)})),
         "projector.2.weight has the shape [24, 31], its place wants [24, 32]",
     ),
+    "a projector with a bias": (
+        partial(_tensors, change=lambda tensors: tensors.update({"projector.0.bias": torch.ones(HIDDEN // 2)})),
+        "holds projector.0.bias, and the layer has no bias in the model's own code",
+    ),
     "no layer": (
         partial(_tensors, change=lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")),
         "lacks layers.1.mlp.up_proj.weight",
