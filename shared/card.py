@@ -1,5 +1,6 @@
 """The model card: what a model is and can do, as both services know it."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 from shared.vectors import Activation, InputType, OutputKind, QueryExpansion, ScoringMethod, Task, TruncationSide
@@ -41,6 +42,10 @@ class QueryRoute:
     truncation_side: TruncationSide
     sparse_head: str = ""
     table_digest: str = ""
+
+
+PLACE = re.compile(r"\{(\w+)\}")
+"""A place in a text of `Listwise`, with its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

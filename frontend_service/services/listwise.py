@@ -6,6 +6,7 @@ Knows no API.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import ceil
 
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.ranking_requests import ScoreRequest
@@ -19,6 +20,7 @@ from frontend_service.tokenizing.listwise import Blocks, ListwiseTexts
 from frontend_service.workers.interface import ServedModel
 from shared.errors import InvalidInput
 from shared.jobs import Encode, JobResult
+from shared.ragged import RaggedTokens
 from shared.vectors import InputType, Layout, OutputKind
 
 NO_PROMPT = PromptChoice(literal="")
@@ -48,8 +50,9 @@ class ListwiseScores:
 def prepare(model: ServedModel, limits: Limits, request: ScoreRequest, document_entry: str) -> PreparedRequest:
     """Prepares the job of a Rerank or Score. `document_entry`: what errors call a document.
 
-    Raises what `prepare_texts` raises, and InvalidInput for a part of a list.
+    Raises what `prepare_texts` raises, InvalidInput for a part of a list, and ResultTooLarge.
     """
+    assert model.card.listwise is not None
     if request.part_of_list:
         why = "the model reads documents beside each other, and these are a part of a list: send all in one request"
         raise InvalidInput(why, field="part_of_list")
@@ -81,5 +84,23 @@ def prepare(model: ServedModel, limits: Limits, request: ScoreRequest, document_
         entry=document_entry,
         instruction=instruction,
     )
+    rows, columns = request.layout.shape(len(request.queries), len(request.documents))
+    _check_rows(model, limits, rows * columns, rows * ceil(columns / model.card.listwise.block_documents))
+
+    def check_tokens(tokens: RaggedTokens) -> None:
+        _check_rows(model, limits, rows * columns, len(tokens))
+
     scores = ListwiseScores(model, texts)
-    return PreparedRequest(model=model, work=ROWS, slices=scores.tokenize(), finish=scores.score)
+    return PreparedRequest(
+        model=model, work=ROWS, slices=scores.tokenize(), check_tokens=check_tokens, finish=scores.score
+    )
+
+
+def _check_rows(model: ServedModel, limits: Limits, scores: int, blocks: int) -> None:
+    """Checks the rows that come from the worker: one for each score, and one for each block's query.
+
+    A job with too many can never succeed: it must not wait for room. Raises ResultTooLarge.
+    """
+    size = ROWS.data_type.row_bytes(model.card.dense_width)
+    why = f"a listwise reranker's scores are made of {size} bytes each: score fewer documents or queries in one request"
+    limits.check_reply((scores + blocks) * size, why)

@@ -7,7 +7,8 @@ from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
-from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
+from frontend_service.tokenizing.tokenized_text import TokenizedText
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 

@@ -8,7 +8,8 @@ from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.documents import Document
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
-from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
+from frontend_service.tokenizing.tokenized_text import TokenizedText
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from shared.vectors import InputType
 

@@ -3,17 +3,16 @@
 Which documents share a block, and how a block is written, is as the model's own code does it: jina-reranker-v3.
 """
 
-import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from frontend_service.domain.requests import DEFAULT_TRUNCATION, Truncation
 from frontend_service.tokenizing.batch import TokenizedBatch
+from frontend_service.tokenizing.block_writer import Around, Block, BlockWriter
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.prefix import Need, PrefixReader
 from frontend_service.tokenizing.token_limits import TokenLimits
@@ -22,10 +21,14 @@ from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
 from shared.card import Listwise, ModelCard
 from shared.errors import InputTooLong, InvalidInput
 from shared.ragged import RaggedTokens, TokenRanges
-from shared.vectors import InputType
+from shared.vectors import InputType, TruncationSide
 
-PLACE = re.compile(r"\{(\w+)\}")
-"""A place in a template. All are filled at once, so that nothing in a text of a caller is taken for one."""
+INSTRUCTION_SHARE, QUERY_SHARE = 2, 4
+"""An instruction has at most half of a block's room for texts, and a query, which stands there twice, a quarter of the
+rest: so half of that is left for documents. A model with a context of its own size has lower limits."""
+JOIN_TOKENS = 32
+"""Tokens that texts cut within a letter may have more in their block: a byte of a letter reads as U+FFFD, three bytes;
+at most three are left, in a document and twice in a query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,25 +107,39 @@ class ListwiseTokenizer:
         """`framing` puts special tokens around an encoding."""
         self._reader, self._framing, self._limits, self._untrained = reader, framing, limits, untrained
         self._card, self._listwise = card, listwise
-        self._markers = (listwise.query_marker, listwise.document_marker)  # in the order of the model's code
+        self._writer = BlockWriter(reader, listwise, framing.num_special_tokens_to_add(is_pair=False))
+        self._bare = self._writer.around("")
 
     def tokenize(self, texts: ListwiseTexts) -> TimeSlices[tuple[TokenizedBatch, Blocks]]:
         """Makes a sequence of each block, with a token range for each document's marker, then one for the query's.
 
-        Raises InputTooLong for a text over its limit that may not be cut, and for a document that does not fit into a
-        block with its query.
+        One that may be cut is cut to its limit, or to less where a block of this context has no room for as much.
+        Raises InputTooLong for a text over its limit that may not be cut, an instruction that leaves too little room,
+        and a document that does not fit into a block with its query.
         """
-        queries = yield from self._fitted(texts.queries, texts.query_cut, InputType.QUERY, texts.query_entry)
-        documents = yield from self._fitted(texts.documents, texts.document_cut, InputType.DOCUMENT, texts.entry)
+        instruction = self._instruction(texts.instruction)
+        around = self._writer.around(instruction) if instruction else self._bare
+        room = self._card.max_tokens - around.block - around.document
+        queries = yield from self._fitted(
+            texts.queries, texts.query_cut, InputType.QUERY, texts.query_entry, room // QUERY_SHARE
+        )
+        room -= 2 * max(query.tokens for query in queries) + JOIN_TOKENS
+        documents = yield from self._fitted(texts.documents, texts.document_cut, InputType.DOCUMENT, texts.entry, room)
+        yield self._least_tokens(texts, queries, documents)
         longest = self._limits.resolve(texts.document_cut, InputType.DOCUMENT)
-        sequences, counts, instruction = _BlockSequences(), list[int](), self._without_markers(texts.instruction)
-        around = self._tokens_around(instruction)
+        sequences, counts = _BlockSequences(), list[int]()
         for row, query in enumerate(queries):
             first, before = 0 if texts.matrix else row, len(sequences.lengths)
             chosen = documents if texts.matrix else documents[row : row + 1]
-            remaining = iter(chosen)
             for size in self._block_sizes(query, chosen, around, longest):
-                self._add(sequences, query, list(islice(remaining, size)), instruction, texts.entry.format(first))
+                block = Block(
+                    query=query.text,
+                    instruction=instruction,
+                    documents=[document.text for document in documents[first : first + size]],
+                    first=first,
+                    entry=texts.entry,
+                )
+                self._add(sequences, block)
                 first += size
                 yield len(sequences.ids)
             counts.append(len(sequences.lengths) - before)
@@ -130,13 +147,18 @@ class ListwiseTokenizer:
         return sequences.batch([*queries, *documents]), blocks
 
     def _fitted(
-        self, texts: Iterable[str], cut: Truncation, input_type: InputType, entry: str
+        self, texts: Sequence[str], cut: Truncation, input_type: InputType, entry: str, room: int
     ) -> TimeSlices[list[_Fitted]]:
-        """The texts within their limit. One that is cut is the text of the tokens that stay, as in the model's code."""
+        """The texts within their limit. One that is cut is the text of the tokens that stay, as in the model's code.
+
+        `room`: tokens that one which may be cut has at most.
+        """
         limit, side = self._limits.resolve(cut, input_type), cut.side or self._card.truncation_side
-        fitted, total, remaining = list[_Fitted](), 0, iter(texts)
+        if cut.truncate:
+            limit = min(limit, max(1, room))
+        fitted, total = list[_Fitted](), 0
         for reads in self._reader.read_batches(texts, Need(tokens=limit + 1, cut_side=side)):
-            for read, text in zip(reads, remaining, strict=False):  # the other order would lose a text of each slice
+            for text, read in zip(texts[len(fitted) : len(fitted) + len(reads)], reads, strict=True):
                 encoding, over = read.encoding, len(read.encoding) > limit
                 if over:
                     if not cut.truncate:
@@ -145,82 +167,72 @@ class ListwiseTokenizer:
                         raise self._limits.too_long(field_name, len(encoding), limit, remedy, whole=read.whole)
                     encoding = shortened(encoding, limit, side)
                     text = self._reader.text_of(encoding)
-                fitted.append(_Fitted(text=self._without_markers(text), tokens=len(encoding), truncated=over))
+                fitted.append(_Fitted(text=self._writer.without_markers(text), tokens=len(encoding), truncated=over))
                 total += len(encoding)
             yield total
         return fitted
 
-    def _block_sizes(
-        self, query: _Fitted, documents: Sequence[_Fitted], around: tuple[int, int], longest: int
-    ) -> Iterator[int]:
+    def _instruction(self, instruction: str) -> str:
+        """An instruction without markers. Raises InputTooLong: one is never cut, as that would change what it asks."""
+        if not instruction:
+            return ""
+        room = self._card.max_tokens - self._bare.block - self._bare.document
+        limit = max(1, room // INSTRUCTION_SHARE)
+        read = self._reader.read(instruction, Need(tokens=limit + 1, cut_side=TruncationSide.RIGHT))
+        if len(read.encoding) > limit:
+            remedy = "it may have half of a block's room for texts"
+            raise self._limits.too_long("instruction", len(read.encoding), limit, remedy, whole=read.whole)
+        return self._writer.without_markers(instruction)
+
+    def _least_tokens(self, texts: ListwiseTexts, queries: Sequence[_Fitted], documents: Sequence[_Fitted]) -> int:
+        """Tokens that all blocks have at least, told before the first is written: a request with far too many of them
+        is refused at once."""
+        of_documents = sum(document.tokens for document in documents) * (len(queries) if texts.matrix else 1)
+        return of_documents + 2 * sum(query.tokens for query in queries)
+
+    def _block_sizes(self, query: _Fitted, documents: Sequence[_Fitted], around: Around, longest: int) -> Iterator[int]:
         """How many documents each block has: as many as come before less than the `longest` one would be left.
 
-        The model's code counts the texts alone; where what stands around them would not fit, a block ends earlier.
+        The model's code counts the texts alone; where what stands around them would not fit, a block ends earlier. A
+        context that has no room for two of the longest would make blocks of one document by that rule, and scores that
+        compare nothing: there a block ends where the next document has no room.
         """
-        room, (around_all, around_document) = self._card.max_tokens - 2 * query.tokens, around
+        room = self._card.max_tokens - 2 * query.tokens
+        reserve = longest if room >= 2 * longest else 0
         size, taken = 0, 0
         for document in documents:
-            if size and taken + document.tokens + (size + 1) * around_document + around_all > room:
+            if size and taken + document.tokens + (size + 1) * around.document + around.block > room:
                 yield size
                 size, taken = 0, 0
             size, taken = size + 1, taken + document.tokens
-            if size >= self._listwise.block_documents or room - taken <= longest:
+            if size >= self._listwise.block_documents or room - taken <= reserve:
                 yield size
                 size, taken = 0, 0
         if size:
             yield size
 
-    def _tokens_around(self, instruction: str) -> tuple[int, int]:
-        """Tokens of a block without its query and documents, and those around each document."""
-        most = str(self._listwise.block_documents)
-        block = self._opening(most, "", instruction) + _filled(self._listwise.closing, query="")
-        document = _filled(self._listwise.document, number=most, document="")
-        return len(self._reader.read(block).encoding), len(self._reader.read(document).encoding)
+    def _add(self, sequences: _BlockSequences, block: Block) -> None:
+        """Adds a block, or two where its texts have more tokens together than apart, and too many.
 
-    def _add(
-        self, sequences: _BlockSequences, query: _Fitted, documents: Sequence[_Fitted], instruction: str, entry: str
-    ) -> None:
-        """Adds a block. `entry`: its first document. Raises InputTooLong, and InvalidInput for wrong markers."""
-        listwise, count = self._listwise, str(len(documents))
-        block = [
-            self._opening(count, query.text, instruction),
-            *(
-                _filled(listwise.document, number=str(number), document=document.text)
-                for number, document in enumerate(documents)
-            ),
-            _filled(listwise.closing, query=query.text),
-        ]
-        ids = self._framing.post_process(self._reader.read("".join(block)).encoding).ids
-        limit = self._card.max_tokens
+        Raises InputTooLong, and InvalidInput for wrong markers.
+        """
+        listwise, limit, entry = self._listwise, self._card.max_tokens, block.name
+        ids = self._framing.post_process(self._reader.read(self._writer.write(block)).encoding).ids
         if len(ids) > limit:
-            what = entry if len(documents) == 1 else f"a block of {count} documents from {entry} on"
+            if len(block.documents) > 1:
+                for half in block.halves():
+                    self._add(sequences, half)
+                return
             why = f"has {len(ids)} tokens with its query, the limit is {limit}{self._limits.reason(limit)}"
-            raise InputTooLong(f"{what} {why}", field=entry)
-        self._untrained.check(ids, entry.partition("[")[0])
+            raise InputTooLong(f"{entry} {why}", field=entry)
+        self._untrained.check(ids, entry.partition("[")[0], paired=True)
         tokens = np.array(ids)
         of_documents, of_query = (
             np.flatnonzero(tokens == marker) for marker in (listwise.document_marker_id, listwise.query_marker_id)
         )
-        if (len(of_documents), len(of_query)) != (len(documents), 1):
+        if (len(of_documents), len(of_query)) != (len(block.documents), 1):
             raise InvalidInput(f"a text from {entry} on, or the query, reads as a marker of the model", field=entry)
         sequences.ids.extend(ids)
         sequences.lengths.append(len(ids))
-        sequences.documents.append(len(documents))
+        sequences.documents.append(len(block.documents))
         sequences.markers += [*of_documents.tolist(), *of_query.tolist()]
-
-    def _opening(self, count: str, query: str, instruction: str) -> str:
-        """What stands before the documents."""
-        opening = _filled(self._listwise.opening, count=count, query=query)
-        return opening + (_filled(self._listwise.instruction, instruction=instruction) if instruction else "")
-
-    def _without_markers(self, text: str) -> str:
-        """A text without markers. What reads as one only then, which the model's code would leave, becomes a space."""
-        for space in ("", " "):
-            for marker in self._markers:
-                text = text.replace(marker, space)
-        return text
-
-
-def _filled(template: str, **values: str) -> str:
-    """A template with a text at each place."""
-    return PLACE.sub(lambda place: values[place[1]], template)

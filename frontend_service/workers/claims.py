@@ -1,12 +1,11 @@
 """What a worker says of itself, checked before anything relies on it: its card, its limits, its load. No transport."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
 from frontend_service.workers.reply_check import WrongReply
-from shared.card import Listwise, ModelCard, QueryRoute
+from shared.card import PLACE, Listwise, ModelCard, QueryRoute
 from shared.load import Load
 from shared.tokenizer_files import TABLE_WEIGHTS
 from shared.vectors import OutputKind, ScoringMethod, Task
@@ -26,7 +25,6 @@ TOKENIZER_PIECES = 4096
 """Most messages in which a tokenizer comes."""
 BACKLOG_BUCKETS = 64
 """Most entries of `Backlog.jobs`: a job has fewer than 2^64 tokens."""
-LISTWISE_PLACE = re.compile(r"\{(\w+)\}")
 LISTWISE_PLACES = {
     "opening": ["count", "query"],
     "instruction": ["instruction"],
@@ -73,6 +71,9 @@ def check_card(card: ModelCard) -> ModelCard:
 def _check_listwise(card: ModelCard, listwise: Listwise) -> None:
     """Raises WrongReply for texts, markers and limits of a listwise reranker that make no sense."""
     _require(card.query_route is None and card.pools_spans, "a listwise reranker's rows")
+    # Its rows are no vectors of texts, and as wide as `listwise` says, not as the card's dimensions do.
+    _require(not card.outputs and card.late_interaction is None, "a listwise reranker's outputs")
+    _require(card.methods == (ScoringMethod.LISTWISE,), "a listwise reranker's methods")
     numbers = (listwise.query_length, listwise.document_length, listwise.block_documents, listwise.dimensions)
     _require(all(1 <= number <= LARGEST for number in numbers), "the limits of a listwise reranker")
     markers = {
@@ -83,7 +84,13 @@ def _check_listwise(card: ModelCard, listwise: Listwise) -> None:
     _require(all(marker and not any(map(str.isspace, marker)) for marker in markers), "the markers")
     _require(all(0 <= token < card.vocabulary_size for token in markers.values()), "the markers' ids")
     for name, places in LISTWISE_PLACES.items():
-        _require(sorted(LISTWISE_PLACE.findall(getattr(listwise, name))) == places, f"{name} of a listwise reranker")
+        _require(sorted(PLACE.findall(getattr(listwise, name))) == places, f"{name} of a listwise reranker")
+    # Each marker stands once, behind the text that its row is of: else every text of a caller would seem to have one.
+    marked = {"document": (listwise.document_marker, "{document}"), "closing": (listwise.query_marker, "{query}")}
+    for name in LISTWISE_PLACES:
+        text, (wanted, place) = getattr(listwise, name), marked.get(name, ("", ""))
+        _require(all(text.count(marker) == (marker == wanted) for marker in markers), f"the markers in {name}")
+        _require(text.find(wanted) >= text.find(place), f"the marker in {name}")
 
 
 def _check_route(card: ModelCard, route: QueryRoute) -> None:

@@ -2,13 +2,16 @@
 
 import hashlib
 from dataclasses import replace
+from typing import TypeVar
 
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
-from shared.card import LateInteraction, ModelCard, QueryRoute
+from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.vectors import Activation, OutputKind
 
 CACHE_SETTING = "--cache-megabytes"
+Sides = TypeVar("Sides", LateInteraction, Listwise)
+"""What has limits of its own for queries and for documents."""
 
 
 def card_of(model: Model, *, chunk_tokens: int = 0, cache_tokens: int = 0) -> ModelCard:
@@ -29,21 +32,21 @@ def card_of(model: Model, *, chunk_tokens: int = 0, cache_tokens: int = 0) -> Mo
 def _limited(card: ModelCard, longest: int) -> ModelCard:
     """The card with limits of at most `longest` tokens, and with a fingerprint of its own: where a text is cut off
     changes its rows."""
-    late = card.late_interaction
     warning = f"{CACHE_SETTING} limits texts to {longest} tokens"
     return replace(
         card,
         max_tokens=min(card.max_tokens, longest),
-        late_interaction=_limited_lengths(late, longest) if late else None,
+        late_interaction=_limited_lengths(card.late_interaction, longest) if card.late_interaction else None,
+        listwise=_limited_lengths(card.listwise, longest) if card.listwise else None,
         limited_by=CACHE_SETTING,
         notice="; ".join(filter(None, (card.notice, warning))),
         fingerprint=hashlib.sha256(f"{card.fingerprint} {longest}".encode()).hexdigest(),
     )
 
 
-def _limited_lengths(late: LateInteraction, longest: int) -> LateInteraction:
-    query_length, document_length = min(late.query_length, longest), min(late.document_length, longest)
-    return replace(late, query_length=query_length, document_length=document_length)
+def _limited_lengths(sides: Sides, longest: int) -> Sides:
+    query_length, document_length = min(sides.query_length, longest), min(sides.document_length, longest)
+    return replace(sides, query_length=query_length, document_length=document_length)
 
 
 def _card_of_whole_texts(model: Model) -> ModelCard:
@@ -90,7 +93,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         whole_texts=model.cutting.refusal,
         query_route=_query_route(model),
         pools_spans=abilities.pools_spans,
-        listwise=model.listwise,
+        listwise=_limited_lengths(model.listwise, model.max_tokens) if model.listwise else None,
     )
 
 

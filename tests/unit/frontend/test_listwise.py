@@ -1,151 +1,20 @@
-"""Listwise rerankers in the frontend: which documents share a block, how it is written, and what rows become."""
+"""Listwise rerankers in the frontend: how a block is written, and what rows become."""
 
-import random
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeWorker, card
-from kinds import qwen
-from tokenizers import AddedToken, Tokenizer, decoders
+from listwise_fakes import LATER, Blocks, D, Q, cosines, pipeline, rerank, score, scores_of, written
 
-from frontend_service.api.selvage_v1.codec import ranking as codec
-from frontend_service.domain.answer import Answer
-from frontend_service.domain.limits import Limits
-from frontend_service.domain.ranking_requests import ScoreRequest
-from frontend_service.domain.requests import Truncation
 from frontend_service.postprocess import listwise as postprocess
 from frontend_service.services.embedding import EmbeddingService
-from frontend_service.services.pipeline import Pipeline
-from frontend_service.services.ranking import RankingService, Reranked
-from frontend_service.tokenizing.model_texts import ModelTexts
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.workers.claims import check_card
 from frontend_service.workers.expected_reply import expected_reply
-from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.reply_check import ReplyCheck, WrongReply
-from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.card import Listwise, ModelCard
-from shared.errors import InputTooLong, InvalidInput, LimitExceeded, SelvageError, UnsupportedTask
-from shared.jobs import ChunkKind, Job, JobResult, Rows
-from shared.terms import RequestTerms
-from shared.vectors import Layout, ScoringMethod, Task, TruncationSide
-
-LATER = RequestTerms.within(3600)
-D, Q = "<|d|>", "<|q|>"
-PLAIN = Listwise(
-    query_length=8,
-    document_length=20,
-    block_documents=3,
-    dimensions=8,
-    opening="rank {count} for: {query}\n",
-    instruction="<how>\n{instruction}\n</how>\n",
-    document="<p {number}>\n{document}" + D + "\n</p>\n",
-    closing="<q>\n{query}" + Q + "\n</q>!",
-    document_marker=D,
-    document_marker_id=400,
-    query_marker=Q,
-    query_marker_id=401,
-)
-
-
-def tokenizer() -> Tokenizer:
-    """One with Qwen's stages, and both markers as tokens."""
-    made = qwen()
-    made.decoder = decoders.ByteLevel()
-    missing = 400 - made.get_vocab_size()
-    made.add_special_tokens([AddedToken(f"<|{number}|>", normalized=False) for number in range(missing)])
-    made.add_special_tokens([AddedToken(token, normalized=False) for token in (D, Q)])
-    assert [made.token_to_id(token) for token in (D, Q)] == [400, 401]
-    return made
-
-
-TOKENIZER = tokenizer()
-
-
-def listwise_card(**changes: Any) -> ModelCard:
-    """The card of a listwise reranker. `changes`: of its texts and limits, or of the card."""
-    own = {name: changes.pop(name) for name in list(changes) if hasattr(PLAIN, name)}
-    fields: dict[str, Any] = {
-        "outputs": (),
-        "methods": (ScoringMethod.LISTWISE,),
-        "default_method": ScoringMethod.LISTWISE,
-        "pooling": "",
-        "dimensions": 0,
-        "multi_vector_dimensions": 0,
-        "tasks": (Task.RERANK,),
-        "max_tokens": 500,
-        "vocabulary_size": 402,
-        "pools_spans": True,
-        "listwise": replace(PLAIN, **own),
-    }
-    return card(**fields | changes)
-
-
-class Blocks(FakeWorker):
-    """Every row has random numbers, those of equal sequences the same."""
-
-    def __init__(self, **changes: Any) -> None:
-        super().__init__(listwise_card(**changes))
-        reader = ModelTokenizer(TOKENIZER.to_str().encode(), self.served.card)
-        self.served = replace(self.served, texts=ModelTexts(tokenizer=reader))
-        self.rows: list[np.ndarray] = []
-
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        self.jobs.append(job)
-        assert job.ranges is not None
-        expected_reply(job, model.card)
-        self.rows = [
-            np.random.default_rng(list(sequence.encode())).standard_normal((count, 8), dtype="<f4")
-            for sequence, count in zip(self.blocks, job.ranges.counts, strict=True)
-        ]
-        return JobResult(dense=Rows(dimensions=8, data=np.concatenate(self.rows).tobytes()))
-
-    @property
-    def blocks(self) -> list[str]:
-        """The texts of the last job's sequences."""
-        tokens = self.jobs[-1].tokens
-        ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
-        return [TOKENIZER.decode(each.tolist(), skip_special_tokens=False) for each in ids]
-
-
-def pipeline(worker: Blocks, **limits: Any) -> Pipeline:
-    return Pipeline(worker, Limits(**limits), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
-
-
-async def rerank(worker: Blocks, query: str, documents: Sequence[str], **fields: Any) -> Reranked:
-    asked = ranking_pb2.RerankRequest(query=query, documents=documents, **fields)
-    return await RankingService(pipeline(worker)).rerank(codec.rerank_request_from_pb(asked), LATER)
-
-
-async def score(worker: Blocks, queries: Sequence[str], documents: Sequence[str], **fields: Any) -> Answer:
-    asked = ScoreRequest(queries=tuple(queries), documents=tuple(documents), **fields)
-    return await RankingService(pipeline(worker)).score(asked, LATER)
-
-
-def written(query: str, documents: Sequence[str], how: str = "") -> str:
-    """A block, by the definition."""
-    opening = f"rank {len(documents)} for: {query}\n" + (f"<how>\n{how}\n</how>\n" if how else "")
-    passages = "".join(f"<p {number}>\n{document}{D}\n</p>\n" for number, document in enumerate(documents))
-    return f"{opening}{passages}<q>\n{query}{Q}\n</q>!"
-
-
-def cosines(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    """Scores of one query's blocks [documents + 1, D], by the definition."""
-
-    def cosine(a: np.ndarray, b: np.ndarray) -> float:
-        return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-    weights = [max((1 + cosine(row, block[-1])) / 2 for row in block[:-1]) for block in blocks]
-    query = sum(weight * block[-1] for weight, block in zip(weights, blocks, strict=True)) / sum(weights)
-    return np.array([cosine(row, query) for block in blocks for row in block[:-1]])
-
-
-def scores_of(answer: Answer) -> np.ndarray:
-    return np.frombuffer(answer.result.scores, dtype="<f4")
+from selvage.v1 import embedding_pb2, vectors_pb2
+from shared.errors import InvalidInput, SelvageError, UnsupportedTask
+from shared.jobs import ChunkKind, JobResult, Rows
+from shared.vectors import Layout
 
 
 async def test_a_block_is_written_as_the_card_says() -> None:
@@ -190,78 +59,6 @@ async def test_pairs_are_blocks_of_one_document() -> None:
     assert np.allclose(scores_of(answer), [cosines([rows])[0] for rows in worker.rows], atol=1e-6)
 
 
-def sizes_by_the_code(query: int, documents: Sequence[int], room: int, most: int, longest: int) -> list[int]:
-    """How many documents each block has, as the model's own code counts."""
-    sizes, size, left = [], 0, room - 2 * query
-    for tokens in documents:
-        size, left = size + 1, left - tokens
-        if size >= most or left <= longest:
-            sizes.append(size)
-            size, left = 0, room - 2 * query
-    return sizes + [size] * (size > 0)
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_no_block_is_longer_than_the_context(seed: int) -> None:
-    """Though the model's code counts the texts alone: here what stands around them is most of a block."""
-    chance = random.Random(seed)
-    most, limit = chance.randint(1, 9), chance.randint(150, 400)
-    worker = Blocks(block_documents=most, max_tokens=limit)
-    answer = await score(worker, ["the the"], [" the" * chance.randint(1, 20) for _ in range(40)])
-    assert len(scores_of(answer)) == 40
-    assert max(block.count(D) for block in worker.blocks) <= most
-    assert max(worker.jobs[0].tokens.lengths) <= limit
-
-
-@pytest.mark.parametrize("most", [3, 125])
-async def test_blocks_are_those_of_the_code_where_all_that_stands_around_fits(most: int) -> None:
-    """Texts far below the limit of a document leave room for it; 3 documents are the most, or the context ends."""
-    chance, worker = random.Random(1), Blocks(document_length=400, max_tokens=2000, block_documents=most)
-    lengths = [chance.randint(100, 200) for _ in range(30)]
-    await score(worker, ["the the"], [" the" * length for length in lengths])
-    told = [block.count(D) for block in worker.blocks]
-    assert told == sizes_by_the_code(len(TOKENIZER.encode("the the").ids), lengths, 2000, most, 400)
-    assert (max(told) > 3) == (most > 3)
-
-
-async def test_a_lower_limit_of_documents_lets_blocks_be_fuller() -> None:
-    """As the argument of the model's code does: a block ends where no longest document would have room."""
-    worker, documents = Blocks(document_length=1000, max_tokens=2000, block_documents=125), [" the" * 100] * 20
-    await score(worker, ["the"], documents)
-    before = [block.count(D) for block in worker.blocks]
-    await score(worker, ["the"], documents, document_cut=Truncation(max_tokens=150))
-    after = [block.count(D) for block in worker.blocks]
-    assert max(after) > max(before) == 10
-
-
-async def test_long_texts_are_refused_or_cut() -> None:
-    """Each to its own limit; usage tells tokens and cuts of the query and of each document."""
-    worker, long = Blocks(), " the" * 25
-    for query, documents, field in (("the", ["a", long], "documents[1]"), (long, ["a"], "query")):
-        with pytest.raises(InputTooLong, match="truncate would cut it") as refused:
-            await rerank(worker, query, documents)
-        assert refused.value.field == field
-    reranked = await rerank(worker, long, ["a", long], truncate=True, max_tokens_per_document=5)
-    assert worker.blocks == [written(" the" * 8, ["a", " the" * 5])]
-    answer = reranked.answer
-    assert (answer.token_counts, answer.truncated) == ((8, 1, 5), (True, False, True))
-    assert answer.tokens.total == worker.jobs[-1].tokens.total
-    with pytest.raises(LimitExceeded, match="the model's limit is 20"):
-        await rerank(worker, "the", ["a"], max_tokens_per_document=21)
-
-
-async def test_the_beginning_is_cut_where_a_request_says_so() -> None:
-    """The last tokens stay; a letter of which a token is cut off reads as the model's code reads it."""
-    worker, left = Blocks(), TruncationSide.LEFT
-    cut = Truncation(truncate=True, max_tokens=3, side=left)
-    await score(worker, ["the"], ["then 345 them"], document_cut=cut)
-    assert worker.blocks == [written("the", [TOKENIZER.decode(TOKENIZER.encode("then 345 them").ids[-3:])])]
-    await score(worker, ["the"], ["鯨" * 9], document_cut=Truncation(truncate=True, max_tokens=4))
-    kept = TOKENIZER.decode(TOKENIZER.encode("鯨" * 9).ids[:4])
-    assert "�" in kept
-    assert worker.blocks == [written("the", [kept])]
-
-
 @pytest.mark.parametrize(
     ("sent", "read"),
     [
@@ -281,14 +78,6 @@ async def test_markers_of_callers_are_taken_out(sent: str, read: str | None) -> 
     if read is not None:
         assert block == written(read, [read, "b"], read)
     assert len(scores_of(answer)) == 2
-
-
-async def test_a_document_that_fits_into_no_block_is_refused_by_name() -> None:
-    """Where the worker's limit leaves less than a query twice and a document."""
-    worker = Blocks(max_tokens=60, document_length=50)
-    with pytest.raises(InputTooLong, match=r"documents\[1\] has \d+ tokens with its query, the limit is 60") as refused:
-        await score(worker, ["the"], ["a", " the" * 45])
-    assert refused.value.field == "documents[1]"
 
 
 @pytest.mark.parametrize(
@@ -325,16 +114,6 @@ async def test_it_embeds_nothing() -> None:
         await EmbeddingService(pipeline(Blocks())).embed(asked, LATER)
 
 
-async def test_all_blocks_count_against_the_tokens_of_a_request() -> None:
-    """Before any of them is sent."""
-    worker = Blocks()
-    ranking = RankingService(pipeline(worker, request_tokens=200))
-    asked = ScoreRequest(queries=("the",) * 9, documents=("a",))
-    with pytest.raises(LimitExceeded, match="the limit is 200"):
-        await ranking.score(asked, LATER)
-    assert not worker.jobs
-
-
 def test_rows_of_zeros_score_zero() -> None:
     """As in PyTorch; so do queries all of whose blocks have the weight 0."""
     nothing = np.zeros((4, 8), dtype="<f4")
@@ -343,6 +122,19 @@ def test_rows_of_zeros_score_zero() -> None:
     against = np.array([[1.0], [-1.0], [2.0], [-2.0]], dtype="<f4")
     scores = postprocess.scores(Rows(dimensions=1, data=against.tobytes()), (1, 1), (2,))
     assert np.frombuffer(scores, dtype="<f4").tolist() == [-1, -1]
+
+
+def test_scores_take_little_memory_beside_the_rows() -> None:
+    """A reply may be as large as a message, and several come at once."""
+    sizes = (125,) * 40
+    data = np.random.default_rng(1).standard_normal((sum(sizes) + len(sizes), 64), dtype="<f4")
+    rows = Rows(dimensions=64, data=data.tobytes())
+    tracemalloc.start()
+    scores = np.frombuffer(postprocess.scores(rows, sizes, (40,)), dtype="<f4")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.allclose(scores, cosines(np.split(data.astype(np.float64), len(sizes))), atol=1e-6)
+    assert peak < len(rows.data) / 2
 
 
 async def test_a_reply_has_a_row_for_each_marker() -> None:
@@ -382,32 +174,3 @@ async def test_a_reply_of_other_rows_is_refused(rows: int, width: int, number: f
         return
     with pytest.raises(WrongReply, match=why):
         checked()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"query_length": 0},
-        {"block_documents": 0},
-        {"dimensions": 0},
-        {"dimensions": 0, "document_length": -1},
-        {"document_marker_id": 402},
-        {"document_marker_id": 401},
-        {"query_marker": D},
-        {"query_marker": ""},
-        {"query_marker": "a b"},
-        {"opening": "rank {count}"},
-        {"document": "{document}{document}{number}"},
-        {"closing": "{query}{other}"},
-        {"instruction": ""},
-        {"listwise": None},
-        {"methods": (), "default_method": None},
-        {"pools_spans": False},
-        {"opening": "{count}{query}" + "a" * 2**20},
-    ],
-)
-def test_a_card_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
-    """Before any text is read by it."""
-    assert check_card(listwise_card())
-    with pytest.raises(WrongReply, match="its card makes no sense"):
-        check_card(listwise_card(**changes))

@@ -171,11 +171,22 @@ def test_the_card_tells_how_texts_are_read(engine: ModelEngine, twin: Twin) -> N
     assert block == twin.prompt("q", ["d"], "i")
 
 
+def test_the_card_names_no_length_over_the_context(folder: Path) -> None:
+    """Lowered by --max-tokens or by what the device keeps; with a fingerprint of its own."""
+    model = load(str(folder), CPU, max_tokens=1000)
+    cards = [card_of(model), card_of(model, chunk_tokens=64, cache_tokens=400)]
+    for card, longest in zip(cards, (1000, 400), strict=True):
+        assert card.listwise is not None
+        told = (card.max_tokens, card.listwise.query_length, card.listwise.document_length)
+        assert told == (longest, min(512, longest), longest)
+    assert cards[0].fingerprint != cards[1].fingerprint
+
+
 def test_layers_with_windows_have_the_limits_of_the_later_model(tmp_path: Path) -> None:
     """v3.5 reads longer queries and documents; its rows are those of transformers too, whole, in pieces and shared."""
     folder = listwise.write(tmp_path / "windowed", windowed=True)
     engine, twin = ModelEngine(load(str(folder), CPU)), Twin.read(folder)
-    told = card_of(engine.model).listwise
+    told = engine.model.listwise
     assert told is not None
     assert (told.query_length, told.document_length) == (1024, 8192)
     assert not engine.model.cutting.refusal

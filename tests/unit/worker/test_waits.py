@@ -39,7 +39,7 @@ CASES: dict[str, tuple[str, list[Encode | Score | Classify]]] = {
             score(method, 2, layout, mean=True)
             for layout in Layout
             for method in ScoringMethod
-            if method is not ScoringMethod.CROSS_ENCODER
+            if method not in (ScoringMethod.CROSS_ENCODER, ScoringMethod.LISTWISE)  # both are other models'
         ],
     ),
     "classify": ("tiny-classifier", [Classify()]),
