@@ -27,7 +27,8 @@ class Answer:
     """A job's result with what the frontend knows of its texts.
 
     `tokens`: the token ids of all texts in the order of the request, equal ones as often as they were sent, with
-    special tokens; of documents in windows, those of each window. `token_counts`: the tokens of each text or, of a late
+    special tokens; of documents in windows, those of each window, and of a listwise reranker those of each block,
+    whose counts are still those of texts. `token_counts`: the tokens of each text or, of a late
     chunking, of each chunk; `truncated`: whether each was cut. `tokenize` and `transfer` (the round trip to the worker
     without its queue and compute) in seconds. `answered`: the time at which the worker's result was there, by the
     pipeline's clock.

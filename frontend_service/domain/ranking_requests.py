@@ -18,7 +18,8 @@ class ScoreNormalization(Enum):
 
     `activate`, for cross-encoders: whether logits are activated. `normalize`, for methods that compare vectors: whether
     rows get unit length, and products of late interaction are averaged instead of added. `raw_token_rows`, for late
-    interaction: token rows keep the length that the model gives them, whatever its files say.
+    interaction: token rows keep the length that the model gives them, whatever its files say. Scores of a listwise
+    reranker are cosines, whatever is asked for.
     """
 
     BY_MODEL = (None, None)

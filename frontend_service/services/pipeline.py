@@ -49,7 +49,7 @@ class PreparedRequest:
     """A request that a service has checked against the model's card and the limits, ready to run.
 
     `slices` tokenise its texts; None for a request that brings vectors only. `letters`: the cost of tokenising, in
-    letters of text; None for pairs and for texts in windows, which a thread always tokenises. The functions are None
+    letters of text; None for pairs, blocks and texts in windows: a thread always tokenises these. Functions are None
     where there is nothing to do. `check_tokens` raises where the tokens show that the request, or its reply, is too
     large. `check_values` raises for wrong numbers in the request, and runs in a thread. `finish` turns the worker's
     result into that of the answer, also in a thread. `parts`: where token rows go as they are computed; None: they are

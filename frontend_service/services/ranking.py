@@ -94,7 +94,8 @@ class RankingService:
     async def score(self, request: ScoreRequest, terms: RequestTerms) -> Answer:
         """Scores pairs of queries and documents, in the order of the request.
 
-        The answer's tokens are those of queries, then of documents; of a cross-encoder those of the pairs.
+        The answer's tokens are those of queries, then of documents; of a cross-encoder those of the pairs, and of a
+        listwise reranker those of the blocks.
         """
         model = self._pipeline.workers.model(request.model)
         return await self._pipeline.run(self._prepare_scores(model, request, NO_EXTRAS), terms)

@@ -1,7 +1,7 @@
 """Loads what `--model` names: encoder, heads, tokenizer and fingerprint, ready to serve; or refuses in one line."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,11 +23,12 @@ from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import same_bits as bits
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
-from gpu_worker.model.tune.linear import Linear, PrepackedLinear
+from gpu_worker.model.tune.linear import Linear
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
+from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.files import first_line
@@ -136,7 +137,7 @@ def _loaded(
     blocks = source.recipe.listwise
     listwise = listwise_format.resolve(blocks, source.tokenizer, source.reader, rows) if blocks else None
     vocabulary.check_used(source.recipe, reading, rows)
-    flops = 2.0 * _multiplied_weights(source.model.base_model)
+    flops = 2.0 * multiplied_weights(source.model.base_model)
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
     unattended, costs = _unattended(reading, config), ProbeCosts.of(placement.device)
@@ -181,7 +182,7 @@ def _loaded(
         findings=(*source.findings, *mode.findings),
         unpacked_reason=mode.unpacked_reason,
         flops_per_token=max(flops, 2.0 * mode.encoder.width**2),
-        weight_bytes=_bytes([mode.encoder.model, *heads.modules()]),
+        weight_bytes=weight_bytes([mode.encoder.model, *heads.modules()]),
         maxsim=maxsim.choose(
             placement.device, heads.multi_vector.width if heads.multi_vector else 128, same_bits=same_bits
         ),
@@ -219,7 +220,7 @@ def _static(source: Source, names: tuple[str, ...], max_tokens: int, same_bits: 
         findings=(),
         unpacked_reason="",
         flops_per_token=2.0 * table.embedding_dim,
-        weight_bytes=_bytes([table, *prepared.heads.modules()]),
+        weight_bytes=weight_bytes([table, *prepared.heads.modules()]),
         maxsim=maxsim.choose(source.placement.device, table.embedding_dim, same_bits=same_bits),
         cutting=prepared.cutting,
         head_order=prepared.head_order,
@@ -272,14 +273,6 @@ def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:
     return max_tokens or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
 
 
-def _multiplied_weights(base: Any) -> int:
-    """About how many weights every token is multiplied with: all but the embeddings, of which it reads one row."""
-    embeddings = base.get_input_embeddings()
-    looked_up = sum(weight.numel() for weight in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
-    whole: int = sum(weight.numel() for weight in base.parameters())
-    return whole - looked_up
-
-
 def _with_adapter(base: Model, number: int, adapter: BesideAdapter) -> Model:
     """The model of an adapter over a base: its own name, prompts, limit and fingerprint."""
     limit = min(base.max_tokens, adapter.recipe.max_tokens or base.max_tokens)
@@ -294,15 +287,3 @@ def _with_adapter(base: Model, number: int, adapter: BesideAdapter) -> Model:
         weight_bytes=adapter.weight_bytes,
         adapter=number,
     )
-
-
-def _bytes(modules: Iterable[nn.Module]) -> int:
-    """Bytes of all weights as they are laid out for computing; weights that modules share count once."""
-    tensors = {id(tensor): tensor for module in modules for tensor in (*module.parameters(), *module.buffers())}
-    packed = {
-        id(layer): layer.packed
-        for module in modules
-        for layer in module.modules()
-        if isinstance(layer, PrepackedLinear)
-    }
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors.values(), *packed.values()))

@@ -263,12 +263,15 @@ def _layer_tensors(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
     """Tensors of a head's layer by role, in float32. Raises ModelRefused, which names file and key."""
     folder, stem = (path / layer.weights).parent, Path(layer.weights).name
     wanted, in_module_folder = set(layer.keys.values()), folder != path
-    files = tensor_files(folder, stem, wanted)
+    biases = {key.removesuffix("weight") + "bias" for key in wanted if key.endswith("weight")} - wanted
+    files = tensor_files(folder, stem, wanted | biases)
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors |= read_tensors(file, None if in_module_folder else wanted)
+        tensors |= read_tensors(file, None if in_module_folder else wanted | biases)
     for key in sorted(set(tensors) - wanted) if in_module_folder else ():
         raise ModelRefused(f"{files[0]} holds {key}, for which the module's config.json has no place")
+    for key in sorted(biases & set(tensors)):
+        raise ModelRefused(f"{folder} holds {key}, and the layer has no bias in the model's own code")
     for key in layer.keys.values():
         if key not in tensors:
             raise ModelRefused(f"{files[0] if files else folder} has no {key}")

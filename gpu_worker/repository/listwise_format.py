@@ -54,8 +54,7 @@ def read(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         )
         for place, inputs, outputs, activation in ((0, hidden, hidden // 2, "ReLU"), (2, hidden // 2, 0, "Identity"))
     )
-    windowed = "sliding_attention" in (config.get("layer_types") or ())
-    query_length, document_length = WINDOWED_LENGTHS if windowed else LENGTHS
+    query_length, document_length = WINDOWED_LENGTHS if _windowed(config) else LENGTHS
     listwise = ListwiseRecipe(
         query_length=query_length,
         document_length=document_length,
@@ -69,6 +68,14 @@ def read(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     )
     # The mean of a range of one token is the token's row.
     return {"dense": DenseRecipe(poolings=("mean",), layers=layers), "listwise": listwise}
+
+
+def _windowed(config: dict[str, Any]) -> bool:
+    """Whether some layers attend within a window. Where no `layer_types` says it, as transformers' Qwen3 makes them."""
+    if config.get("layer_types"):
+        return "sliding_attention" in config["layer_types"]
+    first, layers = config.get("max_window_layers", 28), config.get("num_hidden_layers", 32)
+    return bool(config.get("use_sliding_window")) and first < layers
 
 
 def resolve(recipe: ListwiseRecipe, tokenizer: TokenizerFile, reader: TokenizerReader, rows: int) -> Listwise:

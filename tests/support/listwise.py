@@ -185,4 +185,4 @@ class Twin:
         with torch.inference_mode():
             hidden = self.model(input_ids=ids).last_hidden_state[0]
             rows = [hidden[ids[0] == marker] for marker in (document, query)]
-            return tuple(F.relu(each @ self.first.T) @ self.second.T for each in rows)  # type: ignore[return-value]
+            return tuple(F.relu(each.float() @ self.first.T) @ self.second.T for each in rows)  # type: ignore[return-value]

@@ -66,10 +66,11 @@ def rerank(
     - `normalize`: True compares rows of unit length, takes the mean over the query's tokens and applies a
       cross-encoder's activation; False compares rows as the model makes them, takes the sum and returns the logit. By
       default "late_interaction" and "cross_encoder" do as the model's files say, "dense" and "hybrid" as for True.
+      Scores of "listwise" are cosines either way.
     - `instruction`: put before the query instead of the model's own prompt or marker; in the template of a yes/no
-      reranker, what it calls the instruction.
+      reranker and in the text of a listwise one, what it calls the instruction.
     - `max_tokens_per_query`, `max_tokens_per_document`: lower limits than the model's, in tokens. They count special
-      tokens, except for "cross_encoder", and never query expansion.
+      tokens, except for "cross_encoder" and "listwise", and never query expansion.
     - `truncate`: True cuts texts that are over a limit; False refuses them. By default they are refused, unless the
       frontend runs with `--auto-truncate`.
     - `explain`: for "late_interaction" only: return a `TokenMatch` for each query token that has a vector.
@@ -126,7 +127,7 @@ def score(
     - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
     Larger inputs are scored in blocks of at most 2,048 texts and 8,388,608 letters a side; pairs in runs of 2,048. A
-    listwise reranker gets all documents in each request.
+    listwise reranker gets all documents in each request, with as many queries as make up 1,024 documents in all.
 
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.

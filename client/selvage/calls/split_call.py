@@ -68,7 +68,7 @@ class ListOperation(Protocol):
     """An operation whose list of documents may have to stay whole."""
 
     def undivided(self) -> Iterator[InputPart]:
-        """The parts of the input, indivisible, each with all documents."""
+        """The parts of the input, each with all documents, which no halves of it lose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +150,12 @@ class SplitCall(Generic[R]):
         too.
         """
         self._in_progress -= 1
-        if error.field == PART and not attempt.part.indivisible and isinstance(self._operation, ListOperation):
-            if not self._undivided:  # the first of the parts that are refused so
-                self._parts, self._undivided, self._all_begun = self._operation.undivided(), True, False
-                self._again.clear()
+        whole = attempt.part.indivisible or attempt.part.whole_columns
+        if self._undivided and not whole:  # what it would have brought comes with the whole list
+            return
+        if error.field == PART and not whole and isinstance(self._operation, ListOperation):
+            self._parts, self._undivided, self._all_begun = self._operation.undivided(), True, False
+            self._again.clear()
             return
         halves = attempt.part.halves() if _too_much(error) else []
         if halves:

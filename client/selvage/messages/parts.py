@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 class InputPart:
     """Rows `start` to `stop` of the whole input; for a matrix of scores, also columns `left` to `right`.
 
-    `indivisible`: the rows have a meaning only together.
+    `indivisible`: the rows have a meaning only together. `whole_columns`: so do the columns, and rows have one alone.
     """
 
     start: int
@@ -16,6 +16,7 @@ class InputPart:
     left: int = 0
     right: int = 1
     indivisible: bool = False
+    whole_columns: bool = False
 
     @property
     def rows(self) -> slice:
@@ -31,9 +32,8 @@ class InputPart:
         return (self.stop - self.start) * (self.right - self.left)
 
     def halves(self) -> "list[InputPart]":
-        """Two parts that make up this one, cut through its longer side; none where it has a single result or is
-        indivisible."""
-        rows, columns = self.stop - self.start, self.right - self.left
+        """Two parts that make up this one, cut through its longer side that may be cut; none where there is no such."""
+        rows, columns = self.stop - self.start, 1 if self.whole_columns else self.right - self.left
         if max(rows, columns) < 2 or self.indivisible:
             return []
         if rows >= columns:

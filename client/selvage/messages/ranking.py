@@ -125,8 +125,11 @@ class Score(Scores):
         super().__init__(rows, columns, seconds, progress)
 
     def undivided(self) -> Iterator[InputPart]:
-        for start, stop in self._rows:
-            yield InputPart(start=start, stop=stop, right=len(self._documents), indivisible=True)
+        """As many queries in a part as together read what one part of a `Rerank` has: each reads all documents anew."""
+        letters = sum(len(document) + ENTRY_LETTERS for document in self._documents)
+        most = max(1, DOCUMENTS // len(self._documents))
+        for start, stop in runs([letters] * len(self._queries), most=most, room=LETTERS):
+            yield InputPart(start=start, stop=stop, right=len(self._documents), whole_columns=True)
 
     def message(self, part: InputPart) -> ranking_pb2.ScoreRequest:
         documents = self._documents[part.rows if self._pairs else part.columns]

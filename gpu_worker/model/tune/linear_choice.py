@@ -83,7 +83,7 @@ def install_fastest(model: nn.Module) -> tuple[LinearPlan, str]:
     packed = [layer.packed.packed for layer in layers]
     copy = sum(weight.numel() * weight.element_size() for weight in packed)
     twice, shapes = copy <= TWICE, frozenset(Counter(map(_kind, layers)).items())
-    key = (shapes, layers[0].stock.weight.dtype, torch.get_num_threads(), twice)
+    key = (shapes, torch.get_num_threads(), twice)
     if key not in _plans:
         _plans[key] = decide(measured(layers), twice=twice)
     plan = _plans[key]
@@ -134,10 +134,10 @@ def _seconds(
 ) -> dict[LinearKernel, float]:
     """Seconds of all layers together by each kernel that does not fail, estimated from a few layers of each kind."""
     sample = _sample(layers, rows)
-    widths = [layer.stock.in_features for layer, _ in sample]
-    states = {width: torch.randn(rows, width).to(layers[0].stock.weight.dtype) for width in dict.fromkeys(widths)}
+    kinds = {(layer.stock.in_features, layer.stock.weight.dtype) for layer, _ in sample}  # heads may be in float32
+    states = {(width, dtype): torch.randn(rows, width).to(dtype) for width, dtype in kinds}
     runs = {
-        (kernel, number): partial(_run, kernel, layer, states[layer.stock.in_features])
+        (kernel, number): partial(_run, kernel, layer, states[layer.stock.in_features, layer.stock.weight.dtype])
         for kernel in kernels
         for number, (layer, _) in enumerate(sample)
         if layer.gelu or kernel is not LinearKernel.FUSED  # a layer without a GELU runs by the packed kernel
@@ -192,9 +192,10 @@ def _run(kernel: LinearKernel, layer: LinearLayer, x: Tensor) -> Tensor:
     return F.gelu(y, approximate=layer.gelu) if layer.gelu else y
 
 
-def _kind(layer: LinearLayer) -> tuple[int, int, bool, str]:
+def _kind(layer: LinearLayer) -> tuple[int, int, bool, str, torch.dtype]:
     """The kind of a layer: layers of one kind take the same time."""
-    return layer.stock.in_features, layer.stock.out_features, layer.stock.bias is None, layer.gelu
+    stock = layer.stock
+    return stock.in_features, stock.out_features, stock.bias is None, layer.gelu, stock.weight.dtype
 
 
 def _pays(times: Sequence[float], usual: Sequence[float]) -> bool:

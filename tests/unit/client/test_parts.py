@@ -18,6 +18,7 @@ from selvage.errors import (
     LimitExceeded,
     Overloaded,
     ResultTooLarge,
+    SelvageError,
     Unavailable,
     UnsupportedTask,
 )
@@ -193,8 +194,11 @@ def test_parts_keep_to_the_limits_of_the_service(letters: int) -> None:
         assert sum(map(len, request.texts)) + 100 * len(request.texts) <= embedding.LETTERS
 
 
-def refusing_parts(operation: Any, seed: int) -> list[Attempt]:
-    """Answers in any order as a frontend with a listwise reranker does: it takes no part of a list."""
+def refusing_parts(operation: Any, seed: int, most: int = 1_000_000) -> list[Attempt]:
+    """Answers in any order as a frontend with a listwise reranker does: it takes no part of a list.
+
+    It refuses more than `most` scores.
+    """
     chance = random.Random(seed)
     call = SplitCall(operation, seconds=1e9, retries=RetryPolicy(1_000_000, chance.random))
     under_way, taken = list[Attempt](), list[Attempt]()
@@ -206,6 +210,8 @@ def refusing_parts(operation: Any, seed: int) -> list[Attempt]:
         attempt = under_way.pop(chance.randrange(len(under_way)))
         if attempt.message.part_of_list:
             call.record_failure(attempt, InvalidInput("a part of a list", field="part_of_list"))
+        elif attempt.part.size > most:
+            call.record_failure(attempt, chance.choice([ResultTooLarge("rows"), LimitExceeded("tokens", field="")]))
         else:
             taken.append(attempt)
             call.record_reply(attempt, ANSWERS[type(attempt.message).__name__](attempt.message))
@@ -222,18 +228,56 @@ def test_a_list_that_has_to_stay_whole_is_sent_whole(seed: int) -> None:
     assert sorted(each.index for each in operation.result()) == list(range(5000))
 
 
-def test_a_matrix_keeps_all_documents_of_a_query_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries still come in several requests; so do pairs, which are parts of nothing."""
+@pytest.mark.parametrize(("most", "sizes"), [(600, [5, 20]), (599, [5, 10, 10]), (30, [1] * 25)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_matrix_keeps_all_documents_of_a_query_together(
+    monkeypatch: pytest.MonkeyPatch, most: int, sizes: list[int], seed: int
+) -> None:
+    """Queries still come in several requests, of fewer where too much is refused; so do pairs, parts of nothing."""
     monkeypatch.setattr(ranking, "SIDE", 20)
+    monkeypatch.setattr(ranking, "DOCUMENTS", 600)
     documents, queries = [f"document {number}" for number in range(30)], [f"query {number}" for number in range(25)]
     operation = methods.score(Nobody(), queries, documents)
-    attempts = refusing_parts(operation, 1)
-    assert sorted(len(each.message.queries) for each in attempts) == [5, 20]
+    attempts = refusing_parts(operation, seed, most)
+    assert sorted(len(each.message.queries) for each in attempts) == sizes
     assert all(list(each.message.documents) == documents for each in attempts)
     assert np.array_equal(operation.result(), [[score(query, document) for document in documents] for query in queries])
     pairs = methods.score(Nobody(), queries, documents[:25], pairs=True)
     assert len(list(pairs.parts())) == 2
     assert not any(pairs.message(part).part_of_list for part in pairs.parts())
+
+
+def test_a_query_with_too_many_documents_is_refused() -> None:
+    """No smaller request would have all of them."""
+    for operation in (methods.score(Nobody(), ["a", "b"], ["c"] * 30), methods.rerank(Nobody(), "a", ["c"] * 30)):
+        with pytest.raises((ResultTooLarge, LimitExceeded)):
+            refusing_parts(operation, 1, most=29)
+
+
+def test_queries_of_a_matrix_come_in_requests_of_a_size() -> None:
+    """By all documents that they read, not by their own number: by letters too."""
+    for documents, most in ((["a"] * 100, 10), (["a" * 250_000] * 2, 2), (["a" * 600_000] * 2, 1)):
+        parts = list(methods.score(Nobody(), ["q"] * 25, documents).undivided())  # type: ignore[attr-defined]
+        assert max(part.stop - part.start for part in parts) == most
+        assert sum(part.stop - part.start for part in parts) == 25
+
+
+@pytest.mark.parametrize("error", [Unavailable("gone"), LimitExceeded("too many tokens", field="documents")])
+def test_a_part_that_fails_once_the_list_is_whole_is_not_sent_again(error: SelvageError) -> None:
+    """The whole list brings what it would have brought."""
+    operation = methods.rerank(Nobody(), "a query", ["a"] * 2000)
+    call = SplitCall(operation, seconds=1e9, retries=RetryPolicy(5))
+    first, second = call.next_attempt(), call.next_attempt()
+    assert first is not None
+    assert second is not None
+    call.record_failure(first, InvalidInput("a part of a list", field="part_of_list"))
+    call.record_failure(second, error)
+    whole = call.next_attempt()
+    assert whole is not None
+    assert whole.part.size == 2000
+    assert call.next_attempt() is None
+    call.record_reply(whole, ANSWERS["RerankRequest"](whole.message))
+    assert call.done
 
 
 def test_a_short_list_is_no_part_of_one() -> None:

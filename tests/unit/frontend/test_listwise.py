@@ -10,9 +10,10 @@ from listwise_fakes import LATER, Blocks, D, Q, cosines, pipeline, rerank, score
 from frontend_service.postprocess import listwise as postprocess
 from frontend_service.services.embedding import EmbeddingService
 from frontend_service.workers.expected_reply import expected_reply
+from frontend_service.workers.reply_check import ReplyCheck, WrongReply
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.errors import InvalidInput, SelvageError, UnsupportedTask
-from shared.jobs import ChunkKind, Rows
+from shared.jobs import ChunkKind, JobResult, Rows
 from shared.vectors import Layout
 
 
@@ -143,3 +144,33 @@ async def test_a_reply_has_a_row_for_each_marker() -> None:
     expected = expected_reply(worker.jobs[0], worker.served.card)
     assert expected.most == {ChunkKind.DENSE: 3 * 8 * 4}
     assert expected.dense.dimensions == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "number", "why"),
+    [
+        (3, 8, 1.0, ""),
+        (2, 8, 1.0, "it sent less than was asked for"),
+        (4, 8, 1.0, "it sent more than was asked for"),
+        (3, 4, 1.0, "rows have other dimensions"),
+        (3, 8, np.nan, "it sent numbers that are not finite"),
+        (3, 8, np.inf, "it sent numbers that are not finite"),
+    ],
+)
+async def test_a_reply_of_other_rows_is_refused(rows: int, width: int, number: float, why: str) -> None:
+    """A missing one would give a document the score of another."""
+    worker = Blocks()
+    await score(worker, ["the"], ["a", "b"])
+    data = np.full((rows, width), number, dtype="<f4").tobytes()
+    check = ReplyCheck(expected_reply(worker.jobs[0], worker.served.card))
+    result = JobResult(dense=Rows(dimensions=width, data=data))
+
+    def checked() -> JobResult:
+        check.take(ChunkKind.DENSE, data)
+        return check.check(result)
+
+    if not why:
+        assert checked() is result
+        return
+    with pytest.raises(WrongReply, match=why):
+        checked()

@@ -10,7 +10,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune import linear, linear_choice
-from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
+from gpu_worker.model.tune.linear import LinearLayer, PrepackedLinear, packed_layers
 from gpu_worker.model.tune.linear_choice import (
     ROWS,
     STOCK,
@@ -166,6 +166,15 @@ def test_a_moment_of_disturbance_is_no_ways_own() -> None:
     assert {way: {round(each * 1e6, 3) for each in found} for way, found in times.items()} == {
         way: {1.0} for way in LinearKernel
     }
+
+
+@needs_packed_layers
+def test_layers_of_two_number_formats_are_measured_each_in_its_own() -> None:
+    """An encoder in half precision has heads in float32."""
+    linears = [nn.Linear(32, 32).double(), nn.Linear(32, 8)]
+    parent, packed = nn.Sequential(*linears), PrepackedLinear(nn.Linear(32, 8))
+    layers = [LinearLayer(parent=parent, name="0", stock=linear, packed=packed) for linear in linears]
+    assert LinearKernel.STOCK in measured(layers)
 
 
 @needs_packed_layers

@@ -2,21 +2,26 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3Config
 
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.kernels.cpu import library
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
+from gpu_worker.repository import listwise_format
 from gpu_worker.startup.warm_up import check_model
 from shared.errors import LimitExceeded, UnsupportedTask
 from shared.jobs import Job
@@ -71,6 +76,13 @@ def expected(twin: Twin) -> np.ndarray:
     return torch.cat([part for block in rows for part in block]).numpy()
 
 
+def scores(rows: np.ndarray) -> np.ndarray:
+    """The cosines of both blocks' documents [11] with their queries."""
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    first, second = unit[: len(TEXTS) + 1], unit[len(TEXTS) + 1 :]
+    return np.concatenate([block[:-1] @ block[-1] for block in (first, second)])
+
+
 def test_rows_at_markers_are_those_of_the_models_own_code(engine: ModelEngine, twin: Twin) -> None:
     """Of documents in their order, then of the query; in units of the rows' own size."""
     rows, wanted = dense_rows(run(engine, [job(twin)])[0]), expected(twin)
@@ -98,6 +110,18 @@ def test_blocks_that_share_their_beginning_are_computed_once(whole: ModelEngine,
             assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
+def test_scores_in_bfloat16_are_near_those_of_float32(folder: Path, twin: Twin) -> None:
+    """The format of the published weights: some thousandths off, and not much further than transformers' own."""
+    engine = ModelEngine(load(str(folder), Placement(device=CPU.device, dtype=torch.bfloat16)))
+    half = replace(twin, model=deepcopy(twin.model).bfloat16())
+    exact = scores(expected(twin))
+    own, theirs = (
+        np.abs(scores(rows) - exact).max() for rows in (dense_rows(run(engine, [job(twin)])[0]), expected(half))
+    )
+    assert own < max(2e-2, 2 * theirs)
+    assert theirs < 4e-2  # else it would prove nothing
+
+
 @pytest.mark.parametrize("neighbours", [0, 1, 63])
 def test_neighbours_change_nothing(engine: ModelEngine, twin: Twin, neighbours: int) -> None:
     """Other texts of the step: within 1e-6 of the rows' size."""
@@ -112,6 +136,15 @@ def test_neighbours_change_no_bit_with_same_bits(folder: Path, twin: Twin) -> No
     for neighbours in (1, 63):
         alone, among = _beside(engine, twin, neighbours)
         assert np.array_equal(among, alone)
+    for shares in (False, True):
+        engine.cut_texts(PieceLimits(longest=16, shares=shares, together=4096))
+        (alone,) = run_in_steps(engine, [job(twin)])
+        for seed in range(3):
+            others = random_ids([3, 40, 100, 17], seed=seed, vocabulary=300)
+            jobs = [job(twin), *(Job(id=5, work=raw(DENSE), tokens=RaggedTokens.of([text])) for text in others)]
+            among = run_in_steps(engine, [*jobs, job(twin, 2)], seed=seed)
+            assert np.array_equal(dense_rows(among[0]), dense_rows(alone))
+            assert np.array_equal(dense_rows(among[-1]), dense_rows(alone))
 
 
 def _beside(engine: ModelEngine, twin: Twin, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
@@ -150,14 +183,20 @@ def test_the_card_names_no_length_over_the_context(folder: Path) -> None:
 
 
 def test_layers_with_windows_have_the_limits_of_the_later_model(tmp_path: Path) -> None:
-    """v3.5 reads longer queries and documents; its rows are those of transformers too."""
+    """v3.5 reads longer queries and documents; its rows are those of transformers too, whole, in pieces and shared."""
     folder = listwise.write(tmp_path / "windowed", windowed=True)
     engine, twin = ModelEngine(load(str(folder), CPU)), Twin.read(folder)
     told = engine.model.listwise
     assert told is not None
     assert (told.query_length, told.document_length) == (1024, 8192)
-    rows, wanted = dense_rows(run(engine, [job(twin)])[0]), expected(twin)
-    assert np.abs(rows - wanted).max() < 1e-5 * np.abs(wanted).max()
+    assert not engine.model.cutting.refusal
+    wanted = expected(twin)
+    kept = engine.model.cutting.text_bytes
+    assert kept.recent  # of most tokens, layers keep only what their windows see
+    for longest, shares in ((0, False), (16, False), (100, False), (0, True), (64, True)):
+        engine.cut_texts(PieceLimits(longest=longest, shares=shares, together=4096, text_bytes=kept))
+        for result in run_in_steps(engine, [job(twin), job(twin, 2)], seed=longest):
+            assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
 def test_a_worker_scores_no_sequences_by_it(engine: ModelEngine) -> None:
@@ -192,6 +231,22 @@ def test_the_fingerprint_counts_the_projector(engine: ModelEngine, folder: Path,
     assert load(str(other), CPU).fingerprint != engine.model.fingerprint
 
 
+@pytest.mark.parametrize("name", ["CLOSING", "BLOCK_DOCUMENTS", "LENGTHS"])
+def test_the_fingerprint_counts_how_blocks_are_made(
+    engine: ModelEngine, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file of the folder tells it; a change of it is another model."""
+    changed = {"CLOSING": f" {listwise_format.CLOSING}", "BLOCK_DOCUMENTS": 124, "LENGTHS": (512, 2047)}
+    monkeypatch.setattr(listwise_format, name, changed[name])
+    assert load(str(folder), CPU).fingerprint != engine.model.fingerprint
+
+
+def test_the_fingerprint_counts_the_context(engine: ModelEngine, folder: Path) -> None:
+    """Smaller blocks, other scores."""
+    same, smaller = (load(str(folder), CPU, max_tokens=tokens) for tokens in (0, 2000))
+    assert same.fingerprint == engine.model.fingerprint != smaller.fingerprint
+
+
 def _tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     """Changes the tensors of a folder."""
     tensors = load_file(folder / "model.safetensors")
@@ -224,6 +279,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         partial(_tensors, change=lambda tensors: tensors.update({"projector.2.weight": torch.ones(WIDTH, 31)})),
         "projector.2.weight has the shape [24, 31], its place wants [24, 32]",
     ),
+    "a projector with a bias": (
+        partial(_tensors, change=lambda tensors: tensors.update({"projector.0.bias": torch.ones(HIDDEN // 2)})),
+        "holds projector.0.bias, and the layer has no bias in the model's own code",
+    ),
     "no layer": (
         partial(_tensors, change=lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")),
         "lacks layers.1.mlp.up_proj.weight",
@@ -233,6 +292,25 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "another decoder": (settings("config.json", model_type="llama"), "model_type 'llama', not qwen3"),
     "no room": (settings("tokenizer_config.json", model_max_length=100), "its block and a word of each text take"),
 }
+
+
+@pytest.mark.parametrize(
+    ("config", "limits"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"]}, (1024, 8192)),
+        ({"use_sliding_window": True, "max_window_layers": 2, "num_hidden_layers": 3}, (1024, 8192)),
+        ({"use_sliding_window": True, "max_window_layers": 3, "num_hidden_layers": 3}, (512, 2048)),
+        ({"use_sliding_window": True, "num_hidden_layers": 28}, (512, 2048)),
+        ({"use_sliding_window": False, "max_window_layers": 0, "num_hidden_layers": 3}, (512, 2048)),
+        ({"layer_types": ["full_attention"] * 2, "use_sliding_window": True, "max_window_layers": 0}, (512, 2048)),
+    ],
+)
+def test_windows_are_those_of_transformers(tmp_path: Path, config: dict[str, Any], limits: tuple[int, int]) -> None:
+    """Said by `layer_types`, else made of `max_window_layers`."""
+    layers = {"num_hidden_layers": 2} | config
+    assert ("sliding_attention" in Qwen3Config(**layers).layer_types) == (limits == (1024, 8192))
+    read = listwise_format.read(tmp_path, {"model_type": "qwen3", "hidden_size": 8} | layers)["listwise"]
+    assert (read.query_length, read.document_length) == limits
 
 
 @pytest.mark.parametrize("bad", BAD)

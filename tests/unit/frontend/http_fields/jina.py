@@ -53,7 +53,7 @@ RERANK = Request(
         honoured("return_documents", True, "unset it is `false`, as Cohere's"),
         replace(honoured("truncation", False, "texts are cut otherwise", documents=[LONG]), status=400),
         honoured("max_doc_length", 1, "a bound: more than the model takes is what it takes"),
-        refused("return_embeddings", True, "/v1/embeddings gives them; `false` is accepted"),
+        refused("return_embeddings", True, "/v1/embeddings gives them where a model embeds; `false` is accepted"),
     ),
     card=CROSS_ENCODER,
 )

@@ -46,7 +46,7 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
     max_chunks_per_doc: Bound | None = None
     truncation: bool | None = None
     rank_fields: Annotated[Any, refusing("send what is to be ranked as each document's text", ["text"])] = None
-    return_embeddings: Annotated[Any, refusing("/v1/embeddings gives the documents' vectors", False)] = None
+    return_embeddings: Annotated[Any, refusing("/v1/embeddings gives the vectors of a model that embeds", False)] = None
 
     @property
     def cut(self) -> Truncation:
