@@ -174,10 +174,6 @@ class NativeLayer(nn.Module):
         self._activation, self._gated, self._post_normalised = parts.activation, parts.gated, parts.post_normalised
         self._inputs = linear(*parts.inputs)
         self._output, self._inner, self._down = (linear(part) for part in (parts.output, parts.inner, parts.down))
-        # Once more, in plain lists: a module looks its parts up slowly, which a step of a few tokens would notice.
-        after = (self._output, self._inner, self._down)
-        self._of_inputs = (self._inputs.weight, self._inputs.bias)
-        self._weights, self._biases = [part.weight for part in after], [part.bias for part in after]
         before, *others = (norm.numbers for norm in parts.norms)
         self._input_norms = [before, *(norm.numbers for norm in parts.head_norms)]
         self._other_norms = others
@@ -198,7 +194,8 @@ class NativeLayer(nn.Module):
         cos, sin = map(_angles, position_embeddings) if position_embeddings and self.rotated else (None, None)
         states = torch.ops.selvage.attention_inputs(
             x,
-            *self._of_inputs,
+            self._inputs.weight,
+            self._inputs.bias,
             self._input_norms,
             self._epsilon,
             self._centred,
@@ -208,11 +205,12 @@ class NativeLayer(nn.Module):
         )
         query, key, value = states.view(len(x), -1, self.head_dim).transpose(0, 1).split([queries, keys, keys])
         attended = ragged.attention(query, key, value, ragged.batch, self._terms)
+        output, inner, down = self._output, self._inner, self._down
         rows: Tensor = torch.ops.selvage.feed_forward(
             x,
             attended.flatten(1),
-            self._weights,
-            self._biases,
+            [output.weight, inner.weight, down.weight],
+            [output.bias, inner.bias, down.bias],
             self._other_norms,
             self._epsilon,
             self._centred,
