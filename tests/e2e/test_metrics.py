@@ -41,6 +41,13 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
     with pytest.raises(grpc.aio.AioRpcError):
         await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a"] * 5))
 
+    async def counted() -> bool:
+        """A call is counted behind its answer."""
+        figures = await scrape(pair.frontends[0])
+        in_flight = [figures(f"selvage_{what}_in_flight") for what in ("requests", "request_bytes")]
+        return figures.total("grpc_server_handled_total", **EMBED) == 3 and in_flight == [0, 0]
+
+    await eventually(counted)
     frontend = await scrape(pair.frontends[0])
     assert frontend("grpc_server_started_total", **EMBED) == 3
     assert frontend("grpc_server_handled_total", **EMBED, grpc_code="OK") == 2
@@ -86,9 +93,17 @@ async def test_what_is_refused_as_too_much_is_told_by_reason() -> None:
         for each in outcomes:
             assert isinstance(each, grpc.aio.AioRpcError)
             assert each.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        frontend = await scrape(pair.frontends[0])
-        assert frontend("selvage_refused_total", reason="requests") == 3
-        assert frontend("grpc_server_handled_total", **EMBED, grpc_code="ResourceExhausted") == 3
+
+        async def told() -> bool:
+            """A call is counted behind its answer."""
+            figures = await scrape(pair.frontends[0])
+            counts = (
+                figures("selvage_refused_total", reason="requests"),
+                figures("grpc_server_handled_total", **EMBED, grpc_code="ResourceExhausted"),
+            )
+            return counts == (3, 3)
+
+        await eventually(told)
 
 
 async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
