@@ -26,6 +26,8 @@ OUR_CHUNKS = {
     "whole texts": ("--chunk-tokens=0",),
     SHORT_STEPS: ("--step-tokens=512", "--chunk-tokens=128", "--step-milliseconds=0"),
 }
+LONG_STEPS = {"whole texts, steps of 2,048": ("--chunk-tokens=0", "--step-tokens=2048", "--step-milliseconds=0")}
+"""For throughput alone, as vLLM is without chunks."""
 INTERACTIVE = "interactive"
 """The priority of short calls that must not wait for long texts, and the name of settings with it. Only we have one."""
 MANY = 4
@@ -63,7 +65,7 @@ def _token_embeddings(scale: Scale) -> Row:
         dtype="bfloat16",
         max_tokens=8192,
         cases=tuple(Case(name=name, stream=Stream(workload=texts, clients=4)) for name, texts in cases.items()),
-        ours=OUR_CHUNKS,
+        ours=OUR_CHUNKS | LONG_STEPS,
         vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
         reconnecting=True,
         seconds=120.0 if scale == "full" else 60.0,
@@ -82,6 +84,7 @@ def _burst(scale: Scale) -> Row:
         dtype="bfloat16",
         max_tokens=512,
         cases=(Case(name=f"{count:,} requests", stream=Stream(workload=prompts, clients=count, requests=count)),),
+        ours={"": (), **LONG_STEPS},
         vllm={"": WHOLE_MEAN},
     )
 
@@ -98,6 +101,7 @@ def _dense(scale: Scale) -> Row:
         dtype="bfloat16",
         max_tokens=8192,
         cases=(Case(name=f"{count} requests", stream=Stream(workload=texts, clients=count, requests=count)),),
+        ours={"": (), **LONG_STEPS},
         vllm={"": UNCHUNKED, "steps of 512": ("--enable-chunked-prefill", "--max-num-batched-tokens", "512")},
     )
 
