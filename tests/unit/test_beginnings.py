@@ -23,7 +23,8 @@ PROGRAMS = {
     "demo": ("demo", "rich"),
 }
 """The extra that each command needs, and a package that it imports."""
-HELD = "import time\ntime.sleep(600)\n"
+HELD = "import time\nfor _ in range(12_000):\n    time.sleep(0.05)\n"
+"""Ten minutes in short sleeps: Python notices a signal that comes just before a sleep when that sleep has ended."""
 BLOCKED = f'print("importing", flush=True)\n{HELD}'
 
 
