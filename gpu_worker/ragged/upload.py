@@ -78,7 +78,8 @@ class Upload:
         starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
         buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         for tensor, start, size in zip(host, starts, sizes, strict=False):
-            buffer[start : start + size] = tensor.view(-1).view(torch.uint8)
+            # The destination is viewed: an array of one number may have a stride of 0, and then no view as bytes.
+            buffer[start : start + size].view(tensor.dtype).copy_(tensor.view(-1))
         device_buffer = to_device(buffer, self.device)
         return [
             device_buffer[start : start + size].view(tensor.dtype).view(tensor.shape)

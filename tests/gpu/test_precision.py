@@ -31,6 +31,7 @@ from shared.errors import ModelRefused
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
+from support.tiny import write_encoder
 
 pytestmark = pytest.mark.gpu
 
@@ -218,8 +219,6 @@ def test_flash_attention_3_is_measured(on_hopper: torch.device) -> None:
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.float16), ("bfloat16", BFLOAT16)])
 def test_files_may_ask_for_float16(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
     """A model whose config.json names it runs in it, and passes its gate there."""
-    from tests.tiny import write_encoder
-
     write_encoder(tmp_path, "tiny-bert")
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "dtype": "float16"}))

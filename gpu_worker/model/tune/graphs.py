@@ -72,8 +72,9 @@ class CudaRecorder:
     def _cleaned_up(self) -> Iterator[None]:
         """Restores PyTorch's state after a capture that failed. Raises CaptureBroken for it.
 
-        PyTorch leaves the capture's stream as the current one, and 2.11 goes on allocating from the capture's pool too,
-        so that no memory of the device would be freed any more.
+        PyTorch leaves the capture's stream as the current one. 2.11 also goes on allocating from the capture's pool, so
+        that no memory of the device would be freed any more, and its generator of random numbers still counts for the
+        capture, so that every draw would raise; a copy of the generator's state counts for none.
         """
         current = torch.cuda.current_stream()
         try:
@@ -82,6 +83,9 @@ class CudaRecorder:
             torch.cuda.set_stream(current)
             with suppress(RuntimeError, AttributeError):  # it has ended already, or this PyTorch has no such function
                 torch._C._cuda_endAllocateToPool(current.device_index, self._pool)
+            with suppress(RuntimeError, AttributeError):
+                generator = torch.cuda.default_generators[current.device_index]
+                generator.graphsafe_set_state(generator.clone_state())
             raise CaptureBroken(f"{type(error).__name__}: {error}") from error
 
 
