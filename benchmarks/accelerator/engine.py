@@ -3,6 +3,7 @@
 Every workload is run by each kind of encoder. Headline workloads are profiled too, and reported separately.
 """
 
+import gc
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -23,6 +24,9 @@ HEADLINES, AT_ONCE = ("colbert-rerank", "instruct-burst", "token-embed"), ("big-
 WARMUP, PROFILED, BURSTS = 0.3, 0.1, 5
 """Warm-up and profiled time as shares of a closed loop's seconds; number of bursts, whose median counts."""
 
+Timed = tuple[float, int]
+"""Seconds and tokens of an answer. Results are dropped as a client's would be, and the host's memory with them."""
+
 
 def run_model(workloads: Sequence[Workload], device: str, seconds: float, report: Report) -> None:
     """Loads the workloads' model, and reports rows of each workload."""
@@ -36,6 +40,17 @@ def run_model(workloads: Sequence[Workload], device: str, seconds: float, report
         "forms": engine.model.findings,
     }
     report.add_row("models", loaded)
+    gc.collect()
+    gc.freeze()  # as the worker does
+    try:
+        _run_workloads(engine, workloads, seconds, report)
+    finally:
+        gc.unfreeze()  # the model is to go
+
+
+def _run_workloads(engine: ours.Ours, workloads: Sequence[Workload], seconds: float, report: Report) -> None:
+    """Reports rows of each workload by each kind of encoder, and then profiles."""
+    model, place = workloads[0].model, engine.model.placement
     for kind in engine.encoders:
         engine.run_by(kind)
         for workload in workloads:
@@ -75,18 +90,18 @@ def memory(engine: ours.Ours) -> Row:
     return {f"{name} GB": round(value / 1e9, 3) for name, value in engine.model.placement.memory.items()}
 
 
-def _run(engine: ours.Ours, workload: Workload, seconds: float, in_flight: int = 0) -> tuple[float, list[ours.Answer]]:
+def _run(engine: ours.Ours, workload: Workload, seconds: float, in_flight: int = 0) -> tuple[float, list[Timed]]:
     """Runs a burst or a closed loop, of the workload's own size where `in_flight` is 0; gives seconds and answers."""
     jobs, in_flight = engine.jobs(workload, seed=1), in_flight or workload.in_flight[-1]
-    start, waiting, finished = time.perf_counter(), cycle(jobs), list[ours.Answer]()
+    start, waiting, finished = time.perf_counter(), cycle(jobs), list[Timed]()
     if workload.name in AT_ONCE:
         answers = engine.run(jobs)
-        return time.perf_counter() - start, answers
+        return time.perf_counter() - start, [(answer.seconds, answer.tokens) for answer in answers]
     while True:
         while len(engine) < in_flight:
             engine.submit(next(waiting))
         latest = engine.step()
-        finished += latest
+        finished += [(answer.seconds, answer.tokens) for answer in latest]
         spent = time.perf_counter() - start
         if latest and spent >= seconds:  # the time ends with an answer
             break
@@ -95,12 +110,12 @@ def _run(engine: ours.Ours, workload: Workload, seconds: float, in_flight: int =
     return spent, finished
 
 
-def figures(seconds: float, answers: Sequence[ours.Answer]) -> Row:
+def figures(seconds: float, answers: Sequence[Timed]) -> Row:
     """Computes rates and latencies."""
-    middle, late = np.quantile([answer.seconds * 1e3 for answer in answers], (0.5, 0.99))
+    middle, late = np.quantile([1e3 * took for took, _ in answers], (0.5, 0.99))
     return {
         "requests/s": round(len(answers) / seconds, 2),
-        "tokens/s": round(sum(answer.tokens for answer in answers) / seconds),
+        "tokens/s": round(sum(tokens for _, tokens in answers) / seconds),
         "p50 ms": round(float(middle), 3),
         "p99 ms": round(float(late), 3),
     }
