@@ -5,6 +5,7 @@ No other file of the benchmarks depends on the worker's internals. It needs torc
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -108,7 +109,7 @@ class Ours:
     def bound_steps(self, tokens: int) -> None:
         """Goes on with steps of so many tokens at most; `step_tokens` is what the worker would serve with."""
         assert not self._submitted
-        self._loop = Loop(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
+        self._loop = Loop(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize, report=show)
 
     def cut_texts(self, tokens: int, *, shares: bool = False, step_tokens: int = 0) -> None:
         """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their
@@ -200,6 +201,12 @@ class Ours:
         """Operations of the encoder's linear layers a token; a multiplication and an addition are two."""
         layers: list[Any] = self.linears
         return 2.0 * sum(int(layer.in_features) * int(layer.out_features) for layer in layers)
+
+
+def show(event: str, error: Exception, parts: int) -> None:
+    """Prints a bug with its traceback; see `retries.Report`. Callers get no more than that the step failed."""
+    print(f"{event}, {parts} job slices", file=sys.stderr)
+    traceback.print_exception(error)
 
 
 def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job:
