@@ -1,5 +1,6 @@
 """Chooses the form of a packed encoder: as it is written, with compiled layers, or as graphs. Measured at load.
 
+On an H100 a slow processor took 12 ms to launch twelve layers, whatever their tokens; a graph of 8,192 took 6 ms.
 Every form passes the gate, and only a faster one serves. Where a form is not possible (no compiler, a class that is not
 made for it), the form before it serves, and the log says why.
 """
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.memory import reclaim
 from gpu_worker.device.timing import PAYS, Seconds, device_seconds
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -26,6 +28,9 @@ from gpu_worker.repository.files import first_line
 MEBIBYTE = 1024 * 1024
 USUAL = 128
 """Tokens of a text in the batches that are measured."""
+BUSY = 4
+"""A batch that takes so many times as long as the smallest has no graph: the device is busy with it while the host
+launches, and a large model's graphs would take a minute to capture."""
 Run = Callable[[RaggedBatch], Tensor]
 
 
@@ -79,10 +84,10 @@ class FormChoice:
         self._packed, self._judge, self._longest, self._tails = packed, judge, longest, tails
         self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
         self._sizes = [tokens for tokens in TOKENS if tokens <= forms.step_tokens]
-        self._buckets = buckets(forms.step_tokens, longest)
+        self._buckets = buckets(forms.step_tokens, longest) if forms.graphs else []
         if forms.compile:
             self._try("compiled layers", self._compile)
-        if forms.graphs:
+        if self._buckets:
             self._try("graphs", self._capture)
 
     def _try(self, form: str, choose: Callable[[], None]) -> None:
@@ -99,7 +104,7 @@ class FormChoice:
             self._judge.check(compiled, numbers, compiled.run_compiling)
         if self._tails:
             self._compile_tails(compiled)
-        written, fused = (sum(self._uncaptured(encoder)) for encoder in (self._packed, compiled))
+        written, fused = self._compared(self._packed, compiled)
         used = fused < PAYS * written
         if used:
             self.encoder = compiled
@@ -107,6 +112,22 @@ class FormChoice:
             f"layers compiled in {compiled.seconds:.1f} s: {fused / written:.2f} of the time of those as they are "
             f"written{'' if used else ', so not used'}"
         )
+
+    def _compared(self, *encoders: Encoder) -> list[float]:
+        """Seconds by each encoder: of the largest graph's replay where graphs are tried, since then graphs serve, and
+        what the host takes for launches does not count. Else, and where no graph can be captured, of batches of all
+        sizes."""
+        try:
+            with torch.inference_mode():
+                return [self._replayed(self._buckets[0], encoder, self._recorder()) for encoder in encoders]
+        except Exception as error:  # no bucket; or why there are no graphs, which is told when they are captured
+            if isinstance(error, CaptureBroken):
+                self._buckets = []
+                self.findings.append(f"no graphs: {first_line(error)}")
+            return [sum(self._uncaptured(encoder)) for encoder in encoders]
+
+    def _replayed(self, size: Bucket, encoder: Encoder, record: Recorder) -> float:
+        return self._time(Graph(size, encoder, record), self._batch(size.filled))
 
     def _compile_tails(self, compiled: CompiledEncoder) -> None:
         """Compiles batches with tails. Causal layers and windows look at lengths there; some must run uncompiled."""
@@ -121,8 +142,14 @@ class FormChoice:
     def _capture(self) -> None:
         start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.encoder)
         record, graphs, replayed, failed = self._recorder(), dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
+
+        def seconds_alone(tokens: int) -> float:
+            return float(np.interp(tokens, self._sizes, alone))
+
         with torch.inference_mode():
             for size in self._buckets:
+                if seconds_alone(size.tokens) > BUSY * alone[0]:
+                    continue
                 try:
                     graph = self._checked(Graph(size, self.encoder, record))
                 except CaptureBroken as error:
@@ -135,9 +162,7 @@ class FormChoice:
         if failed:
             self.findings.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
         graphed = GraphedEncoder(
-            self.encoder,
-            graphs,
-            lambda size, tokens: replayed[size] < PAYS * float(np.interp(tokens, self._sizes, alone)),
+            self.encoder, graphs, lambda size, tokens: replayed[size] < PAYS * seconds_alone(tokens)
         )
         if graphed.graphs:
             self.encoder = graphed
@@ -154,7 +179,10 @@ class FormChoice:
     def _reserved(self) -> int:
         """Bytes of the device's memory that PyTorch has reserved."""
         device = self.encoder.device
-        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+        if device.type != "cuda":
+            return 0
+        reclaim()  # what compilers tried out is kept, and would be given back meanwhile
+        return torch.cuda.memory_reserved(device)
 
     def _uncaptured(self, encoder: Encoder) -> list[float]:
         """Seconds without graphs, for batches of each size of texts of a usual length."""

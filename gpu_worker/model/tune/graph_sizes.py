@@ -6,13 +6,14 @@ from itertools import product
 
 from gpu_worker.ragged.launches import TILE
 
-TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Tokens of a bucket. Larger batches keep the device busy without graphs."""
-SEQUENCES = (8, 64, 512)
+TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 6144, 8192, 12288, 16384)
+"""Tokens of a bucket. The host may take longer to launch the layers of a small model than the device takes for the
+16,384 tokens of a usual step."""
+SEQUENCES = (8, 32, 128, 512)
 """Sequences of a bucket."""
-LONGEST = (TILE, 512, 2048)
+LONGEST = (TILE, 512, 2048, 4096)
 """Tokens of a bucket's longest sequence; the longest text that the model takes is added to them."""
-MOST = 48
+MOST = 64
 """Most buckets that are captured."""
 EMPTY = 8
 """Most attention tiles of a bucket, relative to those that a batch can fill: with more, it is slower than no graph."""

@@ -219,8 +219,8 @@ class Reference:
         return self._feeding.alone(model, self.probes.texts[number], self.probes.tails[number])
 
     def _padding_noise(self, model: nn.Module, exact: Tensor) -> float:
-        """Largest difference of hidden states between the model's own runs: of a text alone, in a padded batch, twice
-        in one batch and, on an accelerator, among as many tokens as a packed batch has.
+        """Largest difference of hidden states between the model's own runs: of a text alone, in a padded batch, and
+        twice in one batch.
 
         Rounding grows with length, so the longest text also runs with the model's other attention, where the class has
         two. Texts with a tail are left out: models that treat masked tokens as padding give their tails other hidden
@@ -231,13 +231,12 @@ class Reference:
         texts = [self.probes.texts[number] for number in numbers]
         padded = self._feeding.padded(model, texts)
         noises = [_distance(padded[number, : len(texts[number])], alone[number]) for number in numbers]
-        noises += [_distance(self._feeding.padded(model, [texts[number]] * 2)[1], alone[number]) for number in numbers]
-        if exact.device.type != "cpu":  # its products take other kernels for as many rows as the packed run has
-            many = list(numbers) * (len(exact) // sum(map(len, texts)))
-            filled = self._feeding.padded(model, [texts[number] for number in many]) if many else ()
-            noises += [
-                _distance(rows[: len(texts[number])], alone[number]) for number, rows in zip(many, filled, strict=True)
-            ]
+        # An accelerator takes other kernels for other numbers of rows, so that rounding differs for every length.
+        own = [number for number in self.whole if self.probes.inputs(number) is None]
+        again = numbers if exact.device.type == "cpu" else own
+        for number in again:
+            pair = self._feeding.padded(model, [self.probes.texts[number]] * 2)
+            noises.append(_distance(pair[1], alone[number]))
         scale = max(1.0, float(exact.pow(2).mean().sqrt()))
         other = other_than(model, self.attention)
         if other is not None:

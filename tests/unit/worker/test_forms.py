@@ -18,16 +18,19 @@ pytestmark = pytest.mark.usefixtures("on_a_processor")
 
 FORMS = Forms(step_tokens=256)
 ALL = len(buckets(FORMS.step_tokens, 640))
+SIZES = (64, 128, 256)
+"""Tokens of the batches that are timed."""
 AS_WRITTEN, COMPILED, GRAPHS = 10.0, 5.0, 1.0
 
 
 class Clock:
-    """Seconds of what is measured: those of the encoder as it is written, then with compiled layers, then by graphs."""
+    """Seconds of what is measured: those of the encoder as it is written and with compiled layers, each by its largest
+    graph or, without graphs, by batches of all sizes; then of the faster one; then by graphs."""
 
-    def __init__(self, compiled: float = COMPILED, graphs: float = GRAPHS) -> None:
-        sizes = 3  # 64, 128 and 256 tokens
-        serving = min(compiled, AS_WRITTEN)
-        self._told = iter([AS_WRITTEN] * sizes + [compiled] * sizes + [serving] * sizes + [graphs] * ALL)
+    def __init__(self, compiled: float = COMPILED, graphs: float = GRAPHS, *, captured: bool = True) -> None:
+        compared = 1 if captured else len(SIZES)
+        serving = [min(compiled, AS_WRITTEN)] * len(SIZES) if captured else []
+        self._told = iter([AS_WRITTEN] * compared + [compiled] * compared + serving + [graphs] * ALL)
 
     def __call__(self, run: Callable[[], object]) -> float:
         run()
@@ -85,18 +88,43 @@ def refused(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
     raise RuntimeError("operation not permitted when stream is capturing")
 
 
-def test_after_a_broken_capture_nothing_more_is_captured() -> None:
-    """Graphs that are there serve; trying on would leak the device's memory on some versions of PyTorch."""
-    playing, captures = Playing(), count()
+def breaking_at(capture: int, captures: "count[int]") -> Callable[[Callable[[], Tensor]], Callable[[], Tensor]]:
+    """A recorder of which one capture breaks; `captures` counts them."""
+    playing = Playing()
 
     def breaking(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        if next(captures) == 2:
+        if next(captures) == capture:
             raise CaptureBroken("RuntimeError: operation failed\nsecond line")
         return playing(work)
 
-    clock = Clock()
+    return breaking
+
+
+def test_where_the_first_capture_breaks_batches_are_compared() -> None:
+    """And no graph is tried."""
+    captures, clock = count(), Clock(captured=False)
+    breaking = breaking_at(0, captures)
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=lambda: breaking, seconds=clock)
-    assert next(captures) == 3
+    assert next(captures) == 1
+    assert model.encoder.description == "varlen, compiled layers"
+    assert found_out(model)[0] == "no graphs: RuntimeError: operation failed"
+
+
+def test_sizes_that_keep_the_device_busy_have_no_graph() -> None:
+    """Launches are hidden there, and a large model's graphs would take long to capture."""
+    seconds = [*[AS_WRITTEN, COMPILED], *[1.0, 3.0, 9.0], *[0.5] * ALL]
+    told = iter(seconds)
+    model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=lambda run: (run(), next(told))[1])
+    assert isinstance(model.encoder, GraphedEncoder)
+    assert {each.tokens for each in model.encoder.graphs} == {64, 128}
+
+
+def test_after_a_broken_capture_nothing_more_is_captured() -> None:
+    """Graphs that are there serve; trying on would leak the device's memory on some versions of PyTorch."""
+    compared, captures = 2, count()
+    breaking = breaking_at(compared + 2, captures)
+    model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=lambda: breaking, seconds=Clock())
+    assert next(captures) == compared + 3
     assert model.encoder.description == "varlen, compiled layers, 2 graphs"
     assert ", after which nothing more is captured: RuntimeError: operation failed" in found_out(model)[1]
 
