@@ -77,8 +77,8 @@ class WorkerSettings(ServiceSettings):
     step_tokens: Annotated[int, Field(ge=0)] = Field(
         0,
         description="Tokens computed together in one step; 0: on a CPU 2048, or up to 16384 where that is faster and a "
-        "step ends within --step-milliseconds, timed at load; on an accelerator 16384, or fewer where that does not "
-        "fit its memory. A number of your own that does not fit is refused, with one that does.",
+        "step ends within --step-milliseconds, timed at load; on an accelerator 4096, or up to 16384 where that is "
+        "faster and fits its memory. A number of your own that does not fit is refused, with one that does.",
     )
     compile: bool = Field(
         True,

@@ -175,18 +175,19 @@ def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
 async def step_tokens_of(
     engine: ModelEngine, host: Executor, device: Executor, settings: WorkerSettings, kept_bytes: int = 0
 ) -> int:
-    """Tokens of the largest step: the user's number; else on an accelerator as its memory allows, on a processor as
-    many as pay within the bound of time. `kept_bytes`: memory that is for other things.
+    """Tokens of the largest step: the user's number; else as many as pay, within the bound of time and the memory of an
+    accelerator. `kept_bytes`: memory that is for other things.
 
     Raises ModelRefused where the user's number does not fit.
     """
     placement, chosen = engine.model.placement, settings.step_tokens
     bound = settings.step_limit(placement.step_seconds)
     measuring = partial(try_step_sizes, engine, placement.device_memory, chosen, _log_failure, kept_bytes)
-    timing = partial(try_step_times, engine.model, bound, chosen, _log_failure)
     event_loop = asyncio.get_running_loop()
     try:
         trials = await event_loop.run_in_executor(host, measuring)
+        most = trials[-1].tokens if trials else 0
+        timing = partial(try_step_times, engine.model, bound, chosen, _log_failure, most)
         times = await event_loop.run_in_executor(device, timing)
     except SelvageError as error:
         raise ModelRefused(str(error)) from error
@@ -195,7 +196,7 @@ async def step_tokens_of(
         log_trial("largest step", fits=trial.fits, measured=str(trial))
     if times.seconds:
         log.info("largest step", tokens=times.tokens, seconds_at_most=bound, measured=str(times))
-    return trials[-1].tokens if trials else times.tokens
+    return times.tokens
 
 
 def _log_failure(event: str, error: Exception, parts: int) -> None:

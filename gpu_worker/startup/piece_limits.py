@@ -48,9 +48,13 @@ def cache_bytes(model: Model, megabytes: int) -> int:
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
     """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
     `kept_bytes`: see `cache_bytes`."""
-    longest = max(1, step_tokens // PIECES_PER_STEP) if chunk_tokens is None else chunk_tokens
+    accelerated = model.placement.device_memory is not None
+    # An accelerator's short steps are for overlap; shorter pieces would cost it speed, since layers are not compiled
+    # for them.
+    largest = max(step_tokens, model.placement.step_tokens) if accelerated else step_tokens
+    longest = max(1, min(largest // PIECES_PER_STEP, step_tokens)) if chunk_tokens is None else chunk_tokens
     limits = replace(WHOLE, shares=not model.unshared)
-    if limits.shares and model.placement.device_memory is None:
+    if limits.shares and not accelerated:
         # Where memory is measured a step has as many tokens as heads have memory for.
         limits = replace(limits, together=step_tokens // PIECES_PER_STEP)
     if not kept_bytes or not longest:

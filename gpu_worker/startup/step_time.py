@@ -51,8 +51,9 @@ class StepTimes:
         return ", ".join(f"{tokens} tokens in {1e3 * self.seconds.get(tokens, 0.0):.0f} ms" for tokens in shown)
 
 
-def find_step_times(measure: Callable[[int], float], usual: int, bound: float) -> StepTimes:
-    """Times steps, twice as large each, until the next one would take longer than the bound.
+def find_step_times(measure: Callable[[int], float], usual: int, bound: float, most: int = MOST) -> StepTimes:
+    """Times steps, twice as large each, until the next one would take longer than the bound or have more than `most`
+    tokens.
 
     `measure`: the seconds of one step of so many tokens. `bound`: seconds. Sizes from the usual one on alternate, so
     that other work of the machine slows down all of them alike.
@@ -60,7 +61,7 @@ def find_step_times(measure: Callable[[int], float], usual: int, bound: float) -
     longest = min(bound, LONGEST)
     measure(FEWEST)  # the first step pays for what is done once
     runs, fastest, tokens = dict[int, list[float]](), 0.0, FEWEST
-    while not runs or (tokens <= MOST and tokens <= fastest * longest):
+    while not runs or (tokens <= min(most, MOST) and tokens <= fastest * longest):
         runs[tokens] = [measure(tokens) for _ in range(FIRST if tokens >= usual else 1)]
         fastest = max(fastest, tokens / max(min(runs[tokens]), 1e-6))
         tokens *= 2

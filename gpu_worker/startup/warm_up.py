@@ -100,8 +100,9 @@ def check_model(
         engine = ModelEngine(model)
         kept_bytes = cache_bytes(model, cache_megabytes)
         trials = try_step_sizes(engine, memory, step_tokens, silent, kept_bytes)
-        times = try_step_times(model, step_limit(model.placement.step_seconds), step_tokens, silent)
-        tokens = trials[-1].tokens if trials else times.tokens
+        most = trials[-1].tokens if trials else 0
+        times = try_step_times(model, step_limit(model.placement.step_seconds), step_tokens, silent, most)
+        tokens = times.tokens
         limits = piece_limits(model, tokens, chunk_tokens, kept_bytes)
         adapters = adapters_by_fingerprint(model, limits)
         engine.cut_texts(limits, adapters)

@@ -280,3 +280,13 @@ async def test_a_worker_logs_its_limits_and_counts_what_it_keeps(folder: Path) -
         worker.shut_down()
     assert after.pieces >= before.pieces + 3
     assert (after.kept_bytes, after.waiting_for_cache, after.cache_bytes) == (0, 0, MEBIBYTE)
+
+
+def test_an_accelerators_pieces_do_not_shrink_with_its_steps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of fewer tokens than there is memory for overlaps with another; a piece fits into a step all the same."""
+    kept = 1 << 30
+    assert limits.piece_limits(model, 2048, None, kept).longest == 256
+    monkeypatch.setattr(Placement, "device_memory", object())
+    monkeypatch.setattr(Placement, "step_tokens", 16_384)
+    longest = [limits.piece_limits(model, tokens, None, kept).longest for tokens in (512, 4096, 16_384, 65_536)]
+    assert longest == [512, 2048, 2048, 8192]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine, ModelStepHandle
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.loop.retries import silent
@@ -135,6 +136,29 @@ def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, ch
     assert (times.tokens, times.seconds) == (chosen or CPU.step_tokens, {})
 
 
+@pytest.mark.parametrize(
+    ("overhead", "most", "tokens"),
+    [(0.0, 0, 4096), (0.002, 0, 8192), (1.0, 0, 16384), (1.0, 8192, 8192), (0.0, 1024, 1024), (0.0, 64, 64)],
+    ids=["nothing pays", "twice pays", "all pays", "memory allows less", "far less", "less than is timed"],
+)
+def test_an_accelerator_takes_the_smallest_step_that_pays(
+    overhead: float, most: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it computes one step while the host is busy with another; within its memory, without a bound of time."""
+    timed = list[int]()
+
+    def seconds(engine: ModelEngine, retries: object, clock: object, size: int) -> float:
+        timed.append(size)
+        return overhead + size / 500_000
+
+    monkeypatch.setattr(time_trials, "_seconds", seconds)
+    monkeypatch.setattr(Placement, "device_memory", object())
+    monkeypatch.setattr(Placement, "step_tokens", 16_384)
+    assert try_step_times(model(), inf, 0, silent, most).tokens == tokens
+    assert max(timed, default=0) <= (most or 16_384)
+    assert try_step_times(model(), inf, 700, silent, most).tokens == 700
+
+
 def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """And logged by whoever is told of failed steps."""
     reports = list[str]()
@@ -153,7 +177,7 @@ async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch)
     """In the thread that computes, within the user's bound; a user's number of tokens stays."""
     made, threads = ModelEngine(model()), list[str]()
 
-    def seconds(engine: ModelEngine, retries: object, tokens: int) -> float:
+    def seconds(engine: ModelEngine, retries: object, clock: object, tokens: int) -> float:
         threads.append(threading.current_thread().name)
         return 0.02 + tokens / 80_000
 
@@ -175,7 +199,7 @@ async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch)
 
 def test_check_prints_what_was_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """And the tokens of a step that came of it."""
-    monkeypatch.setattr(time_trials, "_seconds", lambda engine, retries, tokens: 0.02 + tokens / 40_000)
+    monkeypatch.setattr(time_trials, "_seconds", lambda engine, retries, clock, tokens: 0.02 + tokens / 40_000)
     assert check_model("tiny", model) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "steps, timed 2048 tokens in 71 ms, 4096 tokens in 122 ms" in lines
