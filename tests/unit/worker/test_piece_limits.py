@@ -123,7 +123,7 @@ def test_texts_share_first_tokens_unless_the_user_wants_none_shared() -> None:
 def test_where_memory_is_measured_a_shared_token_costs_as_much_as_any(model: Model, chunk: int | None) -> None:
     """Heads get no more tokens than the step that was tried; elsewhere texts that begin alike are served in turns."""
     kept = limits.cache_bytes(model, 0)
-    measured = replace(model, placement=cast(Placement, SimpleNamespace(device_memory=object())))
+    measured = replace(model, placement=cast(Placement, SimpleNamespace(device_memory=object(), step_tokens=16_384)))
     found = [limits.piece_limits(each, 2048, chunk, kept) for each in (model, measured)]
     assert [(each.shares, each.together) for each in found] == [(True, 256), (True, 0)]
 

@@ -138,7 +138,7 @@ def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, ch
 
 @pytest.mark.parametrize(
     ("overhead", "most", "tokens"),
-    [(0.0, 0, 4096), (0.002, 0, 8192), (1.0, 0, 16384), (1.0, 8192, 8192), (0.0, 1024, 1024), (0.0, 64, 64)],
+    [(0.0, 0, 4096), (0.002, 0, 8192), (0.02, 0, 16384), (0.02, 8192, 8192), (0.0, 1024, 1024), (0.0, 64, 64)],
     ids=["nothing pays", "twice pays", "all pays", "memory allows less", "far less", "less than is timed"],
 )
 def test_an_accelerator_takes_the_smallest_step_that_pays(
