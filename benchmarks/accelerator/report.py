@@ -1,5 +1,6 @@
 """The result of an accelerator's run so far: JSON that is whole on disk after each row, and profiles beside it."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,46 @@ Row = dict[str, Any]
 class Report:
     """Rows by section; a workload's rows get their floor once the device's `limits` are measured."""
 
-    def __init__(self, head: Mapping[str, Any], out: Path) -> None:
+    def __init__(self, head: Mapping[str, Any], out: Path, *, add: bool = False) -> None:
+        """`add`: keep what `out` has of earlier runs, until `begin_part` drops it."""
         self._head, self._out, self._workloads = head, out, named(head["settings"]["scale"])
         self.limits: Row = {}
         self.sections: dict[str, list[Row]] = {}
-        for old in out.parent.glob(f"{out.stem}-*.txt"):
+        if add and out.is_file():
+            earlier = json.loads(out.read_text())
+            self.limits = earlier["limits"]
+            self.sections = {name: rows for name, rows in earlier.items() if isinstance(rows, list)}
+            for row in self.sections["parts"]:
+                row.setdefault("commit", earlier["machine"]["commit"])
+            return
+        for old in self._profiles():
             old.unlink()
+
+    def begin_part(self, part: str) -> None:
+        """Drops what earlier runs found of a part."""
+        for section, rows in self.sections.items():
+            rows[:] = [row for row in rows if self._part_of(section, row) != part]
+        for old in self._profiles():
+            workload = self._workloads.get(old.stem.removeprefix(f"{self._out.stem}-"))
+            if workload is None or f"engine, {workload.model}" == part:
+                old.unlink()
+
+    def _part_of(self, section: str, row: Row) -> str:
+        """The name of the part that made a row."""
+        match section:
+            case "parts":
+                return str(row["part"])
+            case "attention":
+                return f"attention, heads of {row['head']}"
+            case "maxsim":
+                return f"maxsim, torch.{row['shape'].rpartition(', ')[2]}"
+            case "services":
+                return f"services, {row['workload']}"
+            case _:
+                return f"engine, {row.get('model') or self._workloads[row['workload']].model}"
+
+    def _profiles(self) -> list[Path]:
+        return list(self._out.parent.glob(f"{self._out.stem}-*.txt"))
 
     def add_row(self, section: str, row: Row) -> None:
         """Appends a row to a section, prints it, and writes the result."""

@@ -25,7 +25,7 @@ def test_every_part_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "accelerator", *SIZE, "--out", str(out)]
     subprocess.run(command, check=True, cwd=ROOT, env=environment)
     found = json.loads(out.read_text())
-    assert [each for each in found["parts"] if set(each) != {"part", "seconds"}] == []
+    assert [each for each in found["parts"] if set(each) != {"part", "commit", "seconds"}] == []
     measured = {(row["workload"], row["in flight"]) for row in found["rows"]}
     assert measured == {(name, count) for name in WORKLOADS for count in named("tiny")[name].in_flight}
     assert all(row["bound by"] and row["p99 ms"] >= row["p50 ms"] for row in (*found["rows"], *found["services"]))

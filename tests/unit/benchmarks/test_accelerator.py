@@ -44,6 +44,37 @@ def test_a_row_is_on_disk_at_once_with_its_floor(tmp_path: Path) -> None:
     assert (tmp_path / "found-short.txt").read_text() == "eager\nother\n"
 
 
+def test_a_part_replaces_what_an_earlier_run_found_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves all else as it was; a result of another device is left alone."""
+    limits = {"name": "a processor", "flops": 1e12, "memory": 1e12, "link": 1e12}
+    found = {
+        "limits": limits,
+        "machine": {"commit": "earlier"},
+        "parts": [{"part": "attention, heads of 64"}, {"part": "engine, minilm"}],
+        "attention": [{"head": 64, "us": 1}, {"head": 128, "us": 2}],
+        "maxsim": [{"shape": "1 x 2, bfloat16"}, {"shape": "1 x 2, float16"}],
+        "rows": [{"workload": "short", "model": "minilm"}, {"workload": "medium", "model": "another"}],
+        "steps": [{"workload": "short"}, {"workload": "token-embed"}],
+        "services": [{"workload": "short"}, {"workload": "token-embed"}],
+    }
+    path = tmp_path / "found.json"
+    asked = ["accelerator", "--device", "cpu", "--add", "--scale", "small", "--commit", "later", "--out", str(path)]
+    names = ["attention, heads of 64", "maxsim, torch.float16", "engine, minilm", "services, token-embed"]
+    monkeypatch.setattr(run, "parts", lambda *_: [(name, lambda: None) for name in [*names, "attention, heads of 128"]])
+    path.write_text(json.dumps(found))
+    assert run.main(parser().parse_args([*asked, "--only", *names])) == 0
+    left = json.loads(path.read_text())
+    assert left["attention"] == [{"head": 128, "us": 2}]
+    assert left["maxsim"] == [{"shape": "1 x 2, bfloat16"}]
+    assert left["rows"] == [{"workload": "medium", "model": "another"}]
+    assert left["steps"] == [{"workload": "token-embed"}]
+    assert left["services"] == [{"workload": "short"}]
+    assert [(row["part"], row["commit"]) for row in left["parts"]] == [(name, "later") for name in names]
+    path.write_text(json.dumps(found | {"limits": limits | {"name": "a chip"}}))
+    assert run.main(parser().parse_args(asked)) == 2
+    assert json.loads(path.read_text())["services"] == found["services"]
+
+
 def event(category: str, name: str, start: float, microseconds: float) -> dict[str, Any]:
     return {"cat": category, "name": name, "ts": start, "dur": microseconds}
 
