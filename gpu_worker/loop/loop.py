@@ -75,7 +75,7 @@ class Loop:
         now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
         cost, expected = sum(open_job.costs), 0.0
         if self.queued[0] or self._under_way.older is not None:  # else every job is accepted, whatever the load is
-            expected = self._admission.check_job(job, cost, self.load, of_key=of_key)
+            expected = self._admission.check_job(job, cost, self._load_before_job(), of_key=of_key)
         deadline = inf if job.remaining is None else now + job.remaining
         self._queue.add_job(
             open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline
@@ -147,17 +147,25 @@ class Loop:
     def load(self) -> Load:
         """What waits, and the current speed. Jobs that are set aside count as queued, but not in the backlogs;
         those that wait for room count in both."""
-        tokens, jobs = self.queued
+        return self._load(express=True)
+
+    def _load_before_job(self) -> Load:
+        """The load for the wait of a job that comes: without express steps where all that waits is served sooner than
+        one would be, since whoever counts what may go into one looks at many jobs."""
+        return self._load(express=self._queue.waiting_tokens > self.budget + self._queue.largest_turn)
+
+    def _load(self, *, express: bool) -> Load:
+        (tokens, jobs), now, speed = self.queued, self._clock(), self._budget.speed
         return Load(
             queued_tokens=tokens,
             queued_jobs=jobs,
-            tokens_per_second=self._budget.speed,
+            tokens_per_second=speed,
             backlogs=self._queue.backlogs(),
             turn=self._queue.largest_turn,
-            busy=self._under_way.seconds_left(self._clock(), self._budget.speed),
-            express_tokens=self._queue.express_tokens(self.budget, self._budget.express_pays),
+            busy=self._under_way.seconds_left(now, speed),
+            express_tokens=self._queue.express_tokens(self.budget, self._budget.express_pays) if express else 0,
             step_tokens=self.budget,
-            slowdowns=self._jobs.slowdown_factors(self._clock()),
+            slowdowns=self._jobs.slowdown_factors(now),
         )
 
     @property

@@ -42,9 +42,13 @@ class QueueAdmission:
             raise self._refusal("queued_tokens", message, wait)
         if not speed or not (load.queued_tokens or load.busy):
             return 0.0
-        wait = load.queue_seconds(cost, job.priority, of_key)
-        if wait > LENIENCE * limits.queue_seconds:
-            raise self._refusal("queue_seconds", queue_refusal(wait, limits.queue_seconds), wait)
+        longest_wait = load.busy + load.queued_tokens / speed  # if all that waits came first; mostly this is enough
+        if longest_wait > LENIENCE * limits.queue_seconds:
+            wait = load.queue_seconds(cost, job.priority, of_key)
+            if wait > LENIENCE * limits.queue_seconds:
+                raise self._refusal("queue_seconds", queue_refusal(wait, limits.queue_seconds), wait)
+        if job.remaining is None and longest_wait * speed + cost < load.step_tokens:
+            return 0.0
         slowdown = load.slowdown(cost, job.priority)
         estimate = Estimate(wait=load.wait(cost, job.priority, of_key), takes=cost / speed, slowdown=slowdown)
         try:

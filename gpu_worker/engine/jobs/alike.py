@@ -37,10 +37,11 @@ class Alike:
     """`groups`: groups of sequences in the order in which they are served. `shared` [S]: first tokens that a sequence
     shares with the one before it in its group, so that no step has it without that one. `forks`: by number, the
     sequences that are cut and begin as another; `runs`: the numbers of each of these with those that follow it, in the
-    order in which they are served."""
+    order in which they are served. `sharing`: whether any of `shared` is more than 0."""
 
     groups: Sequence[Group]
     shared: Counts
+    sharing: bool = False
     forks: dict[int, Fork] = field(default_factory=dict)
     runs: list[list[int]] = field(default_factory=list)
 
@@ -82,7 +83,8 @@ class Alike:
                 forks |= {number: Fork(leader=before, shared=count) for (before, _), (number, count) in pairwise(run)}
             orders.append([place for place, _ in family])
         served = _together(groups, orders)
-        return cls(groups=_with_previous(served, shared), shared=shared, forks=forks, runs=runs)
+        sharing = bool(shared.any())
+        return cls(groups=_with_previous(served, shared), shared=shared, sharing=sharing, forks=forks, runs=runs)
 
 
 def _families(sequences: Sequences, groups: Sequence[Group], places: Sequence[int]) -> Iterator[list[tuple[int, int]]]:

@@ -126,5 +126,5 @@ def _check_side(model: Model, lengths: Sequence[int], ids: Ids) -> None:
     longest = max(lengths, default=0)
     if longest > model.longest:
         raise InputTooLong(f"a sequence has {longest} tokens, the limit is {model.longest}")
-    if len(ids) and (ids.min() < 0 or ids.max() >= model.vocabulary_size):
+    if len(ids) and ids.view("<u4").max() >= model.vocabulary_size:  # negative ids too, which are large then
         raise InvalidInput(f"a token id is outside 0 to {model.vocabulary_size - 1}")

@@ -25,7 +25,7 @@ class TextJob:
         self.sequences = sequences
         alike = limits.alike(sequences, groups)
         self.units = Units.of(sequences, alike, limits.longest, limits.text_bytes.of)
-        self._shared = alike.shared
+        self._shared, self._joins = alike.shared, alike.sharing
         self.costs: Sequence[int] = self.units.costs(alike)
         self.spared: Sequence[int] = ()
         if self.costs != self.units.tokens:
@@ -38,11 +38,12 @@ class TextJob:
     def selection(self, start: int, stop: int) -> Selection:
         """What units `start` to `stop` have of the sequences. Makes caches for those that are cut."""
         numbers, starts, stops = self.units.ranges(start, stop)
-        lengths = self.sequences.lengths
-        leaders = self.units.leaders.intersection(numbers.tolist())
-        for number in (*leaders, *numbers[stops - starts < lengths[numbers]].tolist()):
-            if number not in self.caches:
-                self._add_caches(number)
+        lengths, leaders, uncut = self.sequences.lengths, frozenset[int](), not self.units.room
+        if not uncut:
+            leaders = self.units.leaders.intersection(numbers.tolist())
+            for number in (*leaders, *numbers[stops - starts < lengths[numbers]].tolist()):
+                if number not in self.caches:
+                    self._add_caches(number)
         return Selection(
             sequences=self.sequences,
             numbers=numbers,
@@ -50,7 +51,8 @@ class TextJob:
             stops=stops,
             caches=self.caches,
             leaders=leaders,
-            joined=bool(self._shared[numbers].any()),
+            joined=self._joins and bool(self._shared[numbers].any()),
+            uncut=uncut,
         )
 
     def _add_caches(self, number: int) -> None:
@@ -64,6 +66,8 @@ class TextJob:
 
     def drop_caches(self, selection: Selection) -> None:
         """Gives back what was kept for the selection, which was collected, and for no later piece."""
+        if not self.caches:
+            return
         for number in selection.numbers[selection.ended].tolist():
             self.caches.pop(number, None)
         going_on = ~selection.ended
@@ -82,4 +86,6 @@ class TextJob:
 
 def by_length(sequences: Sequences) -> list[tuple[int, ...]]:
     """Units of one sequence each, the shortest first."""
+    if len(sequences) == 1:
+        return [(0,)]
     return [(number,) for number in np.argsort(sequences.lengths, kind="stable").tolist()]

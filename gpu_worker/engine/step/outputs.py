@@ -54,7 +54,7 @@ class Outputs:
         pooled = packed.sequences.pooled
         rows = pooled.rows_of(packed.numbers)
         self._pooled.setdefault(row_format, []).append((pooled.skip[rows], pooled.stops[rows]))
-        places = np.repeat(packed.places, pooled.counts[packed.numbers])
+        places = packed.places if pooled.one_each else np.repeat(packed.places, pooled.counts[packed.numbers])
         return self._dense.setdefault(row_format, RowGroup(row_format)).add_rows(places)
 
     def request_token_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:

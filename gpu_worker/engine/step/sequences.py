@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
-from gpu_worker.ragged.texts import row_ranges
+from gpu_worker.ragged.texts import offsets_of, row_ranges
 from gpu_worker.ragged.token_types import Counts, Ids
 from shared.errors import InvalidInput
 from shared.jobs import Job
@@ -36,13 +36,15 @@ class PooledTokens:
     counts: Counts
     skip: Counts
     stops: Counts
+    one_each: bool = False
+    """Whether each sequence has one row, so that a row has its sequence's number."""
 
     @classmethod
     def of(cls, lengths: Counts, skip: Counts, ranges: TokenRanges | None) -> "PooledTokens":
         """One row for each sequence of `lengths` [S], or for each range, without the first `skip` [S] tokens of the
         sequence. Raises InvalidInput for a range of which no token is left."""
         if ranges is None:
-            return cls(counts=np.ones_like(lengths), skip=skip, stops=lengths)
+            return cls(counts=np.ones_like(lengths), skip=skip, stops=lengths, one_each=True)
         counts = np.array(ranges.counts, dtype=np.int64)
         starts, stops = (np.array(side, dtype=np.int64) for side in (ranges.starts, ranges.stops))
         starts = np.maximum(starts, np.repeat(skip, counts))
@@ -52,6 +54,8 @@ class PooledTokens:
 
     def rows_of(self, numbers: Counts) -> Counts:
         """The rows of the sequences `numbers` [n], in their order."""
+        if self.one_each:
+            return numbers
         return row_ranges((np.cumsum(self.counts) - self.counts)[numbers], self.counts[numbers])
 
     def __len__(self) -> int:
@@ -75,24 +79,25 @@ class Sequences:
         """`skip`: None for no token. `select`: chooses the selected tokens; None: all tokens."""
         self.queries, self.key = queries, job.key
         self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
-        self.offsets: Counts = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.offsets: Counts = offsets_of(self.lengths)
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         zeros = np.zeros_like(self.lengths)
         self.skip = zeros if skip is None else skip
         self.pooled = PooledTokens.of(self.lengths, self.skip, job.ranges)
         self.second_segments: Counts = np.array(job.second_segments, dtype=np.int64) if job.second_segments else zeros
         self.tails: Counts = np.array(job.unattended_tails, dtype=np.int64) if job.unattended_tails else zeros
-        # Read-only, since `selected_counts` is computed once.
-        self._selected = select(self.ids, self.offsets) if select else np.ones(len(self.ids), dtype=np.bool_)
+        self._select = select
 
     def __len__(self) -> int:
         """Number of sequences: S."""
         return len(self.lengths)
 
-    @property
+    @cached_property
     def selected(self) -> TokenMask:
-        """Whether each token gets a row of its own: [T]."""
-        return self._selected
+        """Whether each token gets a row of its own: [T]. Nobody writes to it, since `selected_counts` follows it."""
+        if self._select is None:
+            return np.ones(len(self.ids), dtype=np.bool_)
+        return self._select(self.ids, self.offsets)
 
     @property
     def kind(self) -> Kind:
@@ -125,7 +130,7 @@ class Selection:
 
     `caches` has, by number, the caches of the sequences that are computed in pieces; among these are the `leaders`,
     whose keys and values other sequences take. `at_once`: see `Piece`. `joined`: whether sequences of a unit must share
-    tokens, since it costs no more than what is computed then.
+    tokens, since it costs no more than what is computed then. `uncut`: whether all are known to be `whole`.
     """
 
     sequences: Sequences
@@ -136,6 +141,7 @@ class Selection:
     leaders: frozenset[int] = frozenset()
     at_once: bool = False
     joined: bool = False
+    uncut: bool = False
 
     @classmethod
     def of_whole(cls, sequences: Sequences, numbers: Counts) -> "Selection":
@@ -152,16 +158,25 @@ class Selection:
     @cached_property
     def ended(self) -> npt.NDArray[np.bool_]:
         """Whether each sequence ends in the step: [n]."""
+        if self.uncut:
+            return self.whole
         ends: TokenMask = self.stops == self.sequences.lengths[self.numbers]
         return ends
 
     @cached_property
     def whole(self) -> npt.NDArray[np.bool_]:
         """Whether each sequence is computed in this step alone, and keeps nothing for others: [n]."""
+        if self.uncut:
+            return np.ones(len(self.numbers), dtype=np.bool_)
         computed: TokenMask = self.ended & (self.starts == 0)
         if self.leaders:
             computed &= [number not in self.leaders for number in self.numbers.tolist()]
         return computed
+
+    @property
+    def whole_numbers(self) -> Counts:
+        """The numbers of the sequences that are `whole`."""
+        return self.numbers if self.uncut else self.numbers[self.whole]
 
     def side(self, *, queries: bool) -> "Selection":
         """The part of it that goes the way of queries, or of documents."""
@@ -171,7 +186,7 @@ class Selection:
 
     def pieces(self) -> list[Piece]:
         """The pieces of the sequences that are not `whole`."""
-        if self.whole.all():
+        if self.uncut or self.whole.all():
             return []
         chosen = ~self.whole
         bounds = (array[chosen].tolist() for array in (self.numbers, self.starts, self.stops))

@@ -53,7 +53,7 @@ class Step:
         `least_spared`: sequences share first tokens where this spares so large a part of all tokens, or where units
         count on it; `inf`: none do.
         """
-        whole = [(selection.sequences, selection.numbers[selection.whole]) for selection in selections]
+        whole = [(selection.sequences, selection.whole_numbers) for selection in selections]
         counts = [len(numbers) for _, numbers in whole]
         texts = [sequences.ids_of(number) for sequences, numbers in whole for number in numbers.tolist()]
         seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in whole])
@@ -131,6 +131,8 @@ class Step:
 def _packed(selection: Selection, whole_places: Counts, first_shown: int, shown: list[Piece]) -> PackedSequences:
     """The sequences of a job slice that outputs are made of: whole ones at `whole_places`, the others, in the order of
     `shown`, from `first_shown` on."""
+    if selection.uncut and not selection.at_once:
+        return PackedSequences(sequences=selection.sequences, numbers=selection.numbers, places=whole_places)
     whole, chosen = selection.whole, selection.shown
     places = np.zeros(len(selection.numbers), dtype=np.int64)
     places[whole] = whole_places
