@@ -129,6 +129,7 @@ def _accelerator(flags: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="parts whose names have one of these words; default: all",
     )
+    add("--served", action="store_true", help="not by the layers as they are written, only in the form that serves")
     add("--add", action="store_true", help="to an earlier result of this device, in place of the same parts")
     add("--out", type=Path, default=result.RESULTS / "accelerator.json", help="default: %(default)s")
 

@@ -28,8 +28,10 @@ Timed = tuple[float, int]
 """Seconds and tokens of an answer. Results are dropped as a client's would be, and the host's memory with them."""
 
 
-def run_model(workloads: Sequence[Workload], device: str, seconds: float, report: Report) -> None:
-    """Loads the workloads' model, and reports rows of each workload."""
+def run_model(
+    workloads: Sequence[Workload], device: str, seconds: float, report: Report, *, as_written: bool = True
+) -> None:
+    """Loads the workloads' model, and reports rows of each workload. `as_written`: by this kind of encoder too."""
     start, model = time.perf_counter(), workloads[0].model
     engine = ours.Ours(model, dtype="auto", device=device, max_tokens=MAX_TOKENS if model == MINILM else 0)
     place = engine.model.placement
@@ -43,21 +45,23 @@ def run_model(workloads: Sequence[Workload], device: str, seconds: float, report
     gc.collect()
     gc.freeze()  # as the worker does
     try:
-        _run_workloads(engine, workloads, seconds, report)
+        _run_workloads(engine, engine.encoders[0 if as_written else -1 :], workloads, seconds, report)
     finally:
         gc.unfreeze()  # the model is to go
 
 
-def _run_workloads(engine: ours.Ours, workloads: Sequence[Workload], seconds: float, report: Report) -> None:
+def _run_workloads(
+    engine: ours.Ours, kinds: Sequence[str], workloads: Sequence[Workload], seconds: float, report: Report
+) -> None:
     """Reports rows of each workload by each kind of encoder, and then profiles."""
     model, place = workloads[0].model, engine.model.placement
-    for kind in engine.encoders:
+    for kind in kinds:
         engine.run_by(kind)
         for workload in workloads:
             for count in workload.in_flight:
                 labels = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
                 report.add_row("rows", labels | measured(engine, workload, count, seconds))
-    for kind, workload in product(engine.encoders, [workload for workload in workloads if workload.name in HEADLINES]):
+    for kind, workload in product(kinds, [workload for workload in workloads if workload.name in HEADLINES]):
         engine.run_by(kind)  # profiled last: the profiler may fail
         with engine.marked(STEP):
             launched, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
