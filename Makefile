@@ -214,9 +214,9 @@ $(GPU_VENV)/packages: $(wildcard $(GPU_VENV)/wheels/*.whl)
 
 gpu: export PYTHONDONTWRITEBYTECODE = 1
 gpu: export PYTHONPATH := .:client:$(GPU_VENV)/packages$(if $(PYTHONPATH),:$(PYTHONPATH))
-gpu: $(GPU_VENV)/packages ## on a machine with CUDA: run the GPU tests (200 s at most), then the accelerator's benchmark (310 s)
+gpu: $(GPU_VENV)/packages ## on a machine with CUDA: run the GPU tests (320 s at most), then the accelerator's benchmark (310 s)
 	@mkdir -p $(RESULTS); status=0; \
-	timeout --signal INT --kill-after 10 200 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider -q --tb=short \
+	timeout --signal INT --kill-after 10 320 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider -q --tb=short \
 	  --durations 10 --junitxml $(RESULTS)/gpu-tests.xml tests/gpu || status=1; \
 	$(PYTHON) -m benchmarks accelerator --limit 310 --out $(RESULTS)/accelerator.json $(GPU) || status=1; \
 	exit $$status

@@ -185,7 +185,7 @@ def goals() -> str:
     for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
         name, count = goal["workload"], goal["in flight"]
         limit = floor(shape(workloads[name].model), workloads[name], count, device).tokens_per_second
-        words = "{tokens/s:,.0f} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
+        words = "{tokens/s} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
         reached = [fastest(result, section, name, count, words) for section in ("rows", "services")]
         rows.append([f"{name}, {count}", goal["vLLM"], f"{limit:,.0f} tok/s", goal["goal"], *reached])
     return table(["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"], rows)
@@ -200,7 +200,12 @@ def accelerator() -> tuple[dict[str, Any], Device]:
 def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: int, words: str) -> str:
     """Formats the fastest row of a workload by the template `words`."""
     rows = [row for row in result.get(section, ()) if row["workload"] == workload and row.get("in flight") == in_flight]
-    return words.format_map(max(rows, key=lambda row: row["tokens/s"])) if rows else "nothing yet"
+    if not rows:
+        return "nothing yet"
+    row = max(rows, key=lambda row: row["tokens/s"])
+    return words.format_map(
+        {name: number(value) if isinstance(value, int | float) else value for name, value in row.items()}
+    )
 
 
 BLOCKS = (

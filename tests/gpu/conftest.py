@@ -6,7 +6,7 @@ import pytest
 import torch
 
 FIRST = ("rows", "maxsim", "cuda", "precision", "forms", "memory", "services", "invariance")
-"""Files in their order, since `make gpu` gives them 200 s: kernels of our own first, then what loads many models."""
+"""Files in their order, since `make gpu` gives them 320 s: kernels of our own first, then what loads many models."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

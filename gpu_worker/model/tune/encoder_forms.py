@@ -104,30 +104,35 @@ class FormChoice:
             self._judge.check(compiled, numbers, compiled.run_compiling)
         if self._tails:
             self._compile_tails(compiled)
-        written, fused = self._compared(self._packed, compiled)
-        used = fused < PAYS * written
+        written, fused = (sum(self._uncaptured(encoder)) for encoder in (self._packed, compiled))
+        launched, replayed = fused / written, self._replayed_share(compiled)
+        # Launching compiled layers may take a slow host longer; where graphs serve, that does not count.
+        used = replayed < PAYS or (launched < PAYS and replayed <= 1 / PAYS)
         if used:
             self.encoder = compiled
         self.findings.append(
-            f"layers compiled in {compiled.seconds:.1f} s: {fused / written:.2f} of the time of those as they are "
-            f"written{'' if used else ', so not used'}"
+            f"layers compiled in {compiled.seconds:.1f} s: {launched:.2f} of the time of those as they are written"
+            f"{f', {replayed:.2f} in a graph' if self._buckets else ''}{'' if used else ', so not used'}"
         )
 
-    def _compared(self, *encoders: Encoder) -> list[float]:
-        """Seconds by each encoder: of the largest graph's replay where graphs are tried, since then graphs serve, and
-        what the host takes for launches does not count. Else, and where no graph can be captured, of batches of all
-        sizes."""
+    def _replayed_share(self, compiled: CompiledEncoder) -> float:
+        """The time of compiled layers in the largest graph over that of the layers as they are written; 1 where there
+        are no graphs."""
+        if not self._buckets:
+            return 1.0
+        size, record = self._buckets[0], self._recorder()
         try:
             with torch.inference_mode():
-                return [self._replayed(self._buckets[0], encoder, self._recorder()) for encoder in encoders]
-        except Exception as error:  # no bucket; or why there are no graphs, which is told when they are captured
-            if isinstance(error, CaptureBroken):
-                self._buckets = []
-                self.findings.append(f"no graphs: {first_line(error)}")
-            return [sum(self._uncaptured(encoder)) for encoder in encoders]
-
-    def _replayed(self, size: Bucket, encoder: Encoder, record: Recorder) -> float:
-        return self._time(Graph(size, encoder, record), self._batch(size.filled))
+                batch = self._batch(size.filled)
+                written = self._time(Graph(size, self._packed, record), batch)
+                # Compiled for that very batch too, or else its layers might be captured as they are written.
+                return self._time(Graph(size, compiled, record, compiled.run_compiling), batch) / written
+        except CaptureBroken as error:
+            self._buckets = []
+            self.findings.append(f"no graphs: {first_line(error)}")
+        except Exception as error:
+            self.findings.append(f"no graph to compare compiled layers in: {first_line(error)}")
+        return 1.0
 
     def _compile_tails(self, compiled: CompiledEncoder) -> None:
         """Compiles batches with tails. Causal layers and windows look at lengths there; some must run uncompiled."""

@@ -103,13 +103,18 @@ def _waits_refused() -> Iterator[None]:
 class Graph:
     """The captured run of an encoder for one bucket. Every batch writes the same tensors: use one stream only."""
 
-    def __init__(self, bucket: Bucket, encoder: Encoder, record: Recorder) -> None:
-        """Captures a run of `encoder` with a batch of the bucket's size. Raises what `record` raises."""
+    def __init__(
+        self, bucket: Bucket, encoder: Encoder, record: Recorder, prepare: Callable[[RaggedBatch], object] | None = None
+    ) -> None:
+        """Captures a run of `encoder` with a batch of the bucket's size; `prepare` is given that batch before. Raises
+        what `record` and `prepare` raise."""
         self.bucket = bucket
         rows = 2 if encoder.token_types is None else 3
         self._rows = torch.zeros(rows, bucket.tokens, dtype=torch.int64, device=encoder.device)
         full = torch.arange(bucket.sequences + 1, dtype=torch.int32, device=encoder.device) * bucket.longest
         self._ends = full.clamp(max=bucket.tokens)
+        if prepare is not None:
+            prepare(self._filled)
         self._replay = record(lambda: encoder(self._filled))
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
