@@ -232,8 +232,8 @@ class Reference:
         padded = self._feeding.padded(model, texts)
         noises = [_distance(padded[number, : len(texts[number])], alone[number]) for number in numbers]
         # An accelerator takes other kernels for other numbers of rows, so that rounding differs for every length.
-        own = [number for number in self.whole if self.probes.inputs(number) is None]
-        again = numbers if exact.device.type == "cpu" else own
+        drawn = [number for number in self.whole if self.probes.inputs(number) is None]
+        again = numbers if exact.device.type == "cpu" else drawn
         for number in again:
             pair = self._feeding.padded(model, [self.probes.texts[number]] * 2)
             noises.append(_distance(pair[1], alone[number]))
