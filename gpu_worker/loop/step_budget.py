@@ -9,13 +9,17 @@ LATEST_WEIGHT = 0.1
 """Weight of the latest step in what texts have for what they cost; the earlier ones have the rest."""
 SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
+EFFICIENT, STRETCH = 512, 3
+"""A step of fewer tokens is slower by the token, by 5 % at 256 with a large model on a processor; up to so many it may
+take so many times the bound."""
 
 
 class StepBudget:
     """The tokens of a full step, and its speed. `tokens` may be read from any thread."""
 
     def __init__(self, *, step_tokens: int, step_seconds: float = inf) -> None:
-        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step."""
+        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step with EFFICIENT tokens or
+        more."""
         self._step_tokens, self._step_seconds, self._pace = step_tokens, step_seconds, Pace()
         self.tokens = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
         self.texts_ratio = 1.0
@@ -39,4 +43,4 @@ class StepBudget:
         self._pace.learn(tokens, seconds, full=2 * computed >= self.tokens, computed=computed)
         if self._step_seconds < inf:
             most = int(self._pace.quick * self._step_seconds)
-            self.tokens = min(max(most, SMALLEST_BUDGET), self._step_tokens)
+            self.tokens = min(max(most, min(STRETCH * most, EFFICIENT), SMALLEST_BUDGET), self._step_tokens)

@@ -17,6 +17,18 @@ def test_what_a_step_did_not_compute_makes_no_longer_steps() -> None:
     assert budget.speed == pytest.approx(2048)
 
 
+@pytest.mark.parametrize(
+    ("speed", "tokens"),
+    [(100_000, 8192), (10_000, 2000), (3000, 600), (2560, 512), (900, 512), (600, 360), (400, 256), (20, 256)],
+)
+def test_a_slow_models_step_has_what_makes_it_efficient(speed: int, tokens: int) -> None:
+    """Up to three times the bound for 512 tokens, and 256 in any case; what a fast model computes within it."""
+    budget = StepBudget(step_tokens=8192, step_seconds=0.2)
+    for _ in range(300):
+        budget.learn(512, 512 / speed, spared=0, computed=512)
+    assert budget.tokens == tokens
+
+
 def test_small_steps_do_not_make_full_ones_look_slow() -> None:
     """Each has costs of its own."""
     pace = Pace()
