@@ -116,9 +116,9 @@ class WorkerSettings(ServiceSettings):
     )
     step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
-        description="How long a step should take at most: what comes meanwhile waits for its end. Up to 512 tokens, with which "
-        "large models are faster, it may take three times as long; a piece of a text (--chunk-tokens), or a text that "
-        "is not cut, may take longer by itself. 0: no bound. "
+        description="How long a step should take at most: what comes meanwhile waits for its end. Up to 512 tokens, "
+        "with which large models are faster, it may take three times as long; a piece of a text (--chunk-tokens), or a "
+        "text that is not cut, may take longer by itself. 0: no bound. "
         "Default: 200 on a CPU, no bound on an accelerator.",
     )
     chunk_tokens: Annotated[int, Field(ge=0)] | None = Field(
