@@ -17,7 +17,7 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.tune.graph_sizes import Bucket, smallest
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.spans import Span
-from gpu_worker.ragged.upload import UploadedArray
+from gpu_worker.ragged.upload import Upload, UploadedArray
 
 Replay = Callable[[], Tensor]
 """Runs a capture again: reads what its input tensors hold now, and writes its result into the same tensor."""
@@ -109,10 +109,14 @@ class Graph:
         """Captures a run of `encoder` with a batch of the bucket's size; `prepare` is given that batch before. Raises
         what `record` and `prepare` raise."""
         self.bucket = bucket
-        rows = 2 if encoder.token_types is None else 3
-        self._rows = torch.zeros(rows, bucket.tokens, dtype=torch.int64, device=encoder.device)
-        full = torch.arange(bucket.sequences + 1, dtype=torch.int32, device=encoder.device) * bucket.longest
-        self._ends = full.clamp(max=bucket.tokens)
+        # Uploaded as a batch's own tensors are: compiled layers were compiled for views of one buffer, and would run as
+        # they are written with tensors of any other kind.
+        upload = Upload(encoder.device)
+        rows = np.zeros((2 if encoder.token_types is None else 3, bucket.tokens), dtype=np.int64)
+        full = np.arange(bucket.sequences + 1, dtype=np.int32) * np.int32(bucket.longest)
+        uploaded = [upload.add_array(each) for each in (rows, np.minimum(full, np.int32(bucket.tokens)))]
+        upload.send()
+        self._rows, self._ends = (each.tensor for each in uploaded)
         if prepare is not None:
             prepare(self._filled)
         self._replay = record(lambda: encoder(self._filled))

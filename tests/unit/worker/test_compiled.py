@@ -8,9 +8,13 @@ import torch
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.launched import SpanAttention
 from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.model.tune import graphs
 from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
-from support.forms import KINDS, SIZES, Counting, batch, families, packed_encoder, reference_of
+from gpu_worker.model.tune.graph_sizes import buckets
+from gpu_worker.ragged import batch as ragged_batch
+from gpu_worker.ragged import upload
+from support.forms import KINDS, SIZES, Counting, Playing, batch, families, packed_encoder, reference_of
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 
@@ -28,6 +32,25 @@ def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str, kernel: typ
             assert torch.equal(compiled(each), encoder(each))
     assert counting.graphs == KINDS.get(name, 1)
     assert counting.runs == layers * len(batches)
+
+
+def test_a_graph_has_the_compiled_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device the tensors of a batch are views of one buffer, and what is compiled for those takes no others."""
+    encoder, counting = packed_encoder("tiny-bert"), Counting()
+    monkeypatch.setattr(upload, "to_device", lambda host, _: host.clone())
+    for module in (ragged_batch, graphs):
+        monkeypatch.setattr(module, "Upload", lambda _: upload.Upload(torch.device("xpu")))
+    compiled = CompiledEncoder(encoder, counting)
+    compiled.compile([batch(encoder, [16] * 16)])
+    layers, counting.runs = counting.runs, 0
+    with torch.inference_mode():
+        for size in buckets(256, 64):
+            counting.runs = 0
+            graph = graphs.Graph(size, compiled, Playing())
+            assert counting.runs == layers
+            each = batch(encoder, size.filled)
+            assert torch.equal(graph(each), encoder(each))
+    assert counting.graphs == 1
 
 
 def test_what_was_not_compiled_runs_as_it_is_written() -> None:
