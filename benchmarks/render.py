@@ -188,7 +188,17 @@ def goals() -> str:
         words = "{tokens/s} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
         reached = [fastest(result, section, name, count, words) for section in ("rows", "services")]
         rows.append([f"{name}, {count}", goal["vLLM"], f"{limit:,.0f} tok/s", goal["goal"], *reached])
-    return table(["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"], rows)
+    heads = ["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"]
+    return "\n\n".join([*_commits(result), table(heads, rows)])
+
+
+def _commits(result: Mapping[str, Any]) -> list[str]:
+    """States of which commit the parts of the accelerator's result are, if there is one."""
+    measured = [row for row in result.get("parts", ()) if not {"error", "skipped"} & set(row)]
+    commits = dict.fromkeys(row["commit"] for row in measured)
+    parts = {commit: [row["part"] for row in measured if row["commit"] == commit] for commit in commits}
+    told = " ".join(f"At commit {commit}: {'; '.join(names)}." for commit, names in parts.items())
+    return [told] if told else []
 
 
 def accelerator() -> tuple[dict[str, Any], Device]:
@@ -200,6 +210,7 @@ def accelerator() -> tuple[dict[str, Any], Device]:
 def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: int, words: str) -> str:
     """Formats the fastest row of a workload by the template `words`."""
     rows = [row for row in result.get(section, ()) if row["workload"] == workload and row.get("in flight") == in_flight]
+    rows = [row for row in rows if row.get("encoder") != "eager"] or rows  # what serves, where it was measured
     if not rows:
         return "nothing yet"
     row = max(rows, key=lambda row: row["tokens/s"])

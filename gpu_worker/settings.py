@@ -78,7 +78,8 @@ class WorkerSettings(ServiceSettings):
         0,
         description="Tokens computed together in one step; 0: on a CPU 2048, or up to 16384 where that is faster and a "
         "step ends within --step-milliseconds, timed at load; on an accelerator 4096, or up to 16384 where that is "
-        "faster and fits its memory. A number of your own that does not fit is refused, with one that does.",
+        "faster, as far as that fits its memory. A number of your own that does not fit is refused, with one that "
+        "does.",
     )
     compile: bool = Field(
         True,
@@ -126,8 +127,8 @@ class WorkerSettings(ServiceSettings):
         description="Longest piece of a text, in tokens, for causal models (Qwen3, Llama, Mistral, ...). A longer text "
         "is computed piece by piece, with texts of other callers between two pieces, so that nobody waits for all of "
         "it. Smaller pieces mean shorter waits, larger ones faster long texts. 0: every text in one step. "
-        "Default: an eighth of a step. Other models compute every text in one step; their card says why "
-        "(whole_texts).",
+        "Default: an eighth of a step, on an accelerator of one of 16384 tokens. Other models compute every text in "
+        "one step; their card says why (whole_texts).",
     )
     share_prefixes: bool = Field(
         True,

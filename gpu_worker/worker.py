@@ -195,7 +195,8 @@ async def step_tokens_of(
         log_trial = log.info if trial.fits else log.warning
         log_trial("largest step", fits=trial.fits, measured=str(trial))
     if times.seconds:
-        log.info("largest step", tokens=times.tokens, seconds_at_most=bound, measured=str(times))
+        bounded = {"seconds_at_most": bound} if bound < inf else {}  # JSON has no infinity
+        log.info("largest step", tokens=times.tokens, **bounded, measured=str(times))
     return times.tokens
 
 

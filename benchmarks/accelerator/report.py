@@ -20,6 +20,7 @@ class Report:
         self._head, self._out, self._workloads = head, out, named(head["settings"]["scale"])
         self.limits: Row = {}
         self.sections: dict[str, list[Row]] = {}
+        self._earlier: dict[str, list[Row]] = {}
         if add and out.is_file():
             earlier = json.loads(out.read_text())
             self.limits = earlier["limits"]
@@ -31,13 +32,33 @@ class Report:
             old.unlink()
 
     def begin_part(self, part: str) -> None:
-        """Drops what earlier runs found of a part."""
-        for section, rows in self.sections.items():
-            rows[:] = [row for row in rows if self._part_of(section, row) != part]
+        """Sets what earlier runs found of a part aside, and drops its profiles."""
+        self._earlier = self._taken(part)
         for old in self._profiles():
             workload = self._workloads.get(old.stem.removeprefix(f"{self._out.stem}-"))
             if workload is None or f"engine, {workload.model}" == part:
                 old.unlink()
+
+    def end_part(self, row: Row) -> None:
+        """Adds the row of a part that has ended. Where it failed, what an earlier run found of it comes back instead;
+        one that was skipped changes nothing that was found."""
+        part, earlier = row["part"], self._earlier
+        self._earlier = {}
+        if "error" in row and earlier:
+            self._taken(part)
+            for section, rows in earlier.items():
+                self.sections[section] += rows
+            self._write()
+        elif "skipped" not in row or all(other["part"] != part for other in self.sections.get("parts", ())):
+            self.add_row("parts", row)
+
+    def _taken(self, part: str) -> dict[str, list[Row]]:
+        """Takes the rows of a part out of all sections."""
+        taken: dict[str, list[Row]] = {}
+        for section, rows in self.sections.items():
+            taken[section] = [row for row in rows if self._part_of(section, row) == part]
+            rows[:] = [row for row in rows if self._part_of(section, row) != part]
+        return {section: rows for section, rows in taken.items() if rows}
 
     def _part_of(self, section: str, row: Row) -> str:
         """The name of the part that made a row."""
@@ -65,6 +86,9 @@ class Report:
             row |= {"floor tokens/s": round(least.tokens_per_second), "bound by": least.binds, "% of floor": share}
         self.sections.setdefault(section, []).append(row)
         print(f"{section}: {', '.join(f'{name} {value}' for name, value in row.items())}", flush=True)
+        self._write()
+
+    def _write(self) -> None:
         result.write({**self._head, "limits": self.limits, **self.sections}, self._out)
 
     def profile(self, workload: str, text: str) -> None:

@@ -68,9 +68,8 @@ def parts(arguments: argparse.Namespace, report: Report) -> Iterator[Part]:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the parts that are asked for; gives 1 where one failed, 2 where the earlier result is of another device."""
-    faulthandler.dump_traceback_later(arguments.limit, exit=True)  # a part that hangs, or takes too long
-    until = time.monotonic() + arguments.limit
+    """Runs the parts that are asked for; gives 1 where one failed, 2 where none has such a name or the earlier result
+    is of another device."""
     machine = describe() | ({"commit": arguments.commit} if arguments.commit else {})
     settings = {name: getattr(arguments, name) for name in ("device", "scale", "seconds", "limit")}
     head = {"benchmark": "accelerator", "settings": settings, "machine": machine}
@@ -79,9 +78,13 @@ def main(arguments: argparse.Namespace) -> int:
     if earlier not in (None, device):
         print(f"--add: {arguments.out} is of {earlier}, this is {device}")
         return 2
-    for name, part in parts(arguments, report):
-        if not any(word in name for word in arguments.only):
-            continue
+    chosen = [(name, part) for name, part in parts(arguments, report) if any(word in name for word in arguments.only)]
+    if not chosen:
+        print(f"--only: no part's name has {' or '.join(arguments.only)}")
+        return 2
+    faulthandler.dump_traceback_later(arguments.limit, exit=True)  # a part that hangs, or takes too long
+    until, failed = time.monotonic() + arguments.limit, False
+    for name, part in chosen:
         start, row = time.monotonic(), {"part": name, "commit": machine["commit"]}
         if until - start < (OF_SERVICES if name.startswith("services") else LEAST):
             row["skipped"] = "the time is up"
@@ -91,9 +94,10 @@ def main(arguments: argparse.Namespace) -> int:
                 part()
             except (Exception, SystemExit) as error:
                 traceback.print_exc()
+                failed = True
                 row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         gc.collect()
         torch.cuda.empty_cache()  # for the services, whose worker is another process
-        report.add_row("parts", row | {"seconds": round(time.monotonic() - start, 1)})
+        report.end_part(row | {"seconds": round(time.monotonic() - start, 1)})
     faulthandler.cancel_dump_traceback_later()
-    return int(any("error" in part_row for part_row in report.sections["parts"]))
+    return int(failed)

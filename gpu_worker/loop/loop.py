@@ -50,7 +50,7 @@ class Loop:
         on_part: OnPart = undelivered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step.
+        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, see `StepBudget`.
 
         `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
         `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
@@ -152,7 +152,7 @@ class Loop:
     def _load_before_job(self) -> Load:
         """The load for the wait of a job that comes: without express steps where all that waits is served sooner than
         one would be, since whoever counts what may go into one looks at many jobs."""
-        return self._load(express=self._queue.waiting_tokens > self.budget + self._queue.largest_turn)
+        return self._load(express=self.queued[0] > self.budget + self._queue.largest_turn)
 
     def _load(self, *, express: bool) -> Load:
         (tokens, jobs), now, speed = self.queued, self._clock(), self._budget.speed

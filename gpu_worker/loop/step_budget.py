@@ -18,8 +18,8 @@ class StepBudget:
     """The tokens of a full step, and its speed. `tokens` may be read from any thread."""
 
     def __init__(self, *, step_tokens: int, step_seconds: float = inf) -> None:
-        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step with EFFICIENT tokens or
-        more."""
+        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step of more than EFFICIENT
+        tokens."""
         self._step_tokens, self._step_seconds, self._pace = step_tokens, step_seconds, Pace()
         self.tokens = min(step_tokens, SMALLEST_BUDGET) if step_seconds < inf else step_tokens
         self.texts_ratio = 1.0

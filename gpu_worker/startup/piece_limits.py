@@ -12,8 +12,8 @@ from shared.memory import machine_memory
 
 MEBIBYTE = 1 << 20
 PIECES_PER_STEP = TURNS_PER_STEP
-"""Pieces of the default length in a full step: a piece is a turn. Pieces that come into one step are joined, so a step
-that is short, since it is bounded in time, costs speed, and not the length of a piece."""
+"""Pieces of the default length in a full step: a piece is a turn on a processor. Pieces that come into one step are
+joined, so a step that is short, since it is bounded in time, costs speed, and not the length of a piece."""
 LEAST_CACHE = 2048 * MEBIBYTE
 """Bytes that a processor keeps for keys and values at least; they are taken only as far as texts need them."""
 DEVICE_SHARE, LARGEST_SHARE = 0.25, 0.5

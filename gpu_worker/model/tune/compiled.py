@@ -55,6 +55,10 @@ class CompiledEncoder(Encoder):
             self.run_compiling(batch)
         self.seconds += time.monotonic() - start
 
+    def prepare(self, batch: RaggedBatch) -> None:
+        """Compiles what a batch needs; see `compile`."""
+        self.compile([batch])
+
     def run_compiling(self, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H], see `Encoder`. Compiles what the batch needs, so nothing runs uncompiled."""
         with torch.inference_mode(), torch._dynamo.config.patch(CONFIG):

@@ -85,10 +85,15 @@ class FormChoice:
         self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
         self._sizes = [tokens for tokens in TOKENS if tokens <= forms.step_tokens]
         self._buckets = buckets(forms.step_tokens, longest) if forms.graphs else []
+        self._record: Recorder | None = None  # one for all: each keeps a workspace of its own
+        self._for_graphs = False  # compiled layers are faster in graphs alone
         if forms.compile:
             self._try("compiled layers", self._compile)
         if self._buckets:
             self._try("graphs", self._capture)
+        if self._for_graphs and isinstance(self.encoder, CompiledEncoder):
+            self.encoder = packed
+            self.findings.append("compiled layers are faster in graphs alone, and there are none: not used")
 
     def _try(self, form: str, choose: Callable[[], None]) -> None:
         """Tries a form. Compilers and foreign classes may raise anything; then that form does not serve."""
@@ -104,35 +109,52 @@ class FormChoice:
             self._judge.check(compiled, numbers, compiled.run_compiling)
         if self._tails:
             self._compile_tails(compiled)
-        written, fused = (sum(self._uncaptured(encoder)) for encoder in (self._packed, compiled))
-        launched, replayed = fused / written, self._replayed_share(compiled)
+        written, fused = (self._uncaptured(encoder) for encoder in (self._packed, compiled))
+        launched, replayed = sum(fused) / sum(written), self._replayed_share(compiled, written)
         # Launching compiled layers may take a slow host longer; where graphs serve, that does not count.
-        used = replayed < PAYS or (launched < PAYS and replayed <= 1 / PAYS)
-        if used:
+        faster, told = launched < PAYS, ""
+        if replayed is not None:
+            self._for_graphs = not faster
+            faster, told = replayed < PAYS or (faster and replayed <= 1 / PAYS), f", {replayed:.2f} in a graph"
+        if faster:
             self.encoder = compiled
         self.findings.append(
-            f"layers compiled in {compiled.seconds:.1f} s: {launched:.2f} of the time of those as they are written"
-            f"{f', {replayed:.2f} in a graph' if self._buckets else ''}{'' if used else ', so not used'}"
+            f"layers compiled in {compiled.seconds:.1f} s: {launched:.2f} of the time of those as they are "
+            f"written{told}{'' if faster else ', so not used'}"
         )
 
-    def _replayed_share(self, compiled: CompiledEncoder) -> float:
-        """The time of compiled layers in the largest graph over that of the layers as they are written; 1 where there
-        are no graphs."""
-        if not self._buckets:
-            return 1.0
-        size, record = self._buckets[0], self._recorder()
+    def _replayed_share(self, compiled: CompiledEncoder, written: Sequence[float]) -> float | None:
+        """The time of compiled layers in the largest graph over that of the layers as they are written; None where
+        there are no graphs. `written`: seconds of batches of each size without graphs."""
+        sizes = self._worth_capturing(written)
+        if not sizes:
+            return None
         try:
             with torch.inference_mode():
-                batch = self._batch(size.filled)
-                written = self._time(Graph(size, self._packed, record), batch)
-                # Compiled for that very batch too, or else its layers might be captured as they are written.
-                return self._time(Graph(size, compiled, record, compiled.run_compiling), batch) / written
+                batch = self._batch(sizes[0].filled)
+                as_written, as_compiled = (
+                    self._time(self._captured(sizes[0], encoder), batch) for encoder in (self._packed, compiled)
+                )
         except CaptureBroken as error:
             self._buckets = []
             self.findings.append(f"no graphs: {first_line(error)}")
-        except Exception as error:
+        except Exception as error:  # why is told again where the sizes are captured
             self.findings.append(f"no graph to compare compiled layers in: {first_line(error)}")
-        return 1.0
+        else:
+            return as_compiled / as_written
+        return None
+
+    def _worth_capturing(self, alone: Sequence[float]) -> list[Bucket]:
+        """The buckets with which the device is not busy anyway, by the seconds of batches of each size without graphs;
+        the largest first."""
+        return [size for size in self._buckets if np.interp(size.tokens, self._sizes, alone) <= BUSY * alone[0]]
+
+    def _captured(self, size: Bucket, encoder: Encoder) -> Graph:
+        """Captures a bucket. Compiled layers are compiled for its very batch before: they run as they are written where
+        they would have to be compiled, also in a capture."""
+        self._record = self._record or self._recorder()
+        prepare = encoder.prepare if isinstance(encoder, CompiledEncoder) else None
+        return Graph(size, encoder, self._record, prepare)
 
     def _compile_tails(self, compiled: CompiledEncoder) -> None:
         """Compiles batches with tails. Causal layers and windows look at lengths there; some must run uncompiled."""
@@ -146,17 +168,11 @@ class FormChoice:
 
     def _capture(self) -> None:
         start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.encoder)
-        record, graphs, replayed, failed = self._recorder(), dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
-
-        def seconds_alone(tokens: int) -> float:
-            return float(np.interp(tokens, self._sizes, alone))
-
+        graphs, replayed, failed = dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
         with torch.inference_mode():
-            for size in self._buckets:
-                if seconds_alone(size.tokens) > BUSY * alone[0]:
-                    continue
+            for size in self._worth_capturing(alone):
                 try:
-                    graph = self._checked(Graph(size, self.encoder, record))
+                    graph = self._checked(size)
                 except CaptureBroken as error:
                     failed.append(f"{size}, after which nothing more is captured: {first_line(error)}")
                     break
@@ -167,7 +183,9 @@ class FormChoice:
         if failed:
             self.findings.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
         graphed = GraphedEncoder(
-            self.encoder, graphs, lambda size, tokens: replayed[size] < PAYS * seconds_alone(tokens)
+            self.encoder,
+            graphs,
+            lambda size, tokens: replayed[size] < PAYS * float(np.interp(tokens, self._sizes, alone)),
         )
         if graphed.graphs:
             self.encoder = graphed
@@ -176,9 +194,10 @@ class FormChoice:
             f"them used, {(self._reserved() - before) / MEBIBYTE:.0f} MiB"
         )
 
-    def _checked(self, graph: Graph) -> Graph:
-        size = graph.bucket
-        self._judge.check(self.encoder, self._judge.one_launch_batch(size.tokens, size.sequences, size.longest), graph)
+    def _checked(self, size: Bucket) -> Graph:
+        graph = self._captured(size, self.encoder)
+        numbers = self._judge.one_launch_batch(size.tokens, size.sequences, size.longest)
+        self._judge.check(self.encoder, numbers, graph)
         return graph
 
     def _reserved(self) -> int:

@@ -70,6 +70,13 @@ def test_a_part_replaces_what_an_earlier_run_found_of_it(tmp_path: Path, monkeyp
     assert left["steps"] == [{"workload": "token-embed"}]
     assert left["services"] == [{"workload": "short"}]
     assert [(row["part"], row["commit"]) for row in left["parts"]] == [(name, "later") for name in names]
+    path.write_text(json.dumps(found))
+    monkeypatch.setattr(run, "parts", lambda *_: [("engine, minilm", lambda: 1 / 0), ("services, short", lambda: None)])
+    assert run.main(parser().parse_args([*asked, "--limit", "30"])) == 1
+    left = json.loads(path.read_text())
+    assert sorted(left["rows"], key=str) == sorted(found["rows"], key=str), "what failed leaves the earlier rows"
+    assert {row["part"]: row["commit"] for row in left["parts"]}["engine, minilm"] == "earlier"
+    assert run.main(parser().parse_args([*asked, "--only", "no such part"])) == 2
     path.write_text(json.dumps(found | {"limits": limits | {"name": "a chip"}}))
     assert run.main(parser().parse_args(asked)) == 2
     assert json.loads(path.read_text())["services"] == found["services"]

@@ -64,11 +64,14 @@ def test_a_slower_form_does_not_serve() -> None:
 def test_compiled_layers_serve_where_graphs_or_launches_are_faster(
     launched: float, replayed: float, used: bool
 ) -> None:
-    """Launching them may take a slow host longer; where graphs serve, that does not count."""
+    """Launching them may take a slow host longer, which counts where no graphs serve."""
     told = iter([*[1.0] * 3, *[launched] * 3, 1.0, replayed, *[1.0] * 3, *[0.5] * ALL])
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=lambda run: (run(), next(told))[1])
     assert ("compiled layers" in model.encoder.description) == used
     assert f"{launched:.2f} of the time of those as they are written, {replayed:.2f} in a graph" in found_out(model)[0]
+    told = iter([*[1.0] * 3, *[launched] * 3, 1.0, replayed, *[1.0] * 3, *[2.0] * ALL])  # no graph is faster
+    model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=lambda run: (run(), next(told))[1])
+    assert ("compiled layers" in model.encoder.description) == (used and launched < 1)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +128,28 @@ def test_where_the_first_capture_breaks_batches_are_compared() -> None:
     assert found_out(model)[0] == "no graphs: RuntimeError: operation failed"
 
 
+def test_compiled_layers_are_compiled_before_each_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the batch that is captured: in a capture they would run as they are written, and a graph keeps that."""
+    prepared = list[int]()
+    prepare = CompiledEncoder.prepare
+    monkeypatch.setattr(CompiledEncoder, "prepare", lambda self, batch: prepared.append(1) or prepare(self, batch))
+    loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock())
+    assert len(prepared) == 1 + ALL
+
+
+def test_a_recorder_that_cannot_be_had_costs_the_graphs_alone() -> None:
+    def no_recorder() -> Any:
+        raise RuntimeError("no graphs here")
+
+    model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=no_recorder, seconds=Clock(captured=False))
+    assert model.encoder.description == "varlen, compiled layers"
+    assert ", 0.50 in a graph" not in " ".join(found_out(model))
+
+
 def test_sizes_that_keep_the_device_busy_have_no_graph() -> None:
     """Launches are hidden there, and a large model's graphs would take long to capture."""
-    seconds = [*[AS_WRITTEN] * 3, *[COMPILED] * 3, AS_WRITTEN, COMPILED, *[1.0, 3.0, 9.0], *[0.5] * ALL]
+    judged = [AS_WRITTEN, COMPILED]  # in the largest of 128 tokens
+    seconds = [*[2.0, 6.0, 18.0], *[1.0, 3.0, 9.0], *judged, *[1.0, 3.0, 9.0], *[0.5] * ALL]
     told = iter(seconds)
     model = loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=lambda run: (run(), next(told))[1])
     assert isinstance(model.encoder, GraphedEncoder)

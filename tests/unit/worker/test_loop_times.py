@@ -1,6 +1,7 @@
 """What the loop does by its clock: whom it refuses, how large steps are, and what it tells of them."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import pytest
 
@@ -175,3 +176,26 @@ def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.Monke
     loop.submit(job(2, 100))
     assert [shown(answer) for answer in loop.until_idle()] == [(2, Internal)]
     assert loop.load.tokens_per_second == before
+
+
+@pytest.mark.parametrize("chunk", [0, 100], ids=["all may be served", "long ones stand in line for room"])
+def test_the_wait_of_a_job_that_comes_is_that_of_the_load(chunk: int) -> None:
+    """Though what may go into an express step is counted only where that may matter."""
+    device = Device(speed=1000.0)
+    device.engine.chunk = chunk
+    loop = device.loop(step_tokens=800, cache_bytes=1500 if chunk else inf, chunk_tokens=chunk or inf)
+    for number in range(8):
+        loop.submit(job(number, 1000, key=f"long {number}"))
+    for _ in range(10):
+        loop.advance()
+    assert (loop.queued[0] > loop._queue.waiting_tokens) == bool(chunk)
+    express = 0
+    for number in range(10, 50):
+        loop.submit(job(number, *[50 * (1 + number % 7)] * (number % 5 + 1), key=str(number % 3)))
+        for cost in (1, 40, 90, 700, 5000):
+            for priority in Priority:
+                before, load = loop._load_before_job(), loop.load
+                express += load.express_tokens
+                assert before.wait(cost, priority) == load.wait(cost, priority)
+                assert before.queue_seconds(cost, priority) == load.queue_seconds(cost, priority)
+    assert express

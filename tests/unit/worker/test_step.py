@@ -5,6 +5,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,29 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
         copies.clear()
         run(engine, jobs(count, work))
         assert len(copies) == 1
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-colbert", "tiny-qwen3"])
+def test_a_job_that_is_not_cut_is_packed_as_if_all_its_texts_were_looked_at(name: str) -> None:
+    """Whole jobs and parts of them, with tails, in one step."""
+    engine = ModelEngine(load(f"random:{name}", CPU))
+    output = DENSE if engine.model.heads.dense is not None else MULTI
+    tails = {} if name == "tiny-qwen3" else {"unattended_tails": (2, 0, 1)}
+    opened = [
+        engine.open(Job(id=1, work=encode(output), tokens=tokens(9, 3, 5), **tails)),
+        engine.open(Job(id=2, work=encode(output), tokens=tokens(7))),
+    ]
+    for units in ((0, 3), (1, 3), (2, 2)):
+        fast = [opened[0].selection(*units), opened[1].selection(0, 1)]
+        assert all(each.uncut for each in fast)
+        slow = [replace(each, uncut=False) for each in fast]
+        packed = [Step.pack(each, CPU.device, None, None, Upload(CPU.device)) for each in (fast, slow)]
+        for ours, theirs in zip(*(each.packed for each in packed), strict=True):
+            assert (ours.numbers.tolist(), ours.places.tolist()) == (theirs.numbers.tolist(), theirs.places.tolist())
+        for ours, theirs in zip(fast, slow, strict=True):
+            assert ours.whole.tolist() == theirs.whole.tolist() == ours.ended.tolist() == theirs.ended.tolist()
+            assert ours.whole_numbers.tolist() == theirs.whole_numbers.tolist()
+            assert ours.pieces() == theirs.pieces() == []
 
 
 def test_hidden_states_of_a_long_text_that_ends_by_itself_are_not_copied() -> None:
