@@ -197,8 +197,8 @@ def _commits(result: Mapping[str, Any]) -> list[str]:
     measured = [row for row in result.get("parts", ()) if not {"error", "skipped"} & set(row)]
     commits = dict.fromkeys(row["commit"] for row in measured)
     parts = {commit: [row["part"] for row in measured if row["commit"] == commit] for commit in commits}
-    told = " ".join(f"At commit {commit}: {'; '.join(names)}." for commit, names in parts.items())
-    return [told] if told else []
+    sentence = " ".join(f"At commit {commit}: {'; '.join(names)}." for commit, names in parts.items())
+    return [sentence] if sentence else []
 
 
 def accelerator() -> tuple[dict[str, Any], Device]:

@@ -112,15 +112,15 @@ class FormChoice:
         written, fused = (self._uncaptured(encoder) for encoder in (self._packed, compiled))
         launched, replayed = sum(fused) / sum(written), self._replayed_share(compiled, written)
         # Launching compiled layers may take a slow host longer; where graphs serve, that does not count.
-        faster, told = launched < PAYS, ""
+        faster, in_graph = launched < PAYS, ""
         if replayed is not None:
             self._for_graphs = not faster
-            faster, told = replayed < PAYS or (faster and replayed <= 1 / PAYS), f", {replayed:.2f} in a graph"
+            faster, in_graph = replayed < PAYS or (faster and replayed <= 1 / PAYS), f", {replayed:.2f} in a graph"
         if faster:
             self.encoder = compiled
         self.findings.append(
             f"layers compiled in {compiled.seconds:.1f} s: {launched:.2f} of the time of those as they are "
-            f"written{told}{'' if faster else ', so not used'}"
+            f"written{in_graph}{'' if faster else ', so not used'}"
         )
 
     def _replayed_share(self, compiled: CompiledEncoder, written: Sequence[float]) -> float | None:

@@ -114,9 +114,9 @@ class Graph:
         upload = Upload(encoder.device)
         rows = np.zeros((2 if encoder.token_types is None else 3, bucket.tokens), dtype=np.int64)
         full = np.arange(bucket.sequences + 1, dtype=np.int32) * np.int32(bucket.longest)
-        uploaded = [upload.add_array(each) for each in (rows, np.minimum(full, np.int32(bucket.tokens)))]
+        uploaded = [upload.add_array(array) for array in (rows, np.minimum(full, np.int32(bucket.tokens)))]
         upload.send()
-        self._rows, self._ends = (each.tensor for each in uploaded)
+        self._rows, self._ends = (copy.tensor for copy in uploaded)
         if prepare is not None:
             prepare(self._filled)
         self._replay = record(lambda: encoder(self._filled))
