@@ -31,6 +31,8 @@ USUAL = 128
 BUSY = 4
 """A batch that takes so many times as long as the smallest has no graph: the device is busy with it while the host
 launches, and a large model's graphs would take a minute to capture."""
+MOST_COMPILING = 90.0
+"""Seconds of compiling after which captured sizes are no longer compiled for: one compilation should serve them all."""
 Run = Callable[[RaggedBatch], Tensor]
 
 
@@ -153,7 +155,9 @@ class FormChoice:
         """Captures a bucket. Compiled layers are compiled for its very batch before: they run as they are written where
         they would have to be compiled, also in a capture."""
         self._record = self._record or self._recorder()
-        prepare = encoder.prepare if isinstance(encoder, CompiledEncoder) else None
+        prepare = None
+        if isinstance(encoder, CompiledEncoder) and encoder.seconds < MOST_COMPILING:
+            prepare = encoder.prepare
         return Graph(size, encoder, self._record, prepare)
 
     def _compile_tails(self, compiled: CompiledEncoder) -> None:

@@ -8,6 +8,7 @@ import pytest
 from torch import Tensor
 
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.tune import encoder_forms
 from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.graph_sizes import buckets
@@ -135,6 +136,10 @@ def test_compiled_layers_are_compiled_before_each_capture(monkeypatch: pytest.Mo
     monkeypatch.setattr(CompiledEncoder, "prepare", lambda self, batch: prepared.append(1) or prepare(self, batch))
     loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock())
     assert len(prepared) == 1 + ALL
+    prepared.clear()
+    monkeypatch.setattr(encoder_forms, "MOST_COMPILING", 0.0)  # a load that has compiled long enough
+    loaded("tiny-bert", FORMS, backend=Counting(), recorder=Playing, seconds=Clock())
+    assert prepared == []
 
 
 def test_a_recorder_that_cannot_be_had_costs_the_graphs_alone() -> None:
