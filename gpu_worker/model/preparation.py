@@ -37,6 +37,7 @@ from gpu_worker.model.split_products import with_fastest_products
 from gpu_worker.model.tune import format_speeds, native_layers, same_bits
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
+from gpu_worker.model.tune.joined_layers import join_layers
 from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
@@ -145,6 +146,10 @@ class Preparation:
         if self._adapters is not None:
             cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
             mode = replace(mode, findings=(*mode.findings, cost))
+        if isinstance(mode.encoder, PackedEncoder):
+            joined = join_layers(mode.encoder, self._reference.probes)
+            finding = f"{joined} layers run together with their neighbours, in one call"
+            mode = replace(mode, findings=(*mode.findings, finding)) if joined else mode
         if self._judge is not None:
             self._judge.see(self._reference, mode.encoder, self._heads, self._trials.cosines)
         head_order: Order = nullcontext()

@@ -1,14 +1,14 @@
 """Encoder layers that run by the processor's kernels: recognised by what they are made of and by what they compute.
 
-A layer becomes three calls: what precedes attention, attention, and what follows it. It is replaced only where these
-give what the layer itself gave in a recorded run. The gate compares the model afterwards; where it does not pass, the
-layers stay as they were written.
+A layer becomes three calls: what precedes attention, attention, and what follows it; `joined_layers` makes one call of
+several layers. It is replaced only where these give what the layer itself gave in a recorded run. The gate compares the
+model afterwards; where it does not pass, the layers stay as they were written.
 """
 
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from gpu_worker.model.tune.linear_choice import LinearKernel, LinearPlan
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
+Rotary = tuple[Tensor, Tensor]
+"""Cosines and sines of a run's positions, as transformers hands them to layers."""
 FAR = 1 << 20
 """A distance beyond all positions that a model was made for."""
 USUAL, TEXTS, ROUNDS = 128, 8, 1
@@ -159,18 +161,32 @@ def forms_of(model: nn.Module) -> str:
     return "; ".join(dict.fromkeys(module.form for module in model.modules() if isinstance(module, NativeLayer)))
 
 
+class Joined(Protocol):
+    """What runs a layer together with its neighbours."""
+
+    def serve(self, ragged: AttentionCall) -> bool:
+        """Whether it serves this run."""
+
+    def run(self, layer: "NativeLayer", states: Tensor, batch: RaggedBatch, rotary: Rotary | None) -> Tensor:
+        """Hidden states [1, T, H] -> those behind the layer, or behind those that it runs together with."""
+
+
 class NativeLayer(nn.Module):
     """A layer by the kernels, in packed runs: hidden states [1, T, H] -> the same.
 
-    `form`: that of its parts. `rotated`: it has rotary positions. `head_dim`: numbers of a head.
+    `form`: that of its parts. `rotated`: it has rotary positions. `head_dim`: numbers of a head. `joined`: what runs it
+    together with its neighbours, see `joined_layers`; None where it runs by parts.
     """
+
+    joined: Joined | None = None
 
     def __init__(self, parts: LayerParts, terms: AttentionTerms, linear: LinearClass) -> None:
         """Copies the layer's weights into the layout of the class `linear`."""
         super().__init__()
         self.form, self.rotated, self.head_dim = parts.form, True, parts.head
-        self._terms, self._heads = terms, parts.heads
-        self.is_causal = terms.causal
+        self.terms, self.is_causal = terms, terms.causal
+        queries, keys = parts.heads
+        self._heads = [parts.head, queries, keys]
         self._activation, self._gated, self._post_normalised = parts.activation, parts.gated, parts.post_normalised
         self._inputs = linear(*parts.inputs)
         self._output, self._inner, self._down = (linear(part) for part in (parts.output, parts.inner, parts.down))
@@ -179,19 +195,36 @@ class NativeLayer(nn.Module):
         self._other_norms = others
         self._epsilon, self._centred = parts.norm_kind
 
+    @property
+    def kind(self) -> tuple[list[int], float, bool, int, bool, bool]:
+        """What `torch.ops.selvage.layers` takes, beside the layer's numbers and the terms of its attention."""
+        return self._heads, self._epsilon, self._centred, self._activation, self._gated, self._post_normalised
+
+    @property
+    def numbers(self) -> list[Tensor]:
+        """Weights, biases and norms as `torch.ops.selvage.layers` takes them."""
+        products = self._output, self._inner, self._down
+        return [
+            *(self._inputs.weight, self._inputs.bias, *self._input_norms),
+            *(product.weight for product in products),
+            *(product.bias for product in products),
+            *self._other_norms,
+        ]
+
     def forward(
         self,
         hidden_states: Tensor,
         *_: object,
         ragged: AttentionCall | None = None,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        position_embeddings: Rotary | None = None,
         **__: object,
     ) -> Tensor:
         """Runs the layer. Raises ModelRefused outside of packed runs."""
         if ragged is None:
             raise ModelRefused("its layers run in packed batches alone")
-        x, (queries, keys) = hidden_states[0], self._heads
-        cos, sin = map(_angles, position_embeddings) if position_embeddings and self.rotated else (None, None)
+        if self.joined is not None and self.joined.serve(ragged):
+            return self.joined.run(self, hidden_states, ragged.batch, position_embeddings)
+        x, (queries, keys) = hidden_states[0], self._heads[1:]
         states = torch.ops.selvage.attention_inputs(
             x,
             self._inputs.weight,
@@ -199,12 +232,11 @@ class NativeLayer(nn.Module):
             self._input_norms,
             self._epsilon,
             self._centred,
-            [self.head_dim, queries, keys],
-            cos,
-            sin,
+            self._heads,
+            *(angles(position_embeddings) if self.rotated else (None, None)),
         )
         query, key, value = states.view(len(x), -1, self.head_dim).transpose(0, 1).split([queries, keys, keys])
-        attended = ragged.attention(query, key, value, ragged.batch, self._terms)
+        attended = ragged.attention(query, key, value, ragged.batch, self.terms)
         output, inner, down = self._output, self._inner, self._down
         rows: Tensor = torch.ops.selvage.feed_forward(
             x,
@@ -221,6 +253,9 @@ class NativeLayer(nn.Module):
         return rows[None]
 
 
-def _angles(angles: Tensor) -> Tensor:
-    """Cosines or sines of a packed run, [1, T, width] -> [T, width] float32."""
-    return angles[0].float().contiguous()
+def angles(rotary: Rotary | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Cosines and sines of a packed run, [1, T, width] each -> [T, width] float32; none where there are none."""
+    if not rotary:
+        return None, None
+    cos, sin = (part[0].float().contiguous() for part in rotary)
+    return cos, sin

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "operators.h"
 #include "packing.h"
 #include "products.h"
 #include "scratch.h"
@@ -314,6 +315,8 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   return output;
 }
 
+}  // namespace
+
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
                      double scale, bool causal, int64_t window, int64_t chunk, double softcap,
                      const std::optional<at::Tensor>& bias, int64_t dropped, const std::optional<at::Tensor>& places) {
@@ -339,8 +342,6 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 #endif
   TORCH_CHECK(false, "attention takes float32, and bfloat16 with AVX-512; this is ", query.scalar_type());
 }
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(

@@ -14,6 +14,7 @@
 
 #include "head.h"
 #include "layer.h"
+#include "operators.h"
 #include "tasks.h"
 
 namespace selvage {
@@ -226,6 +227,8 @@ Rotation rotation_of(const std::optional<at::Tensor>& cos, const std::optional<a
   return {cos->const_data_ptr<float>(), sin->const_data_ptr<float>(), cos->size(1)};
 }
 
+}  // namespace
+
 at::Tensor attention_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::TensorList norms,
                             double epsilon, bool centred, at::IntArrayRef heads, const std::optional<at::Tensor>& cos,
                             const std::optional<at::Tensor>& sin) {
@@ -262,8 +265,6 @@ at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& attended, at::Ten
     return FeedForward<Number, Layer>{output, up, down, norm(0), norm(1), norm(2), kind, gated, post_normalised}.run(x, attended);
   });
 }
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(

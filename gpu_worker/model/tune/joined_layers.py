@@ -1,0 +1,140 @@
+"""Joins layers of the processor's kernels that follow one another: all of them run in one call.
+
+A layer of a short text takes a hundred microseconds, the interpreter half of that between two layers, and meanwhile the
+kernels' threads fall asleep. Layers are joined where nothing happens between them: each takes what the one before
+returned, with the same keywords, and computes by the same rules. Two recorded texts show that; then all probes have to
+give the same bits as layer by layer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.attention.interface import AttentionCall
+from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.tune.native_layers import NativeLayer, Rotary, angles
+from gpu_worker.model.verify.probes import Probes
+from gpu_worker.ragged.batch import RaggedBatch
+
+RECORDED = 2
+"""Probes that are recorded."""
+
+
+class JoinedLayers:
+    """Layers of one kind, one after the other, in one call: the first runs all, the others hand on what it gave."""
+
+    def __init__(self, layers: Sequence[NativeLayer]) -> None:
+        self._first, terms = layers[0], layers[0].terms
+        self._numbers = [numbers for layer in layers for numbers in layer.numbers]
+        self._kind = layers[0].kind
+        self._terms = terms.scale, terms.causal, terms.window or 0, terms.chunk or 0, terms.softcap or 0.0
+
+    def serve(self, ragged: AttentionCall) -> bool:
+        """Whether they serve this run: one whose texts attend by the kernels, and whole."""
+        return type(ragged.attention) is NativeAttention
+
+    def run(self, layer: NativeLayer, states: Tensor, batch: RaggedBatch, rotary: Rotary | None) -> Tensor:
+        """Runs one of the layers: hidden states [1, T, H] -> those behind the last of the layers."""
+        if layer is not self._first:
+            return states
+        cos, sin = angles(rotary) if layer.rotated else (None, None)
+        layout = torch.from_numpy(batch.layout)
+        rows: Tensor = torch.ops.selvage.layers(states[0], self._numbers, *self._kind, cos, sin, layout, *self._terms)
+        return rows[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A recorded call of a layer."""
+
+    layer: NativeLayer
+    states: Tensor
+    keywords: Mapping[str, Any]
+    output: Tensor
+
+    def precedes(self, other: "_Call") -> bool:
+        """Whether nothing happened between this call and the next one, whose layer is of the same kind."""
+        mine, its = self.keywords, other.keywords
+        return (
+            other.states is self.output
+            and (self.layer.kind, self.layer.terms, self.layer.rotated)
+            == (other.layer.kind, other.layer.terms, other.layer.rotated)
+            and mine.keys() == its.keys()
+            and all(mine[name] is its[name] for name in mine.keys() - {"hidden_states"})
+        )
+
+
+def join_layers(encoder: PackedEncoder, probes: Probes) -> int:
+    """Joins what can be joined among the encoder's layers, in place, and returns how many run together with others.
+
+    None do where the probes' hidden states then have other bits.
+    """
+    runs = _rows_of_calls(_record(encoder, _batch(encoder, probes, RECORDED)))
+    if not runs:
+        return 0
+    batch = _batch(encoder, probes, len(probes.texts))
+    with torch.inference_mode():
+        expected = encoder(batch)
+        for layers in runs:
+            joined = JoinedLayers(layers)
+            for layer in layers:
+                layer.joined = joined
+        if torch.equal(encoder(batch), expected):
+            return sum(len(layers) for layers in runs if len(layers) > 1)
+    for layers in runs:
+        for layer in layers:
+            layer.joined = None
+    return 0
+
+
+def _batch(encoder: PackedEncoder, probes: Probes, count: int) -> RaggedBatch:
+    """The first `count` probes."""
+    return RaggedBatch.pack(
+        probes.texts[:count],
+        encoder.device,
+        encoder.uncounted,
+        types=encoder.token_types,
+        second_segments=probes.second_segments[:count],
+        tails=probes.tails[:count],
+    )
+
+
+def _record(encoder: PackedEncoder, batch: RaggedBatch) -> list[_Call]:
+    """The calls of all layers by the kernels in one run, in their order."""
+    calls: list[_Call] = []
+
+    def note(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+        states = arguments[0] if arguments else keywords.get("hidden_states")
+        if isinstance(states, Tensor):
+            calls.append(_Call(layer=layer, states=states, keywords=keywords, output=output))
+
+    layers = [module for module in encoder.model.modules() if isinstance(module, NativeLayer)]
+    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    try:
+        with torch.inference_mode():
+            encoder(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _rows_of_calls(calls: Sequence[_Call]) -> list[list[NativeLayer]]:
+    """Layers that follow one another; those that were called more than once stand by themselves nowhere."""
+    rows: list[list[NativeLayer]] = []
+    layers = [call.layer for call in calls]
+    before: _Call | None = None
+    for call in calls:
+        if layers.count(call.layer) > 1 or call.layer.terms.bias is not None:
+            before = None
+            continue
+        if before is not None and before.precedes(call):
+            rows[-1].append(call.layer)
+        else:
+            rows.append([call.layer])
+        before = call
+    return rows
