@@ -13,13 +13,13 @@
 #include <tuple>
 #include <vector>
 
+#include "attention_tiles.h"
 #include "operators.h"
 #include "packing.h"
 #include "products.h"
 #include "scratch.h"
+#include "softmax.h"
 #include "tasks.h"
-#include "vectors.h"
-#include "visibility.h"
 
 namespace selvage {
 namespace {
@@ -50,74 +50,15 @@ struct Sequence {
   int64_t query, queries, key, keys, past, dropped;
 };
 
-struct Terms {
-  float scale, softcap;  // no softcap where it is 0
-  Visibility visibility;
-};
-
 // Queries of one sequence that see the same keys: those of all heads that share a head of keys.
 struct Task {
   int64_t sequence, key_head, first_row, rows;
-};
-
-// State of a row of queries between blocks of keys.
-struct Running {
-  float largest, sum;
 };
 
 // What a thread needs while it works.
 struct Workspace {
   Scratch keys, values, queries, scores, weights, means, running, together;
 };
-
-// Turns products into scores in powers of two, where a softcap or a bias makes that more than a factor.
-void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bias) {
-  for (int64_t column = seen.first; column < seen.last; column += WIDTH) {
-    const int64_t count = std::min(WIDTH, seen.last - column);
-    Vector x = load(scores + column, count) * Vector(terms.scale);
-    if (bias != nullptr) x = x + load(bias + column, count);
-    if (terms.softcap > 0) x = (x / Vector(terms.softcap)).tanh() * Vector(terms.softcap);
-    (x * Vector(LOG2_E)).store(scores + column, count);
-  }
-}
-
-// Weighs the keys of one row by their scores: softmax's numerators, 0 for keys that are not `seen`. `factor` turns scores
-// into powers of two. Returns what the row's earlier sums must be multiplied with.
-template <typename Number>
-float weigh(float* scores, Number* weights, int64_t width, Keys seen, float factor, Running& row) {
-  if (seen.empty()) {
-    for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
-    return 1.0f;
-  }
-  std::fill(scores, scores + seen.first, -INFINITE);
-  std::fill(scores + seen.last, scores + width, -INFINITE);
-  // Two of each: an operation need not wait for the one before.
-  Vector most[2] = {Vector(-INFINITE), Vector(-INFINITE)};
-  for (int64_t column = 0; column < width; column += 2 * WIDTH) {
-    most[0] = at::vec::maximum(most[0], load(scores + column));
-    most[1] = at::vec::maximum(most[1], load(scores + column + WIDTH));
-  }
-  const float top = std::max(largest(at::vec::maximum(most[0], most[1])) * factor, row.largest);
-  if (top == -INFINITE) {  // a bias hides all keys so far
-    for (int64_t column = 0; column < width; column += WIDTH) store(weights + column, Vector(0.0f));
-    return 1.0f;
-  }
-  const Vector factors(factor), tops(top), zero(0.0f);
-  Vector sums[2] = {zero, zero};
-  for (int64_t column = 0; column < width; column += 2 * WIDTH) {
-    for (int64_t part = 0; part < 2; part++) {
-      const int64_t place = column + part * WIDTH;
-      // The difference is rounded once, `top` twice: of huge scores it may be above 0.
-      const Vector below = at::vec::minimum(at::vec::fmsub(load(scores + place), factors, tops), zero);
-      const Vector power = power_of_two<POWER_DEGREE<Number>>(below);
-      sums[part] = sums[part] + power;
-      store(weights + place, power);
-    }
-  }
-  const float earlier = row.largest == top ? 1.0f : first(power_of_two<5>(Vector(row.largest - top)));
-  row = {top, row.sum * earlier + sum(sums[0] + sums[1])};
-  return earlier;
-}
 
 template <typename Number>
 class Attention {
@@ -176,7 +117,11 @@ class Attention {
       const Filling filling{missing, count, round_up(count, DEPTH_STEP<Number>)};
       const int64_t first = sequence.key + block + missing - sequence.dropped, present = count - missing;
       const auto [from, stride] = together(key, task.key_head, first, present, depth, workspace);
-      pack_keys(from, stride, filling, depth, KEY_BLOCK, keys);
+      if (by_vectors<Number>()) {
+        pack_key_tiles(from, stride, filling, depth, keys);
+      } else {
+        pack_keys(from, stride, filling, depth, KEY_BLOCK, keys);
+      }
       const auto [value_from, value_stride] = together(value, task.key_head, first, present, width, workspace);
       pack_values(value_from, value_stride, filling, width, values);
       for (int64_t member = 0; member < group; member++) {
@@ -224,32 +169,62 @@ class Attention {
     const Keys seen = keys_of(sequence, first, rows);
     // Columns of the block that some query of these sees; the depth of the second product wants whole steps.
     constexpr int64_t STEP = DEPTH_STEP<Number>;
-    const int64_t begin = std::max<int64_t>(0, seen.first - block) / STEP * STEP;
+    const int64_t begin = std::max<int64_t>(0, seen.first - block) / KEY_TILE * KEY_TILE;
     const int64_t end = round_up(std::min(count, seen.last - block), STEP);
     if (begin >= end) return;
-    const int64_t columns = end - begin, filled_rows = round_up(rows, ROW_STEP);
-    Number* queries = workspace.queries.take<Number>(QUERY_BLOCK * depth);
+    const int64_t columns = end - begin;
     float* scores = workspace.scores.take<float>(QUERY_BLOCK * KEY_BLOCK);
     Number* weights = workspace.weights.take<Number>(QUERY_BLOCK * KEY_BLOCK);
+    Keys visible[QUERY_BLOCK];
     for (int64_t row = 0; row < rows; row++) {
-      std::copy_n(query.at(head, sequence.query + first + row), depth, queries + row * depth);
+      const Keys all = terms.visibility.at(sequence.past + first + row, sequence.keys);
+      const auto inside = [&](int64_t key) { return std::clamp<int64_t>(key - block - begin, 0, columns); };
+      visible[row] = {inside(all.first), inside(all.last)};
     }
+    multiply_keys(head, sequence.query + first, rows, visible, begin, columns, keys, scores, workspace);
+    const bool plain = bias.first == nullptr && terms.softcap == 0 && terms.scale > 0;
+    for (int64_t row = 0; row < rows && !plain; row++) {
+      finish_scores(scores + row * KEY_BLOCK, visible[row], terms, bias_of(task.sequence, head, first + row, block + begin));
+    }
+    float earlier[QUERY_BLOCK];
+    weigh(scores, weights, rows, KEY_BLOCK, columns, visible, plain ? terms.scale * LOG2_E : 1.0f, running, earlier);
+    add_values(weights, rows, visible, columns, values + begin * width, earlier, means);
+  }
+
+  // Scores [rows, KEY_BLOCK] of queries of a head, from token `first` on, with the keys that they see of the `columns` from
+  // `begin` on.
+  void multiply_keys(int64_t head, int64_t first, int64_t rows, const Keys* seen, int64_t begin, int64_t columns,
+                     const Number* keys, float* scores, Workspace& workspace) const {
+#ifdef CPU_CAPABILITY_AVX512
+    if constexpr (HasLanes<Number>) {
+      if (by_vectors<Number>()) {
+        multiply_key_tiles(query.at(head, first), query.token_stride, rows, seen, keys + begin * depth, depth, scores, KEY_BLOCK);
+        return;
+      }
+    }
+#endif
+    const int64_t filled_rows = round_up(rows, ROW_STEP);
+    Number* queries = workspace.queries.take<Number>(QUERY_BLOCK * depth);
+    for (int64_t row = 0; row < rows; row++) std::copy_n(query.at(head, first + row), depth, queries + row * depth);
     std::fill(queries + rows * depth, queries + filled_rows * depth, Number(0.0f));
     multiply(filled_rows, columns, depth, queries, depth, keys + begin * TOGETHER<Number>, KEY_BLOCK, scores, KEY_BLOCK,
              false);
-    const bool plain = bias.first == nullptr && terms.softcap == 0 && terms.scale > 0;
-    for (int64_t row = 0; row < rows; row++) {
-      float* row_scores = scores + row * KEY_BLOCK;
-      const int64_t position = sequence.past + first + row, from = block + begin;
-      Keys visible = terms.visibility.at(position, sequence.keys);
-      visible = {std::clamp<int64_t>(visible.first - from, 0, columns), std::clamp<int64_t>(visible.last - from, 0, columns)};
-      if (!plain) finish_scores(row_scores, visible, terms, bias_of(task.sequence, head, first + row, from));
-      const float earlier =
-          weigh(row_scores, weights + row * KEY_BLOCK, columns, visible, plain ? terms.scale * LOG2_E : 1.0f, running[row]);
-      if (earlier == 1.0f) continue;
-      for (int64_t i = 0; i < width; i += WIDTH) store(means + row * width + i, load(means + row * width + i) * Vector(earlier));
+  }
+
+  // means = factors means + weights x values, row by row, for the keys that the rows see.
+  void add_values(const Number* weights, int64_t rows, const Keys* seen, int64_t columns, const Number* values,
+                  const float* factors, float* means) const {
+#ifdef CPU_CAPABILITY_AVX512
+    if constexpr (HasLanes<Number>) {
+      if (by_vectors<Number>()) return add_value_tiles(weights, KEY_BLOCK, rows, seen, values, width, factors, means);
     }
-    multiply(rows, width, columns, weights, KEY_BLOCK, values + begin * width, width, means, width, true);
+#endif
+    for (int64_t row = 0; row < rows; row++) {
+      if (factors[row] == 1.0f) continue;
+      const Vector factor(factors[row]);
+      for (int64_t i = 0; i < width; i += WIDTH) store(means + row * width + i, load(means + row * width + i) * factor);
+    }
+    multiply(rows, width, columns, weights, KEY_BLOCK, values, width, means, width, true);
   }
 
   const float* bias_of(int64_t sequence, int64_t head, int64_t row, int64_t column) const {

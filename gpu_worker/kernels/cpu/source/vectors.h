@@ -57,6 +57,33 @@ inline float sum(Vector x) {
   return at::vec::vec_reduce_all<float>([](const Vector& a, const Vector& b) { return a + b; }, x);
 }
 
+// The larger and the smaller of x and a bound. Where x is not a number, it stays so.
+inline Vector at_least(Vector bound, Vector x) {
+#ifdef CPU_CAPABILITY_AVX512
+  return _mm512_max_ps(bound, x);
+#else
+  return _mm256_max_ps(bound, x);
+#endif
+}
+
+inline Vector at_most(Vector bound, Vector x) {
+#ifdef CPU_CAPABILITY_AVX512
+  return _mm512_min_ps(bound, x);
+#else
+  return _mm256_min_ps(bound, x);
+#endif
+}
+
+// 1 / x for numbers of usual size, to the last bit or two.
+inline Vector reciprocal(Vector x) {
+#ifdef CPU_CAPABILITY_AVX512
+  const Vector near(_mm512_rcp14_ps(x));  // to 2^-14; a step of Newton's doubles the digits
+  return at::vec::fmadd(near, at::vec::fnmadd(x, near, Vector(1.0f)), near);
+#else
+  return Vector(1.0f) / x;
+#endif
+}
+
 // 2^x times the power of two nearest to it, for whole numbers `whole` from -200 on; 0 where that leaves float32.
 inline Vector scaled(Vector x, Vector whole) {
 #ifdef CPU_CAPABILITY_AVX512
@@ -74,7 +101,7 @@ inline Vector scaled(Vector x, Vector whole) {
 template <int DEGREE>
 inline Vector power_of_two(Vector x) {
   static_assert(DEGREE == 3 || DEGREE == 5);
-  const Vector bounded = at::vec::maximum(x, Vector(-200.0f));
+  const Vector bounded = at_least(Vector(-200.0f), x);
   const Vector whole = bounded.round(), f = bounded - whole;
   if constexpr (DEGREE == 3) {
     Vector series = at::vec::fmadd(Vector(0.05517167f), f, Vector(0.24261113f));
