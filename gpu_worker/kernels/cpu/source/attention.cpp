@@ -28,7 +28,7 @@ constexpr int64_t KEY_BLOCK = 256;   // keys whose scores are computed together
 constexpr int64_t QUERY_BLOCK = 64;  // queries whose scores are computed together: 64 KiB of scores, which a cache holds
 constexpr int64_t TASK_ROWS = 256;   // queries, over all heads that share keys, for which keys are packed once
 constexpr int64_t TASK_COST = 16;    // queries, and keys, that cost as much as beginning a task
-
+static_assert(QUERY_BLOCK <= MOST_WEIGHED && KEY_BLOCK % KEY_TILE == 0);
 
 // Rows of one head each, as a tensor [heads, tokens, numbers] holds them.
 template <typename Number>

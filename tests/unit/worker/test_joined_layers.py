@@ -1,0 +1,129 @@
+"""Layers that follow one another run in one call of the kernels, with the bits that they give one by one; where something
+happens between two layers, they run apart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.kernels.cpu import library
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.tune.joined_layers import JoinedLayers, join_layers
+from gpu_worker.model.tune.native_layers import NativeLayer
+from gpu_worker.model.verify.probes import Probes
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.random_models import miniature
+
+LIBRARY = library.load()
+pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+CPU = Placement.choose("cpu", "float32")
+TOGETHER = "layers run together with their neighbours"
+
+
+def layers_of(model: Model) -> list[NativeLayer]:
+    return [module for module in model.encoder.model.modules() if isinstance(module, NativeLayer)]
+
+
+def part(model: Model) -> None:
+    """Makes the layers run one by one."""
+    for layer in layers_of(model):
+        layer.joined = None
+
+
+def rows_of(model: Model) -> Tensor:
+    """Hidden states of texts of 1 to 300 tokens, in one batch."""
+    texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (1, 40, 300)]
+    batch = RaggedBatch.pack(texts, torch.device("cpu"), model.encoder.uncounted, types=model.encoder.token_types)
+    with torch.inference_mode():
+        return model.encoder(batch)
+
+
+def join(model: Model) -> int:
+    assert isinstance(model.encoder, PackedEncoder)
+    return join_layers(model.encoder, Probes.of(model.encoder.model.config, 64))
+
+
+def groups(model: Model) -> list[int]:
+    """How many layers run in each call."""
+    joined = [id(layer.joined) for layer in layers_of(model)]
+    return [joined.count(group) for group in dict.fromkeys(joined)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-nomic-bert", "tiny-qwen3", "tiny-mistral", "tiny-gte"])
+def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, dtype: Dtype) -> None:
+    if getattr(torch, dtype) not in LIBRARY.formats:
+        pytest.skip(f"the kernels have no {dtype} here")
+    model = load(f"random:{name}", Placement.choose("cpu", dtype))
+    assert groups(model) == [3]
+    assert any(line.startswith(f"3 {TOGETHER}") for line in model.findings)
+    together = rows_of(model)
+    part(model)
+    assert torch.equal(rows_of(model), together)
+
+
+def test_rounded_layers_run_together_too() -> None:
+    if not LIBRARY.int8:
+        pytest.skip("the kernels have no int8 here")
+    model = load("random:tiny-bert", CPU, linear="int8")
+    assert groups(model) == [3]
+    together = rows_of(model)
+    part(model)
+    assert torch.equal(rows_of(model), together)
+
+
+def test_layers_that_attend_by_different_rules_run_apart() -> None:
+    """ModernBERT's first layer sees the whole text, the others a window, and their angles differ."""
+    model = load("random:tiny-modernbert", CPU)
+    assert groups(model) == [1, 2]
+    together = rows_of(model)
+    part(model)
+    assert torch.equal(rows_of(model), together)
+
+
+def test_a_layer_that_serves_several_times_stands_alone(tmp_path: Path) -> None:
+    """ALBERT's layers share their weights: one layer runs again and again."""
+    miniature.write(tmp_path, "albert")
+    model = load(str(tmp_path), CPU)
+    assert layers_of(model)
+    assert all(layer.joined is None for layer in layers_of(model))
+
+
+def test_layers_between_which_something_happens_run_apart() -> None:
+    """Another tensor than the layer before gave, be it equal, or another keyword."""
+    model = load("random:tiny-bert", CPU)
+    layers = layers_of(model)
+    part(model)
+
+    def copied(_: Any, arguments: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        return (arguments[0].clone(), *arguments[1:])
+
+    with layers[1].register_forward_pre_hook(copied):
+        assert join(model) == 2
+    assert groups(model) == [1, 2]
+
+    def told_more(_: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return arguments, {**keywords, "more": object()}
+
+    part(model)
+    with layers[2].register_forward_pre_hook(told_more, with_kwargs=True):
+        assert join(model) == 2
+    assert groups(model) == [2, 1]
+
+
+def test_layers_that_give_other_bits_together_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = JoinedLayers.run
+
+    def erring(self: JoinedLayers, layer: NativeLayer, states: Tensor, *arguments: Any) -> Tensor:
+        found = honest(self, layer, states, *arguments)
+        return torch.nextafter(found, found + 1) if found.shape[1] > 40 else found
+
+    monkeypatch.setattr(JoinedLayers, "run", erring)
+    model = load("random:tiny-bert", CPU)
+    assert all(layer.joined is None for layer in layers_of(model))
+    assert not any(TOGETHER in line for line in model.findings)
