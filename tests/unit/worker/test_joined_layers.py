@@ -1,5 +1,5 @@
-"""Layers that follow one another run in one call of the kernels, with the bits that they give one by one; where something
-happens between two layers, they run apart."""
+"""Layers that follow one another run in one call of the kernels, with the same bits as one by one. They run apart where
+something happens between them."""
 
 from pathlib import Path
 from typing import Any
