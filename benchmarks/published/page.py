@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.published.row import LEAST_COSINE, STEP_ROWS, VLLM, Row
 from benchmarks.published.rows import rows
+from benchmarks.published.shares import PARTS, shares
 from benchmarks.result import number, read, shown, table, tables
 from benchmarks.rounds import SHARE
 
@@ -28,6 +29,16 @@ def headlines() -> str:
         result = read(f"published/{row.name}")
         lines += [line[:4] for line in _lines(row, result, row.cases[row.headline].name)]
     return table(HEADS[:4], lines) if lines else NO_RESULT
+
+
+def where_time_goes() -> str:
+    """Renders where the time of all cores goes, for each case about a rate, ours beside vLLM's best setting."""
+    lines: list[list[str]] = []
+    for row in rows().values():
+        result = read(f"published/{row.name}")
+        best = {case["case"]: best_of(case, RATE) or "" for case in result.get("cases", ()) if not row.latency}
+        lines += shares(row, result, best)
+    return table(["% of all cores' time", *PARTS], lines) if lines else NO_RESULT
 
 
 def _lines(row: Row, result: Mapping[str, Any], only: str = "") -> Iterator[list[str]]:
@@ -125,6 +136,7 @@ def step_rows() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "published": summary,
     "published/headlines": headlines,
+    "published/shares": where_time_goes,
     f"published/{STEP_ROWS}": step_rows,
     **{f"published/{name}": partial(details, name) for name in rows()},
 }
