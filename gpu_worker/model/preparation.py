@@ -52,12 +52,13 @@ from gpu_worker.model.verify.in_pieces import Cutting, cutting
 from gpu_worker.model.verify.nearness import NearnessGate
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
-from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
 """Why no text is cut, where the user wants none cut."""
+RECORDED = 2
+"""Probes of a run whose layers are recorded: short texts."""
 Order = AbstractContextManager[object]
 """What is entered while operators run."""
 
@@ -147,7 +148,9 @@ class Preparation:
             cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
             mode = replace(mode, findings=(*mode.findings, cost))
         if isinstance(mode.encoder, PackedEncoder):
-            joined = join_layers(mode.encoder, self._reference.probes)
+            probes = self._reference.probes
+            recorded, compared = (probes.batch(range(count), mode.encoder) for count in (RECORDED, len(probes.texts)))
+            joined = join_layers(mode.encoder, recorded, compared)
             finding = f"{joined} layers run together with their neighbours, in one call"
             mode = replace(mode, findings=(*mode.findings, finding)) if joined else mode
         if self._judge is not None:
@@ -299,9 +302,7 @@ class Preparation:
             encoder = PackedEncoder(
                 self._base, OneByOne(), self._length_limits.uncounted, reference.types, reference.width
             )
-            texts = reference.probes.texts[:2]
-            batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=encoder.token_types)
-            return layer_runs(encoder, batch)
+            return layer_runs(encoder, reference.probes.batch(range(RECORDED), encoder))
         except Exception as error:  # foreign code that was not made for this fails anywhere; the gate tells why
             if ran_out(error):
                 raise

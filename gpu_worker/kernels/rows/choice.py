@@ -4,19 +4,25 @@ from functools import cache
 
 import torch
 
+from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.rows.interface import RowKernels
+from gpu_worker.kernels.rows.native import NativeRows
 from gpu_worker.kernels.rows.plain import PlainRows
 
 
 @cache
 def choose(device: torch.device) -> RowKernels:
-    """Returns Triton's kernels on CUDA. The first call compiles them: the warm-up makes it before a worker serves."""
+    """Returns Triton's kernels on CUDA, on processors ours in C++ where they are built.
+
+    The first call on CUDA compiles them: the warm-up makes it before a worker serves.
+    """
     if device.type != "cuda":
-        return PlainRows()
+        kernels = library.load()
+        return PlainRows() if kernels.missing or device.type != "cpu" else NativeRows(kernels)
     try:
         from gpu_worker.kernels.rows.kernel import TritonRows
     except ImportError:  # PyTorch without Triton, which comes with its CUDA wheels on Linux only
         return PlainRows()
-    kernels = TritonRows()
-    kernels.warm(device)
-    return kernels
+    triton_rows = TritonRows()
+    triton_rows.warm(device)
+    return triton_rows

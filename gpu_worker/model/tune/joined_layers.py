@@ -2,7 +2,7 @@
 
 A layer of a short text takes a hundred microseconds, the interpreter half of that between two layers, and meanwhile the
 kernels' threads fall asleep. Layers are joined where nothing happens between them: each takes what the one before
-returned, with the same keywords, and computes by the same rules. Two recorded texts show that; then all probes have to
+returned, with the same keywords, and computes by the same rules. A recorded run shows that; then more texts have to
 give the same bits as layer by layer.
 """
 
@@ -17,11 +17,7 @@ from gpu_worker.kernels.attention.interface import AttentionCall
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.native_layers import NativeLayer, Rotary, angles
-from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
-
-RECORDED = 2
-"""Probes that are recorded."""
 
 
 class JoinedLayers:
@@ -68,39 +64,27 @@ class _Call:
         )
 
 
-def join_layers(encoder: PackedEncoder, probes: Probes) -> int:
+def join_layers(encoder: PackedEncoder, recorded: RaggedBatch, compared: RaggedBatch) -> int:
     """Joins what can be joined among the encoder's layers, in place, and returns how many run together with others.
 
-    None do where the probes' hidden states then have other bits.
+    `recorded`: what shows where something happens between layers. None are joined where hidden states of `compared`
+    then have other bits.
     """
-    runs = _rows_of_calls(_record(encoder, _batch(encoder, probes, RECORDED)))
+    runs = _rows_of_calls(_record(encoder, recorded))
     if not runs:
         return 0
-    batch = _batch(encoder, probes, len(probes.texts))
     with torch.inference_mode():
-        expected = encoder(batch)
+        expected = encoder(compared)
         for layers in runs:
             joined = JoinedLayers(layers)
             for layer in layers:
                 layer.joined = joined
-        if torch.equal(encoder(batch), expected):
+        if torch.equal(encoder(compared), expected):
             return sum(len(layers) for layers in runs if len(layers) > 1)
     for layers in runs:
         for layer in layers:
             layer.joined = None
     return 0
-
-
-def _batch(encoder: PackedEncoder, probes: Probes, count: int) -> RaggedBatch:
-    """The first `count` probes."""
-    return RaggedBatch.pack(
-        probes.texts[:count],
-        encoder.device,
-        encoder.uncounted,
-        types=encoder.token_types,
-        second_segments=probes.second_segments[:count],
-        tails=probes.tails[:count],
-    )
 
 
 def _record(encoder: PackedEncoder, batch: RaggedBatch) -> list[_Call]:

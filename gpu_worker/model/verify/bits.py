@@ -50,15 +50,7 @@ def check_heads(encoder: Encoder, heads: Heads, probes: Probes, order: AbstractC
 
 def _run(encoder: Encoder, probes: Probes, numbers: Sequence[int], make: Make) -> Rows:
     """Rows of the texts of these numbers, which form a batch in this order."""
-    seconds = probes.second_segments
-    batch = RaggedBatch.pack(
-        [probes.texts[number] for number in numbers],
-        encoder.device,
-        encoder.uncounted,
-        types=encoder.token_types,
-        second_segments=[seconds[number] for number in numbers],
-        tails=[probes.tails[number] for number in numbers],
-    )
+    batch = probes.batch(numbers, encoder)
     return make(encoder(batch), batch)
 
 

@@ -135,15 +135,7 @@ class Reference:
         numbers = [*range(len(probes.texts)), *probes.again] if numbers is None else numbers
         tails = [probes.tails[number] for number in numbers]
         order = np.lexsort((tails, [len(probes.texts[number]) for number in numbers]))
-        ordered, second_segments = [numbers[place] for place in order], probes.second_segments
-        batch = RaggedBatch.pack(
-            [probes.texts[number] for number in ordered],
-            encoder.device,
-            encoder.uncounted,
-            types=encoder.token_types,
-            second_segments=[second_segments[number] for number in ordered],
-            tails=[probes.tails[number] for number in ordered],
-        )
+        batch = probes.batch([numbers[place] for place in order], encoder)
         with torch.inference_mode():
             if run is not None:
                 hidden = run(batch)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.repository.inputs import WrittenInputs
 
@@ -86,6 +88,18 @@ class Probes:
         """Inputs [L] by name that the tokenizer made of a text; None for a text that it did not make."""
         place = number - len(self.texts)
         return self.written[place].inputs if place >= -len(self.written) else None
+
+    def batch(self, numbers: Sequence[int], encoder: Encoder) -> RaggedBatch:
+        """The texts of these numbers as one batch, in this order, with all that they are fed as."""
+        seconds = self.second_segments
+        return RaggedBatch.pack(
+            [self.texts[number] for number in numbers],
+            encoder.device,
+            encoder.uncounted,
+            types=encoder.token_types,
+            second_segments=[seconds[number] for number in numbers],
+            tails=[self.tails[number] for number in numbers],
+        )
 
     @property
     def longest(self) -> int:

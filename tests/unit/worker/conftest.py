@@ -11,7 +11,9 @@ import torch
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.rows.interface import RowKernels
+from gpu_worker.kernels.rows.native import NativeRows
 from gpu_worker.model.loading import load
 from support import forms, parity
 from support.parity import Oracle, Tables
@@ -94,7 +96,12 @@ def kernel(modules: list[ModuleType]) -> ModuleType:
     return modules[1]
 
 
-@pytest.fixture(scope="module")
-def kernels(kernel: ModuleType) -> RowKernels:
-    made: RowKernels = kernel.TritonRows()
-    return made
+@pytest.fixture(scope="module", params=["triton", "native"])
+def kernels(request: pytest.FixtureRequest) -> RowKernels:
+    """Triton's, interpreted, and the processor's own."""
+    if request.param == "triton":
+        made: RowKernels = request.getfixturevalue("kernel").TritonRows()
+        return made
+    if library.load().missing:
+        pytest.skip(library.load().missing)
+    return NativeRows(library.load())

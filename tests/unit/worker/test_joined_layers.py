@@ -45,7 +45,8 @@ def rows_of(model: Model) -> Tensor:
 
 def join(model: Model) -> int:
     assert isinstance(model.encoder, PackedEncoder)
-    return join_layers(model.encoder, Probes.of(model.encoder.model.config, 64))
+    batch = Probes.of(model.encoder.model.config, 64).batch(range(3), model.encoder)
+    return join_layers(model.encoder, batch, batch)
 
 
 def groups(model: Model) -> list[int]:

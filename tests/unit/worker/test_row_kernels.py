@@ -151,8 +151,9 @@ def launches(modules: list[ModuleType], monkeypatch: pytest.MonkeyPatch) -> list
     return found
 
 
-def test_one_launch_a_form_and_none_for_nothing(kernels: RowKernels, launches: list[Launches]) -> None:
+def test_one_launch_a_form_and_none_for_nothing(kernel: ModuleType, launches: list[Launches]) -> None:
     """Two where a text is split."""
+    kernels: RowKernels = kernel.TritonRows()
     rows, (sums, finishes) = some_rows(300, 16), launches
     total(kernels, segments_of([0, 9], [4, 128]), rows)
     assert len(sums.seen) == 1

@@ -1,0 +1,88 @@
+"""Rows by the processor's kernels equal their twin, with the same bits alone and among others; bad places are told.
+
+The tests of `test_row_kernels.py` and `test_segment_sums.py` run with them as well.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.rows import choice
+from gpu_worker.kernels.rows.interface import WeightedRanges
+from gpu_worker.kernels.rows.native import NativeRows
+from gpu_worker.kernels.rows.plain import PlainRows
+from support.row_cases import DTYPES, segments_of, some_rows, total
+
+LIBRARY = library.load()
+pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+ROWS = 400
+OURS, PLAIN = NativeRows(LIBRARY), PlainRows()
+
+
+@st.composite
+def some_segments(draw: st.DrawFn) -> WeightedRanges:
+    """In any order, with gaps, overlapping, empty, of one row, of many."""
+    lengths = draw(st.lists(st.integers(0, 300), min_size=0, max_size=6))
+    starts = [draw(st.integers(0, ROWS - length)) for length in lengths]
+    return segments_of(starts, lengths, draw(st.sampled_from([0, 1])), draw(st.integers(1, 20)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(some_segments(), st.sampled_from(DTYPES), st.sampled_from([1, 8, 17, 50, 384]), st.integers(1, 3))
+def test_sums_equal_the_twins(ranges: WeightedRanges, dtype: torch.dtype, width: int, threads: int) -> None:
+    """Any ranges, formats and widths, whatever the number of threads."""
+    rows, before = some_rows(ROWS, width, dtype), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        ours = total(OURS, ranges, rows)
+    finally:
+        torch.set_num_threads(before)
+    theirs = total(PLAIN, ranges, rows)
+    assert (ours.dtype, ours.shape) == (torch.float32, theirs.shape)
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    for place in range(len(ranges.lengths)):
+        one = slice(place, place + 1)
+        alone = WeightedRanges(
+            starts=ranges.starts[one],
+            lengths=ranges.lengths[one],
+            first=ranges.first[one],
+            growth=ranges.growth,
+            divisors=ranges.divisors[one],
+        )
+        assert torch.equal(total(OURS, alone, rows)[0], ours[place])
+
+
+def test_a_sum_over_the_largest_number_is_still_of_finite_numbers() -> None:
+    rows = torch.full((2, 64), 3e38)
+    assert OURS.finite(rows).all()
+    assert not OURS.finite(rows * torch.inf).any()
+
+
+def test_what_lies_outside_of_the_rows_is_told() -> None:
+    rows = some_rows(5, 32)
+    for starts, lengths in (([3], [3]), ([-1], [2])):
+        with pytest.raises(RuntimeError, match="range 0 lies outside of the rows"):
+            total(OURS, segments_of(starts, lengths), rows)
+    for row in (5, -1):
+        with pytest.raises(RuntimeError, match=f"row {row} is none of 5"):
+            OURS.finished(rows, torch.tensor([0, row]), 0, unit=True)
+
+
+def test_a_processor_with_kernels_chooses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = choice.choose.__wrapped__
+    assert choose(torch.device("cpu")).name == "native"
+    monkeypatch.setattr(library, "load", lambda: library.KernelLibrary(missing="none are built"))
+    assert choose(torch.device("cpu")).name == "plain"
+
+
+def test_rows_that_lie_apart_are_taken() -> None:
+    """A model's hidden states may be a part of wider ones."""
+    wide = some_rows(20, 64)
+    rows = wide[:, :40]
+    ranges = segments_of([2], [9])
+    assert torch.allclose(total(OURS, ranges, rows), total(PLAIN, ranges, rows), atol=1e-6)
+    assert torch.allclose(OURS.finished(rows, None, 7, unit=True), PLAIN.finished(rows, None, 7, unit=True), rtol=3e-7)
+    assert np.array_equal(OURS.finite(rows).numpy(), np.ones(20, dtype=bool))
