@@ -21,10 +21,10 @@ def shares(row: Row, result: Mapping[str, Any], best: Mapping[str, str]) -> Iter
     """
     for case in result.get("cases", ()):
         sides = (case["ours"], best.get(case["case"], ""))
-        found = [parts(case["sides"].get(side, {}), result["settings"]["threads"]) for side in sides]
-        if not row.latency and all(found):
-            lines = [" / ".join(number(side[name]) for side in found) for name in PARTS]
-            yield [f"{row.name}, {case['case']}", *lines]
+        percents = [parts(case["sides"].get(side, {}), result["settings"]["threads"]) for side in sides]
+        if not row.latency and all(percents):
+            cells = [" / ".join(number(of_side[name]) for of_side in percents) for name in PARTS]
+            yield [f"{row.name}, {case['case']}", *cells]
 
 
 def parts(figures: Mapping[str, Any], cores: int) -> dict[str, float]:
