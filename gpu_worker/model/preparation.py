@@ -32,12 +32,12 @@ from gpu_worker.model.format_judge import FormatJudge
 from gpu_worker.model.format_trials import FormatTrials
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.joining import RECORDED, with_joined_layers
 from gpu_worker.model.source import Source
 from gpu_worker.model.split_products import with_fastest_products
 from gpu_worker.model.tune import format_speeds, native_layers, same_bits
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
-from gpu_worker.model.tune.joined_layers import join_layers
 from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
 from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
@@ -57,8 +57,6 @@ from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
 """Why no text is cut, where the user wants none cut."""
-RECORDED = 2
-"""Probes of a run whose layers are recorded: short texts."""
 Order = AbstractContextManager[object]
 """What is entered while operators run."""
 
@@ -144,15 +142,10 @@ class Preparation:
                 linear = f"{linear}; whole layers: {products}" if products else linear
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
+        mode = with_joined_layers(mode, self._reference.probes)
         if self._adapters is not None:
             cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
             mode = replace(mode, findings=(*mode.findings, cost))
-        if isinstance(mode.encoder, PackedEncoder):
-            probes = self._reference.probes
-            recorded, compared = (probes.batch(range(count), mode.encoder) for count in (RECORDED, len(probes.texts)))
-            joined = join_layers(mode.encoder, recorded, compared)
-            finding = f"{joined} layers run together with their neighbours, in one call"
-            mode = replace(mode, findings=(*mode.findings, finding)) if joined else mode
         if self._judge is not None:
             self._judge.see(self._reference, mode.encoder, self._heads, self._trials.cosines)
         head_order: Order = nullcontext()
@@ -302,7 +295,7 @@ class Preparation:
             encoder = PackedEncoder(
                 self._base, OneByOne(), self._length_limits.uncounted, reference.types, reference.width
             )
-            return layer_runs(encoder, reference.probes.batch(range(RECORDED), encoder))
+            return layer_runs(encoder, reference.probes.batch(RECORDED, encoder))
         except Exception as error:  # foreign code that was not made for this fails anywhere; the gate tells why
             if ran_out(error):
                 raise

@@ -22,7 +22,7 @@ from gpu_worker.random_models import miniature
 LIBRARY = library.load()
 pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
 CPU = Placement.choose("cpu", "float32")
-TOGETHER = "layers run together with their neighbours"
+TOGETHER = "layers run in"
 
 
 def layers_of(model: Model) -> list[NativeLayer]:
@@ -43,7 +43,7 @@ def rows_of(model: Model) -> Tensor:
         return model.encoder(batch)
 
 
-def join(model: Model) -> int:
+def join(model: Model) -> list[int]:
     assert isinstance(model.encoder, PackedEncoder)
     batch = Probes.of(model.encoder.model.config, 64).batch(range(3), model.encoder)
     return join_layers(model.encoder, batch, batch)
@@ -51,7 +51,8 @@ def join(model: Model) -> int:
 
 def groups(model: Model) -> list[int]:
     """How many layers run in each call."""
-    joined = [id(layer.joined) for layer in layers_of(model)]
+    joined = [layer.joined for layer in layers_of(model)]
+    assert None not in joined
     return [joined.count(group) for group in dict.fromkeys(joined)]
 
 
@@ -62,7 +63,7 @@ def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, d
         pytest.skip(f"the kernels have no {dtype} here")
     model = load(f"random:{name}", Placement.choose("cpu", dtype))
     assert groups(model) == [3]
-    assert any(line.startswith(f"3 {TOGETHER}") for line in model.findings)
+    assert f"3 {TOGETHER} 1 call" in model.findings
     together = rows_of(model)
     part(model)
     assert torch.equal(rows_of(model), together)
@@ -105,16 +106,22 @@ def test_layers_between_which_something_happens_run_apart() -> None:
         return (arguments[0].clone(), *arguments[1:])
 
     with layers[1].register_forward_pre_hook(copied):
-        assert join(model) == 2
-    assert groups(model) == [1, 2]
+        assert join(model) == groups(model) == [1, 2]
 
     def told_more(_: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return arguments, {**keywords, "more": object()}
 
     part(model)
     with layers[2].register_forward_pre_hook(told_more, with_kwargs=True):
-        assert join(model) == 2
-    assert groups(model) == [2, 1]
+        assert join(model) == groups(model) == [2, 1]
+
+    def changed(_: Any, arguments: tuple[Tensor, ...]) -> None:
+        arguments[0].add_(1)  # the same tensor, which only the bits tell
+
+    part(model)
+    with layers[1].register_forward_pre_hook(changed):
+        assert join(model) == []
+    assert all(layer.joined is None for layer in layers)
 
 
 def test_layers_that_give_other_bits_together_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def states_of(batch: RaggedBatch, dtype: torch.dtype, heads: tuple[int, int], he
     SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
     TERMS,
     st.sampled_from([(4, 4), (4, 2), (3, 1)]),
-    st.sampled_from([16, 32, 80, 256]),
+    st.sampled_from([16, 32, 48, 80, 256]),
     st.sampled_from(sorted(LIBRARY.formats, key=str)),
 )
 def test_it_equals_one_by_one(
@@ -256,6 +256,7 @@ def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     model = load("random:tiny-bert", Placement.choose("cpu", "float32"))
     assert model.encoder.description == "equal-runs (fused)"
     assert any("native" in line and "does not run by it as by its own" in line for line in model.findings)
+    assert not any("layers run in" in line for line in model.findings)
 
 
 @needs_kernels
@@ -289,10 +290,12 @@ def test_lesser_instructions_give_the_same(instructions: str) -> None:
     build.build(held, build.compiler())
     limits = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
     environment = os.environ | limits.get(instructions, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"})
-    names = ("test_native_attention.py", "test_native_layers.py", "test_int8.py")
-    files = [str(Path(__file__).with_name(name)) for name in names]
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    names = ("attention", "layers", "rows")
+    files = ["test_int8.py", "test_joined_layers.py", *(f"test_native_{name}.py" for name in names)]
+    paths = [str(Path(__file__).with_name(name)) for name in files]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
     tests = "equals_one_by_one or neighbours or past or overflow or none or equal_pytorchs or equals_pytorch or twin"
+    tests += " or hide or any_size or edge_values or one_kind"
     result = subprocess.run(
         [sys.executable, "-c", HELD, instructions, *options, "-k", f"({tests}) and not lesser"],
         env=environment,

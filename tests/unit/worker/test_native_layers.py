@@ -85,6 +85,19 @@ def test_activations_of_edge_values_equal_pytorchs(number: int, function: nn.Mod
     assert torch.allclose(ours.double(), function(edges.double()), rtol=relative, atol=smallest, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_gelu_by_a_series_has_pytorchs_edge_values(dtype: torch.dtype) -> None:
+    """Its error is absolute, but it is infinite and NaN where PyTorch is."""
+    number, function = ACTIVATIONS[1]
+    layer = nn.Linear(32, 64).to(dtype)
+    nn.init.zeros_(layer.weight)
+    edges = torch.tensor(EDGES + [1.0] * (64 - len(EDGES)))
+    with torch.inference_mode():
+        [ours] = torch.ops.selvage.linear(torch.zeros(1, 32, dtype=dtype), PackedLinear(layer).weight, edges, number)
+    relative = 1e-5 if dtype == torch.float32 else 1e-2
+    assert torch.allclose(ours.double(), function(edges.double()), rtol=relative, atol=1e-6, equal_nan=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Norm:
     """A normalisation of rows in float64, and its numbers as the kernels take them; none where `weight` is None."""

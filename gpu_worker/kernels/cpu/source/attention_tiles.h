@@ -1,5 +1,6 @@
 // The two products of attention by vectors: scores of some queries with a tile of keys, and the sums of values that
-// weights make of them. Scores and weights of so few queries stay in a core's nearest cache.
+// weights make of them. `block_products.h` multiplies whole rows of weights in the same way; here rows lie apart, sums go
+// on from block to block, and what is read lies in a cache.
 //
 // brgemm serves where vectors lack a format, and where matrix units (AMX) are faster than vectors.
 #pragma once
@@ -20,7 +21,7 @@ bool by_vectors() {
   return false;
 }
 
-// Keys [last - first, depth] in tiles, see `pack_keys`. Scores of places that a tile has behind `filled` mean nothing.
+// Keys [last - first, depth] in tiles, see `pack_keys`. Scores of places that a tile has behind `filled` are never read.
 template <typename Number>
 void pack_key_tiles(const Number* keys, int64_t stride, Filling places, int64_t depth, Number* packed) {
   for (int64_t tile = 0; tile < places.filled; tile += KEY_TILE, packed += KEY_TILE * depth) {
@@ -32,7 +33,8 @@ void pack_key_tiles(const Number* keys, int64_t stride, Filling places, int64_t 
 
 #ifdef CPU_CAPABILITY_AVX512
 
-constexpr int MOST_VECTORS = 4, MOST_TILE_ROWS = MOST_SUMS / MOST_VECTORS;
+constexpr int MOST_VECTORS = 4, MOST_TILE_ROWS = MOST_SUMS / MOST_VECTORS;  // the pragmas below unroll as many
+static_assert(KEY_TILE == MOST_VECTORS * LANES && KEY_TILE % DEPTH_STEP<float> == 0 && KEY_TILE % DEPTH_STEP<BFloat16> == 0);
 
 // C = A B, or C = factors C + A B where there are factors of rows: A [ROWS, items] and B [items, 16 VECTORS] in items of 32
 // bits, C [ROWS, 16 VECTORS]. Strides in items.
@@ -68,7 +70,7 @@ void multiply_rows_of(const int32_t* a, int64_t a_stride, const int32_t* b, int6
   }
 }
 
-// The same for `rows` rows, of at most ROWS, and `vectors` vectors, of at most VECTORS.
+// The same for `rows` rows, from 1 to ROWS, and `vectors` vectors, from 1 to VECTORS.
 template <typename Number, int ROWS = MOST_TILE_ROWS, int VECTORS = MOST_VECTORS>
 void multiply_some(int64_t rows, int64_t vectors, const int32_t* a, int64_t a_stride, const int32_t* b, int64_t b_stride,
                    int64_t items, const float* factors, float* c, int64_t c_stride) {

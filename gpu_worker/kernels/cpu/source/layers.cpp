@@ -15,7 +15,7 @@ at::Tensor layers(const at::Tensor& x, at::TensorList numbers, at::IntArrayRef h
                   int64_t activation, bool gated, bool post_normalised, const std::optional<at::Tensor>& cos,
                   const std::optional<at::Tensor>& sin, const at::Tensor& sequences, double scale, bool causal, int64_t window,
                   int64_t chunk, double softcap) {
-  TORCH_CHECK(numbers.size() % NUMBERS == 0, "a layer has ", NUMBERS, " tensors");
+  TORCH_CHECK(!numbers.empty() && numbers.size() % NUMBERS == 0, "a layer has ", NUMBERS, " tensors");
   TORCH_CHECK(heads.size() == 3, "there are 3 numbers of heads");
   const int64_t depth = heads[0], queries = heads[1], keys = heads[2];
   at::Tensor states = x;

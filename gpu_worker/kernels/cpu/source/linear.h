@@ -16,7 +16,7 @@ enum class Activation { NONE, GELU, GELU_TANH, RELU, SILU };
 // (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26).
 inline Vector gelu(Vector x) {
   const Vector a = x.abs() * Vector(0.70710678f);
-  const Vector t = reciprocal(at::vec::fmadd(a, Vector(0.3275911f), Vector(1.0f)));
+  const Vector t = reciprocal(at::vec::fmadd(at_most(Vector(1e30f), a), Vector(0.3275911f), Vector(1.0f)));
   Vector series = at::vec::fmadd(t, Vector(1.061405429f), Vector(-1.453152027f));
   series = at::vec::fmadd(t, series, Vector(1.421413741f));
   series = at::vec::fmadd(t, series, Vector(-0.284496736f));

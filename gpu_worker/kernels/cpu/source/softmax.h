@@ -10,18 +10,13 @@ namespace selvage {
 
 constexpr int64_t MOST_WEIGHED = 64;  // rows that are weighed together
 
-struct Terms {
-  float scale, softcap;  // no softcap where it is 0
-  Visibility visibility;
-};
-
 // State of a row of queries between blocks of keys.
 struct Running {
   float largest, sum;
 };
 
 // Turns products into scores in powers of two, where a softcap or a bias makes that more than a factor.
-void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bias) {
+inline void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bias) {
   for (int64_t column = seen.first; column < seen.last; column += WIDTH) {
     const int64_t count = std::min(WIDTH, seen.last - column);
     Vector x = load(scores + column, count) * Vector(terms.scale);
@@ -31,9 +26,9 @@ void finish_scores(float* scores, Keys seen, const Terms& terms, const float* bi
   }
 }
 
-// The largest of the scores [width] that are `seen`; all others become -inf.
+// The largest of the scores [width] that are `seen`; all others become -inf. A NaN may be lost: its power is NaN again.
 inline float largest_seen(float* scores, int64_t width, Keys seen) {
-  std::fill(scores, scores + std::min(seen.first, width), -INFINITE);
+  std::fill(scores, scores + seen.first, -INFINITE);
   std::fill(scores + std::max(seen.first, seen.last), scores + width, -INFINITE);
   // Two of each: an operation need not wait for the one before.
   Vector most[2] = {Vector(-INFINITE), Vector(-INFINITE)};

@@ -74,7 +74,7 @@ inline Vector at_most(Vector bound, Vector x) {
 #endif
 }
 
-// 1 / x for numbers of usual size, to the last bit or two.
+// 1 / x for 1 <= x < 2^126, to the last bit or two. Infinity would become NaN.
 inline Vector reciprocal(Vector x) {
 #ifdef CPU_CAPABILITY_AVX512
   const Vector near(_mm512_rcp14_ps(x));  // to 2^-14; a step of Newton's doubles the digits

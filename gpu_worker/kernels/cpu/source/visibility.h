@@ -33,4 +33,10 @@ struct Visibility {
   }
 };
 
+// Rules for the scores of one layer.
+struct Terms {
+  float scale, softcap;  // no softcap where it is 0
+  Visibility visibility;
+};
+
 }  // namespace selvage
