@@ -98,8 +98,8 @@ void in_tiles(int64_t rows, const Keys* seen, const Work& work) {
   }
 }
 
-// Scores [rows, ..] of `rows` queries, `stride` numbers apart, with the keys that they see: those of tiles, from key `begin`
-// on, where a tile begins. Other scores stay as they are.
+// Scores [rows, ..] of `rows` queries, `stride` numbers apart, with the keys that they see, which lie in tiles. Other scores
+// stay as they are, but for some of the same tiles.
 template <typename Number>
 void multiply_key_tiles(const Number* queries, int64_t stride, int64_t rows, const Keys* seen, const Number* keys, int64_t depth,
                         float* scores, int64_t scores_stride) {
