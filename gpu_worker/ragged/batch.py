@@ -166,6 +166,15 @@ class RaggedBatch(PackedTexts):
             followers=None,
         )
 
+    @property
+    def layout_of_pieces(self) -> npt.NDArray[np.int64]:
+        """`layout` where the keys of each piece are those that are kept of its sequence. There are no followers."""
+        layout = self.layout.copy()
+        if self.pieces:
+            bounds = [(piece.stop, piece.start) for piece in self.pieces]
+            layout[-len(bounds) :, 2], layout[-len(bounds) :, 3:] = 0, bounds
+        return layout
+
     def piece_rows(self) -> list[slice]:
         """The rows of each piece in the batch."""
         last = len(self.lengths) - len(self.followers or ())

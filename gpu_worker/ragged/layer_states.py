@@ -21,14 +21,18 @@ class AllStates:
 
     def extend(self, start: int, key: Tensor, value: Tensor, collected: int) -> Seen:
         """Adds the states [Hkv, n, D] of the piece that begins at token `start`. Returns what the piece sees."""
-        stop = start + key.shape[1]
+        stop, buffers = start + key.shape[1], self.buffers(key, value)
+        for buffer, states in zip(buffers, (key, value), strict=True):
+            buffer[start:stop] = states.transpose(0, 1)
+        keys, values = (buffer[:stop].transpose(0, 1) for buffer in buffers)
+        return keys, values, 0
+
+    def buffers(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [L, Hkv, D] of every token, in the format and with the heads of these [Hkv, any, D]."""
         if self._buffers is None:
             keys, values = (states.new_empty(self._length, states.shape[0], states.shape[2]) for states in (key, value))
             self._buffers = keys, values
-        for buffer, states in zip(self._buffers, (key, value), strict=True):
-            buffer[start:stop] = states.transpose(0, 1)
-        keys, values = (buffer[:stop].transpose(0, 1) for buffer in self._buffers)
-        return keys, values, 0
+        return self._buffers
 
     def copy_from(self, other: "AllStates", count: int) -> None:
         """Takes the states of the first `count` tokens from another sequence that begins with them as well."""

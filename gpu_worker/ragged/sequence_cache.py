@@ -50,19 +50,34 @@ class SequenceCache:
 
         Layers come in their order. What no later piece sees is given back.
         """
-        if layer == len(self._layers):
-            most = PLACES * horizon.most_seen
-            token_bytes = sum(states.shape[0] * states.shape[2] * states.element_size() for states in (key, value))
-            recent = self._places * horizon.most_seen < self.length
-            layer_states = RecentStates(self.length, horizon) if recent else AllStates(self.length)
-            self._layers.append(_Layer(states=layer_states, most=most, token_bytes=token_bytes))
-        states = self._layers[layer].states
+        states = self._states_of(layer, key, value, horizon)
         if self._leader is not None and start == self.shared:  # again where the piece is computed again
             others = self._leader._layers[layer].states
             assert isinstance(states, AllStates)
             assert isinstance(others, AllStates)
             states.copy_from(others, start)
         return states.extend(start, key, value, self.collected)
+
+    def keeps_recent(self, horizon: Horizon) -> bool:
+        """Whether a layer with this horizon keeps recent tokens only."""
+        return self._places * horizon.most_seen < self.length
+
+    def buffers(self, layer: int, key: Tensor, value: Tensor, horizon: Horizon) -> tuple[Tensor, Tensor]:
+        """The keys and values [L, Hkv, D] of all tokens of a layer, to which the caller adds those of pieces. `key`,
+        `value` [Hkv, 0 or more, D]: any that are alike. The layer keeps more than recent tokens."""
+        states = self._states_of(layer, key, value, horizon)
+        assert isinstance(states, AllStates)
+        return states.buffers(key, value)
+
+    def _states_of(self, layer: int, key: Tensor, value: Tensor, horizon: Horizon) -> AllStates | RecentStates:
+        """What a layer keeps. Layers come in their order."""
+        if layer == len(self._layers):
+            most = PLACES * horizon.most_seen
+            token_bytes = sum(states.shape[0] * states.shape[2] * states.element_size() for states in (key, value))
+            recent = self.keeps_recent(horizon)
+            layer_states = RecentStates(self.length, horizon) if recent else AllStates(self.length)
+            self._layers.append(_Layer(states=layer_states, most=most, token_bytes=token_bytes))
+        return self._layers[layer].states
 
     def add_hidden(self, start: int, rows: Tensor) -> None:
         """Keeps the last hidden states [n, H] of the piece that begins at token `start`."""

@@ -22,8 +22,8 @@ class PieceAttention:
     capturable = False  # the calls of a later piece have other shapes than those of the piece before
 
     def __init__(self, attention: PackedAttention) -> None:
-        self.name = attention.name
-        self._attention, self._layer = attention, 0
+        self.name, self.of_texts = attention.name, attention
+        self._layer = 0
         self._seen_as: dict[str, list[Seen]] = {}  # by the name of keys: what each piece sees
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
@@ -36,14 +36,14 @@ class PieceAttention:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         if beginnings.total:
             q, k, v = (states[:, : beginnings.total] for states in (query, key, value))
-            output[: beginnings.total] = self._attention(q, k, v, beginnings, terms)
+            output[: beginnings.total] = self.of_texts(q, k, v, beginnings, terms)
         seen = self._seen_as[terms.keys_as] if terms.reuses_keys else self._extend(key, value, batch, terms)
         for piece, rows, (keys, values, dropped) in zip(batch.pieces, batch.piece_rows(), seen, strict=True):
             if piece.start:
-                output[rows] = self._attention.attend_piece(query[:, rows], keys, values, terms, dropped)
+                output[rows] = self.of_texts.attend_piece(query[:, rows], keys, values, terms, dropped)
         if batch.followers:
             rows = slice(batch.followers.first, None)
-            output[rows] = self._attention.attend_followers(query[:, rows], key, value, batch.followers, terms)
+            output[rows] = self.of_texts.attend_followers(query[:, rows], key, value, batch.followers, terms)
         return output
 
     def _extend(self, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> list[Seen]:
@@ -57,14 +57,29 @@ class PieceAttention:
             self._seen_as[terms.keys_as] = seen
         return seen
 
+    def keeps_all(self, batch: RaggedBatch, terms: AttentionTerms) -> bool:
+        """Whether layers with these terms need nothing but room for all keys and values of the batch's pieces."""
+        if not terms.causal or terms.bias is not None or terms.keys_as or batch.followers:
+            return False
+        return not any(piece.forks or piece.cache.keeps_recent(terms.horizon) for piece in batch.pieces)
+
+    def keep_layers(self, count: int, none: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> list[Tensor]:
+        """Takes the place of the next `count` layers' calls, where it `keeps_all`. Returns the keys and values
+        [L, Hkv, D] that are kept of each piece's sequence, by layer; the caller adds those of the pieces. `none`: the
+        keys or values [Hkv, 0, D] of no token.
+        """
+        kept, self._layer = range(self._layer, self._layer + count), self._layer + count
+        buffers = (piece.cache.buffers(layer, none, none, terms.horizon) for layer in kept for piece in batch.pieces)
+        return [buffer for both in buffers for buffer in both]
+
     def attend_piece(
         self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
     ) -> Tensor:
         """See `PackedAttention`."""
-        return self._attention.attend_piece(query, key, value, terms, dropped)
+        return self.of_texts.attend_piece(query, key, value, terms, dropped)
 
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
     ) -> Tensor:
         """See `PackedAttention`."""
-        return self._attention.attend_followers(query, key, value, followers, terms)
+        return self.of_texts.attend_followers(query, key, value, followers, terms)

@@ -3,6 +3,8 @@
 Between two layers of a short text the interpreter and threads that fell asleep take a fifth to two fifths of the time.
 Layers are joined where nothing seems to happen between them: in a recorded run each took what the one before returned,
 with the same keywords, and computed by the same rules. Then texts have to give the same bits as layer by layer.
+
+Pieces of texts run so too, where the layers keep the keys and values of all tokens; the call adds those of the pieces.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionCall
 from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.native_layers import NativeLayer, Rotary, angles
 from gpu_worker.ragged.batch import RaggedBatch
@@ -23,22 +26,41 @@ class JoinedLayers:
     """Layers of one kind, one after the other, in one call: the first runs all, the others hand on what it gave."""
 
     def __init__(self, layers: Sequence[NativeLayer]) -> None:
-        self._first, terms = layers[0], layers[0].terms
+        self._first, self._count = layers[0], len(layers)
+        self._kind, self._terms = layers[0].kind, layers[0].terms
         self._numbers = [numbers for layer in layers for numbers in layer.numbers]
-        self._kind = layers[0].kind
-        self._terms = terms.scale, terms.causal, terms.window or 0, terms.chunk or 0, terms.softcap or 0.0
 
     def serve(self, ragged: AttentionCall) -> bool:
-        """Whether they serve this run: one whose texts attend by the kernels, and whole."""
-        return type(ragged.attention) is NativeAttention
+        """Whether they serve this run: one whose texts attend by the kernels, whole or in pieces that keep all."""
+        attention = ragged.attention
+        if isinstance(attention, PieceAttention):
+            return type(attention.of_texts) is NativeAttention and attention.keeps_all(ragged.batch, self._terms)
+        return type(attention) is NativeAttention
 
-    def run(self, layer: NativeLayer, states: Tensor, batch: RaggedBatch, rotary: Rotary | None) -> Tensor:
+    def run(self, layer: NativeLayer, states: Tensor, ragged: AttentionCall, rotary: Rotary | None) -> Tensor:
         """Runs one of the layers: hidden states [1, T, H] -> those behind the last of the layers."""
         if layer is not self._first:
             return states
         cos, sin = angles(rotary) if layer.rotated else (None, None)
-        layout = torch.from_numpy(batch.layout)
-        rows: Tensor = torch.ops.selvage.layers(states[0], self._numbers, *self._kind, cos, sin, layout, *self._terms)
+        terms, batch, attention = self._terms, ragged.batch, ragged.attention
+        layout, kept = batch.layout, list[Tensor]()
+        if isinstance(attention, PieceAttention):
+            none = states.new_empty(layer.key_heads, 0, layer.head_dim)
+            layout, kept = batch.layout_of_pieces, attention.keep_layers(self._count, none, batch, terms)
+        rows: Tensor = torch.ops.selvage.layers(
+            states[0],
+            self._numbers,
+            *self._kind,
+            cos,
+            sin,
+            torch.from_numpy(layout),
+            terms.scale,
+            terms.causal,
+            terms.window or 0,
+            terms.chunk or 0,
+            terms.softcap or 0.0,
+            kept,
+        )
         return rows[None]
 
 

@@ -167,15 +167,15 @@ class Joined(Protocol):
     def serve(self, ragged: AttentionCall) -> bool:
         """Whether it serves this run."""
 
-    def run(self, layer: "NativeLayer", states: Tensor, batch: RaggedBatch, rotary: Rotary | None) -> Tensor:
+    def run(self, layer: "NativeLayer", states: Tensor, ragged: AttentionCall, rotary: Rotary | None) -> Tensor:
         """Hidden states [1, T, H] -> those behind the layer, or behind those that it runs together with."""
 
 
 class NativeLayer(nn.Module):
     """A layer by the kernels, in packed runs: hidden states [1, T, H] -> the same.
 
-    `form`: that of its parts. `rotated`: it has rotary positions. `head_dim`: numbers of a head. `joined`: what runs it
-    together with its neighbours, see `joined_layers`; None where it runs by parts.
+    `form`: that of its parts. `rotated`: it has rotary positions. `head_dim`: numbers of a head. `key_heads`: heads of
+    keys. `joined`: what runs it together with its neighbours, see `joined_layers`; None where it runs by parts.
     """
 
     joined: Joined | None = None
@@ -186,7 +186,7 @@ class NativeLayer(nn.Module):
         self.form, self.rotated, self.head_dim = parts.form, True, parts.head
         self.terms, self.is_causal = terms, terms.causal
         queries, keys = parts.heads
-        self._heads = [parts.head, queries, keys]
+        self._heads, self.key_heads = [parts.head, queries, keys], keys
         self._activation, self._gated, self._post_normalised = parts.activation, parts.gated, parts.post_normalised
         self._inputs = linear(*parts.inputs)
         self._output, self._inner, self._down = (linear(part) for part in (parts.output, parts.inner, parts.down))
@@ -223,7 +223,7 @@ class NativeLayer(nn.Module):
         if ragged is None:
             raise ModelRefused("its layers run in packed batches alone")
         if self.joined is not None and self.joined.serve(ragged):
-            return self.joined.run(self, hidden_states, ragged.batch, position_embeddings)
+            return self.joined.run(self, hidden_states, ragged, position_embeddings)
         x, (queries, keys) = hidden_states[0], self._heads[1:]
         states = torch.ops.selvage.attention_inputs(
             x,

@@ -1,6 +1,7 @@
 """Layers that follow one another run in one call of the kernels, with the same bits as one by one. They run apart where
 something happens between them."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
@@ -17,6 +19,8 @@ from gpu_worker.model.tune.joined_layers import JoinedLayers, join_layers
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.random_models import miniature
 
 LIBRARY = library.load()
@@ -77,6 +81,58 @@ def test_rounded_layers_run_together_too() -> None:
     together = rows_of(model)
     part(model)
     assert torch.equal(rows_of(model), together)
+
+
+def in_pieces(model: Model, lengths: list[int], seed: int) -> list[Tensor]:
+    """Hidden states of each text, whose pieces of random sizes come in steps of two beside a whole text."""
+    encoder, chance = model.encoder, random.Random(seed)
+    texts = [np.arange(5, 5 + length, dtype=np.int32) for length in lengths]
+    caches, starts = [SequenceCache(length) for length in lengths], [0] * len(lengths)
+    with torch.inference_mode():
+        while open_texts := [number for number, text in enumerate(texts) if starts[number] < len(text)]:
+            pieces = []
+            for number in chance.sample(open_texts, min(2, len(open_texts))):
+                start = starts[number]
+                starts[number] = min(start + chance.randint(1, 90), lengths[number])
+                pieces.append(Piece(texts[number], start, starts[number], caches[number]))
+            pieces.sort(key=lambda piece: piece.start > 0)
+            batch = RaggedBatch.pack([texts[0][:9]], encoder.device, encoder.uncounted, pieces=pieces)
+            hidden = encoder(batch)
+            for piece, rows in zip(pieces, batch.piece_rows(), strict=True):
+                piece.cache.add_hidden(piece.start, hidden[rows])
+                piece.cache.collect(piece.stop)
+    return [cache.hidden for cache in caches]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma2"])
+def test_pieces_run_through_layers_together(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They give the bits that they give layer by layer, and whole texts. Where layers keep recent tokens only, as
+    Mistral's and Gemma 2's do of longer texts, they run apart."""
+    if getattr(torch, dtype) not in LIBRARY.formats:
+        pytest.skip(f"the kernels have no {dtype} here")
+    model, lengths = load(f"random:{name}", Placement.choose("cpu", dtype)), [40, 150, 300]
+    attended_apart = 0
+    apart = PieceAttention.__call__
+
+    def attend(*arguments: Any) -> Tensor:
+        nonlocal attended_apart
+        attended_apart += 1
+        return apart(*arguments)
+
+    monkeypatch.setattr(PieceAttention, "__call__", attend)
+    together = in_pieces(model, lengths, seed=1)
+    if name == "tiny-qwen3":
+        assert not attended_apart
+    else:
+        assert attended_apart
+    batch = RaggedBatch.pack([np.arange(5, 5 + length, dtype=np.int32) for length in lengths], model.encoder.device)
+    with torch.inference_mode():
+        whole = model.encoder(batch)
+    assert torch.equal(torch.cat(together), whole)
+    part(model)
+    assert all(map(torch.equal, in_pieces(model, lengths, seed=1), together))
+    assert attended_apart
 
 
 def test_layers_that_attend_by_different_rules_run_apart() -> None:

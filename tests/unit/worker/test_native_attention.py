@@ -132,6 +132,66 @@ def test_queries_with_a_past_get_the_bits_of_the_whole(
 
 
 @needs_kernels
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(LENGTHS, st.floats(0, 1)), min_size=1, max_size=4),
+    st.lists(LENGTHS, max_size=2),
+    TERMS.filter(lambda terms: terms.bias is None and terms.causal),
+    st.sampled_from(sorted(LIBRARY.formats, key=str)),
+)
+def test_sequences_whose_keys_are_kept_get_the_bits_of_the_whole(
+    kept: list[tuple[int, float]], whole: list[int], terms: AttentionTerms, dtype: torch.dtype
+) -> None:
+    """In one call, whole sequences and behind them later parts of others, whose keys and values lie in memory of their
+    own, where those of tokens that are still to come are not yet there."""
+    lengths = [*whole, *(length for length, _ in kept)]
+    batch = batch_of([(length, 0) for length in lengths])
+    states = states_of(batch, dtype, (4, 2), 48)
+    expected = NativeAttention(LIBRARY)(*states, batch, terms)
+    starts = [0] * len(whole) + [int(share * (length - 1)) for length, share in kept]
+    stops = [
+        *whole,
+        *((start + length + 1) // 2 for start, (length, _) in zip(starts[len(whole) :], kept, strict=True)),
+    ]
+    bounds = list(zip(batch.offsets.tolist(), starts, stops, strict=False))
+    rows = torch.cat([torch.arange(first + start, first + stop) for first, start, stop in bounds])
+    layout, buffers, row = list[list[int]](), list[Tensor](), 0
+    for number, (first, start, stop) in enumerate(bounds):
+        in_memory = number >= len(whole)
+        layout.append([row, stop - start, 0 if in_memory else row, stop, start])
+        row += stop - start
+        if in_memory:
+            for of_all in states[1:]:
+                memory = torch.full((lengths[number], 2, 48), float("nan"), dtype=dtype)
+                memory[:stop] = of_all[:, first : first + stop].transpose(0, 1)
+                buffers.append(memory)
+    query, key, value = (of_all[:, rows] for of_all in states)
+    ours = attention(query, key, value, torch.tensor(layout), terms, None, kept=buffers)
+    assert torch.equal(ours, expected[rows])
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("shapes", "layout", "reason"),
+    [
+        ([(8, 2, 32)], [[0, 8, 0, 8, 0]], "keys and values of some sequences"),
+        ([(8, 2, 32)] * 4, [[0, 8, 0, 8, 0]], "keys and values of some sequences"),
+        ([(8, 2, 16), (8, 2, 32)], [[0, 8, 0, 8, 0]], "must be like the keys"),
+        ([(8, 2, 32), (8, 1, 32)], [[0, 8, 0, 8, 0]], "must be like the keys"),
+        ([(9, 2, 32), (7, 2, 32)], [[0, 8, 0, 8, 0]], "sequence 0 lies outside"),
+        ([(20, 2, 32), (20, 2, 32)], [[0, 8, 0, 21, 13]], "sequence 0 lies outside"),
+    ],
+)
+def test_kept_keys_that_do_not_fit_are_refused(
+    shapes: list[tuple[int, ...]], layout: list[list[int]], reason: str
+) -> None:
+    query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
+    kept = [torch.zeros(shape) for shape in shapes]
+    with pytest.raises(RuntimeError, match=reason):
+        attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0, causal=True), None, kept=kept)
+
+
+@needs_kernels
 def test_large_scores_overflow_nothing() -> None:
     """Scores of some thousands, one of them far ahead: softmax takes the first alone."""
     batch = batch_of([(300, 0)])

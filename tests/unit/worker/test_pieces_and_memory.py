@@ -4,7 +4,7 @@ import gc
 import random
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -63,16 +63,20 @@ class Crowded:
             case 1:
                 return Late(self._engine.launch(slices))
         with pytest.MonkeyPatch.context() as patch:  # in a layer: earlier layers have kept their keys, later ones not
-            extend, left = SequenceCache.extend_layer, self._chance.randint(0, 8)
+            left = self._chance.randint(0, 8)
 
-            def extended(cache: SequenceCache, *states: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
-                return extend(cache, *states)
+            def failing(keep: Callable[..., Any]) -> Callable[..., Any]:
+                def kept(*arguments: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left < 0:
+                        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+                    return keep(*arguments)
 
-            patch.setattr(SequenceCache, "extend_layer", extended)
+                return kept
+
+            for way in ("extend_layer", "buffers"):  # of layers one by one, and together
+                patch.setattr(SequenceCache, way, failing(getattr(SequenceCache, way)))
             return self._engine.launch(slices)
 
 

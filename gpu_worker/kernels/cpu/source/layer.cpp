@@ -64,14 +64,30 @@ struct AttentionInputs {
     // Few rows are divided by outputs, in blocks of whole heads: then each thread reads a part of the weights.
     const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;
     const int64_t parts = std::clamp<int64_t>(4 * at::get_num_threads() / std::max<int64_t>(row_blocks, 1), 1, units);
+    at::Tensor normed;
+    const bool once = norm && parts > 1;  // else each part would normalise all of its rows again
+    if (once) {
+      normed = at::empty_like(x);
+      Number* of_rows = normed.mutable_data_ptr<Number>();
+      at::parallel_for(0, rows, FEW_ROWS, [&](int64_t first, int64_t last) {
+        normalize(from + first * layer.inputs, last - first, of_rows + first * layer.inputs);
+      });
+      from = of_rows;
+    }
     const std::vector<int64_t> costs(row_blocks * parts, 1);
     share_tasks(costs, [&](const auto& next) {
       thread_local Workspace workspace;
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) {
-          const int64_t row = task / parts * size, part = task % parts;
+          const int64_t row = task / parts * size, count = std::min(size, rows - row), part = task % parts;
           const int64_t first = units * part / parts * unit, last = std::min(units * (part + 1) / parts * unit, blocks);
-          run_block(from + row * layer.inputs, row, std::min(size, rows - row), first, last, to + row * layer.outputs, workspace);
+          const Number* input = from + row * layer.inputs;
+          if (norm && !once) {
+            Number* of_rows = workspace.hidden.take<Number>(count * layer.inputs);
+            normalize(input, count, of_rows);
+            input = of_rows;
+          }
+          run_block(input, row, count, first, last, to + row * layer.outputs, workspace);
         }
       }
       release_products<BFloat16>();
@@ -80,14 +96,13 @@ struct AttentionInputs {
   }
 
  private:
-  // Computes the outputs of blocks `first` to `last` - 1 for `rows` tokens from `token` on.
+  void normalize(const Number* x, int64_t rows, Number* to) const {
+    for (int64_t row = 0; row < rows; row++) norm.run(x + row * layer.inputs, layer.inputs, to + row * layer.inputs);
+  }
+
+  // Computes the outputs of blocks `first` to `last` - 1 for `rows` tokens from `token` on, whose normalised rows are x.
   void run_block(const Number* x, int64_t token, int64_t rows, int64_t first, int64_t last, Number* to,
                  Workspace& workspace) const {
-    if (norm) {
-      Number* normed = workspace.hidden.take<Number>(rows * layer.inputs);
-      for (int64_t row = 0; row < rows; row++) norm.run(x + row * layer.inputs, layer.inputs, normed + row * layer.inputs);
-      x = normed;
-    }
     const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
     layer.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
       store(to + row * layer.outputs + column, value);
