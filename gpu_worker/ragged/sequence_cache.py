@@ -70,7 +70,7 @@ class SequenceCache:
         return states.buffers(key, value)
 
     def _states_of(self, layer: int, key: Tensor, value: Tensor, horizon: Horizon) -> AllStates | RecentStates:
-        """What a layer keeps. Layers come in their order."""
+        """The states that a layer keeps. Layers come in their order."""
         if layer == len(self._layers):
             most = PLACES * horizon.most_seen
             token_bytes = sum(states.shape[0] * states.shape[2] * states.element_size() for states in (key, value))

@@ -91,14 +91,14 @@ def attention(
     bias: Tensor | None,
     dropped: int = 0,
     places: Tensor | None = None,
-    kept: Sequence[Tensor] = (),
+    caches: Sequence[Tensor] = (),
 ) -> Tensor:
     """Calls the kernel: query [H, T, D], key and value [Hkv, K, D] -> [T, H, D].
 
     `layout` [n, 5] int64, see `RaggedBatch.layout`. `bias` [1 or n, H, L, A] float32 is in place of `terms.bias`.
     `dropped`: how many of each sequence's first keys are not there; the layout counts them only among those that
     precede the queries. `places` int64: those of keys, where they do not lie end to end; the layout counts in them.
-    `kept`: keys and values [tokens, Hkv, D] of the last sequences, in place of `key` and `value`.
+    `caches`: keys and values [tokens, Hkv, D] of the last sequences, in place of `key` and `value`.
     """
     query, key, value = (states if states.stride(-1) == 1 else states.contiguous() for states in (query, key, value))
     output: Tensor = torch.ops.selvage.attention(
@@ -114,7 +114,7 @@ def attention(
         bias,
         dropped,
         places,
-        list(kept),
+        list(caches),
     )
     return output
 

@@ -68,8 +68,9 @@ class PieceAttention:
         [L, Hkv, D] that are kept of each piece's sequence, by layer; the caller adds those of the pieces. `none`: the
         keys or values [Hkv, 0, D] of no token.
         """
-        kept, self._layer = range(self._layer, self._layer + count), self._layer + count
-        buffers = (piece.cache.buffers(layer, none, none, terms.horizon) for layer in kept for piece in batch.pieces)
+        layers = range(self._layer, self._layer + count)
+        self._layer = layers.stop
+        buffers = (piece.cache.buffers(layer, none, none, terms.horizon) for layer in layers for piece in batch.pieces)
         return [buffer for both in buffers for buffer in both]
 
     def attend_piece(

@@ -43,10 +43,10 @@ class JoinedLayers:
             return states
         cos, sin = angles(rotary) if layer.rotated else (None, None)
         terms, batch, attention = self._terms, ragged.batch, ragged.attention
-        layout, kept = batch.layout, list[Tensor]()
+        layout, caches = batch.layout, list[Tensor]()
         if isinstance(attention, PieceAttention):
             none = states.new_empty(layer.key_heads, 0, layer.head_dim)
-            layout, kept = batch.layout_of_pieces, attention.keep_layers(self._count, none, batch, terms)
+            layout, caches = batch.layout_of_pieces, attention.keep_layers(self._count, none, batch, terms)
         rows: Tensor = torch.ops.selvage.layers(
             states[0],
             self._numbers,
@@ -59,7 +59,7 @@ class JoinedLayers:
             terms.window or 0,
             terms.chunk or 0,
             terms.softcap or 0.0,
-            kept,
+            caches,
         )
         return rows[None]
 

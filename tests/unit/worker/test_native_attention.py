@@ -139,19 +139,19 @@ def test_queries_with_a_past_get_the_bits_of_the_whole(
     TERMS.filter(lambda terms: terms.bias is None and terms.causal),
     st.sampled_from(sorted(LIBRARY.formats, key=str)),
 )
-def test_sequences_whose_keys_are_kept_get_the_bits_of_the_whole(
-    kept: list[tuple[int, float]], whole: list[int], terms: AttentionTerms, dtype: torch.dtype
+def test_sequences_with_caches_get_the_bits_of_the_whole(
+    cached: list[tuple[int, float]], whole: list[int], terms: AttentionTerms, dtype: torch.dtype
 ) -> None:
     """In one call, whole sequences and behind them later parts of others, whose keys and values lie in memory of their
     own, where those of tokens that are still to come are not yet there."""
-    lengths = [*whole, *(length for length, _ in kept)]
+    lengths = [*whole, *(length for length, _ in cached)]
     batch = batch_of([(length, 0) for length in lengths])
     states = states_of(batch, dtype, (4, 2), 48)
     expected = NativeAttention(LIBRARY)(*states, batch, terms)
-    starts = [0] * len(whole) + [int(share * (length - 1)) for length, share in kept]
+    starts = [0] * len(whole) + [int(share * (length - 1)) for length, share in cached]
     stops = [
         *whole,
-        *((start + length + 1) // 2 for start, (length, _) in zip(starts[len(whole) :], kept, strict=True)),
+        *((start + length + 1) // 2 for start, (length, _) in zip(starts[len(whole) :], cached, strict=True)),
     ]
     bounds = list(zip(batch.offsets.tolist(), starts, stops, strict=False))
     rows = torch.cat([torch.arange(first + start, first + stop) for first, start, stop in bounds])
@@ -166,7 +166,7 @@ def test_sequences_whose_keys_are_kept_get_the_bits_of_the_whole(
                 memory[:stop] = of_all[:, first : first + stop].transpose(0, 1)
                 buffers.append(memory)
     query, key, value = (of_all[:, rows] for of_all in states)
-    ours = attention(query, key, value, torch.tensor(layout), terms, None, kept=buffers)
+    ours = attention(query, key, value, torch.tensor(layout), terms, None, caches=buffers)
     assert torch.equal(ours, expected[rows])
 
 
@@ -182,13 +182,13 @@ def test_sequences_whose_keys_are_kept_get_the_bits_of_the_whole(
         ([(20, 2, 32), (20, 2, 32)], [[0, 8, 0, 21, 13]], "sequence 0 lies outside"),
     ],
 )
-def test_kept_keys_that_do_not_fit_are_refused(
+def test_caches_that_do_not_fit_are_refused(
     shapes: list[tuple[int, ...]], layout: list[list[int]], reason: str
 ) -> None:
     query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
-    kept = [torch.zeros(shape) for shape in shapes]
+    caches = [torch.zeros(shape) for shape in shapes]
     with pytest.raises(RuntimeError, match=reason):
-        attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0, causal=True), None, kept=kept)
+        attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0, causal=True), None, caches=caches)
 
 
 @needs_kernels

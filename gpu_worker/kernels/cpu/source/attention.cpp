@@ -33,19 +33,19 @@ void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
               "sequences must be [n, 5] int64");
 }
 
-// `kept` [tokens, heads, numbers] like `states` [heads, tokens, numbers] -> the same by heads.
-at::Tensor kept_rows(const at::Tensor& kept, const at::Tensor& states) {
-  TORCH_CHECK(kept.dim() == 3 && kept.size(1) == states.size(0) && kept.size(2) == states.size(2) &&
-                  kept.scalar_type() == states.scalar_type(),
-              "what is kept must be like the keys and values");
-  check_rows(kept);
-  return kept.transpose(0, 1);
+// `cached` [tokens, heads, numbers] like `states` [heads, tokens, numbers] -> the same by heads.
+at::Tensor cached_rows(const at::Tensor& cached, const at::Tensor& states) {
+  TORCH_CHECK(cached.dim() == 3 && cached.size(1) == states.size(0) && cached.size(2) == states.size(2) &&
+                  cached.scalar_type() == states.scalar_type(),
+              "a cache must be like the keys and values");
+  check_rows(cached);
+  return cached.transpose(0, 1);
 }
 
 template <typename Number>
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
                   const Terms& terms, const std::optional<at::Tensor>& bias, int64_t dropped,
-                  const std::optional<at::Tensor>& places, at::TensorList kept) {
+                  const std::optional<at::Tensor>& places, at::TensorList caches) {
   at::Tensor output = at::empty({query.size(1), query.size(0), value.size(2)}, query.options());
   Attention<Number> attention{rows_of<Number>(query),
                               {output.mutable_data_ptr<Number>(), output.stride(1), output.stride(0)},
@@ -64,13 +64,13 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   }
   if (bias) attention.bias = {bias->const_data_ptr<float>(), bias->size(0) == 1 ? 0 : bias->stride(0), bias->stride(1), bias->stride(2)};
   const KeysAndValues<Number> of_all{rows_of<Number>(key), rows_of<Number>(value), places ? places->const_data_ptr<int64_t>() : nullptr};
-  const int64_t without = sequences.size(0) - static_cast<int64_t>(kept.size() / 2);
+  const int64_t without = sequences.size(0) - static_cast<int64_t>(caches.size() / 2);
   const auto* numbers = sequences.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < sequences.size(0); i++, numbers += 5) {
     int64_t last_key = places ? places->size(0) : key.size(1);
     Sequence<Number> sequence{numbers[0], numbers[1], numbers[2], numbers[3] + dropped, numbers[4], dropped, of_all};
     if (i >= without) {
-      const at::Tensor keys = kept_rows(kept[2 * (i - without)], key), values = kept_rows(kept[2 * (i - without) + 1], value);
+      const at::Tensor keys = cached_rows(caches[2 * (i - without)], key), values = cached_rows(caches[2 * (i - without) + 1], value);
       sequence.states = {rows_of<Number>(keys), rows_of<Number>(values)};
       last_key = std::min(keys.size(1), values.size(1));
     }
@@ -89,7 +89,7 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
                      double scale, bool causal, int64_t window, int64_t chunk, double softcap,
                      const std::optional<at::Tensor>& bias, int64_t dropped, const std::optional<at::Tensor>& places,
-                     at::TensorList kept) {
+                     at::TensorList caches) {
   check(query, key, value, sequences);
   if (places) {
     TORCH_CHECK(places->dim() == 1 && places->scalar_type() == at::kLong && places->is_contiguous(), "places must be [k] int64");
@@ -105,13 +105,13 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   }
   TORCH_CHECK(dropped >= 0, "the number of dropped keys is negative");
   TORCH_CHECK(dropped == 0 || !bias, "a bias must have all keys");
-  TORCH_CHECK(kept.size() % 2 == 0 && static_cast<int64_t>(kept.size() / 2) <= sequences.size(0),
-              "what is kept must be keys and values of some sequences");
-  TORCH_CHECK(kept.empty() || dropped == 0, "no keys are dropped where all are kept");
+  TORCH_CHECK(caches.size() % 2 == 0 && static_cast<int64_t>(caches.size() / 2) <= sequences.size(0),
+              "caches must be keys and values of some sequences");
+  TORCH_CHECK(caches.empty() || dropped == 0, "no keys are dropped where caches have all");
   const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window, chunk}};
-  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, dropped, places, kept);
+  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, dropped, places, caches);
 #ifdef CPU_CAPABILITY_AVX512
-  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, dropped, places, kept);
+  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, dropped, places, caches);
 #endif
   TORCH_CHECK(false, "attention takes float32, and bfloat16 with AVX-512; this is ", query.scalar_type());
 }
@@ -119,7 +119,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, int chunk, "
-      "float softcap, Tensor? bias, int dropped, Tensor? places, Tensor[] kept) -> Tensor");
+      "float softcap, Tensor? bias, int dropped, Tensor? places, Tensor[] caches) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("attention", attention); }

@@ -9,43 +9,43 @@ namespace {
 
 constexpr int64_t NUMBERS = 14;  // tensors of a layer, see `layers`
 
-// Adds keys and values [heads, tokens, numbers] to what is `kept` of the last sequences, at the places of their queries.
-void keep(const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences, at::TensorList kept) {
-  const auto count = static_cast<int64_t>(kept.size() / 2);
+// Adds keys and values [heads, tokens, numbers] to the caches of the last sequences, at the places of their queries.
+void extend_caches(const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences, at::TensorList caches) {
+  const auto count = static_cast<int64_t>(caches.size() / 2);
   const auto* numbers = sequences.const_data_ptr<int64_t>() + 5 * (sequences.size(0) - count);
   for (int64_t i = 0; i < count; i++, numbers += 5) {
     const auto add = [&](const at::Tensor& states, const at::Tensor& to) {
       to.narrow(0, numbers[4], numbers[1]).copy_(states.narrow(1, numbers[0], numbers[1]).transpose(0, 1));
     };
-    add(key, kept[2 * i]), add(value, kept[2 * i + 1]);
+    add(key, caches[2 * i]), add(value, caches[2 * i + 1]);
   }
 }
 
 // Hidden states x [rows, width] -> the same. `numbers` of each layer: weight, bias and three norms of what precedes
-// attention; three weights, three biases and three norms of what follows it. `kept`: of each layer, keys and values of the
-// last sequences [tokens, heads, numbers], to which these add their own.
+// attention; three weights, three biases and three norms of what follows it. `caches`: of each layer, keys and values
+// [tokens, heads, numbers] of the last sequences, to which these add their own.
 at::Tensor layers(const at::Tensor& x, at::TensorList numbers, at::IntArrayRef heads, double epsilon, bool centred,
                   int64_t activation, bool gated, bool post_normalised, const std::optional<at::Tensor>& cos,
                   const std::optional<at::Tensor>& sin, const at::Tensor& sequences, double scale, bool causal, int64_t window,
-                  int64_t chunk, double softcap, at::TensorList kept) {
+                  int64_t chunk, double softcap, at::TensorList caches) {
   TORCH_CHECK(!numbers.empty() && numbers.size() % NUMBERS == 0, "a layer has ", NUMBERS, " tensors");
   TORCH_CHECK(heads.size() == 3, "there are 3 numbers of heads");
   TORCH_CHECK(sequences.dim() == 2 && sequences.size(1) == 5 && sequences.scalar_type() == at::kLong && sequences.is_contiguous(),
               "sequences must be [n, 5] int64");
-  const size_t count = numbers.size() / NUMBERS, of_layer = kept.size() / count;
-  TORCH_CHECK(kept.size() == count * of_layer && of_layer % 2 == 0 && static_cast<int64_t>(of_layer / 2) <= sequences.size(0),
-              "each layer keeps keys and values of the same sequences");
+  const size_t count = numbers.size() / NUMBERS, of_layer = caches.size() / count;
+  TORCH_CHECK(caches.size() == count * of_layer && of_layer % 2 == 0 && static_cast<int64_t>(of_layer / 2) <= sequences.size(0),
+              "each layer has caches of the same sequences");
   const int64_t depth = heads[0], queries = heads[1], keys = heads[2];
   at::Tensor states = x;
-  for (; !numbers.empty(); numbers = numbers.slice(NUMBERS), kept = kept.slice(of_layer)) {
+  for (; !numbers.empty(); numbers = numbers.slice(NUMBERS), caches = caches.slice(of_layer)) {
     const at::Tensor inputs =
         attention_inputs(states, numbers[0], numbers[1], numbers.slice(2, 3), epsilon, centred, heads, cos, sin);
     const at::Tensor of_heads = inputs.view({inputs.size(0), -1, depth}).transpose(0, 1);
     const at::Tensor key = of_heads.narrow(0, queries, keys), value = of_heads.narrow(0, queries + keys, keys);
-    const at::TensorList kept_here = kept.slice(0, of_layer);
-    keep(key, value, sequences, kept_here);
+    const at::TensorList caches_here = caches.slice(0, of_layer);
+    extend_caches(key, value, sequences, caches_here);
     const at::Tensor attended = attention(of_heads.narrow(0, 0, queries), key, value, sequences, scale, causal, window, chunk,
-                                          softcap, std::nullopt, 0, std::nullopt, kept_here);
+                                          softcap, std::nullopt, 0, std::nullopt, caches_here);
     states = feed_forward(states, attended.flatten(1), numbers.slice(5, 3), numbers.slice(8, 3), numbers.slice(11, 3), epsilon,
                           centred, activation, gated, post_normalised);
   }
@@ -58,7 +58,7 @@ TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "layers(Tensor x, Tensor[] numbers, int[] heads, float epsilon, bool centred, int activation, bool gated, "
       "bool post_normalised, Tensor? cos, Tensor? sin, Tensor sequences, float scale, bool causal, int window, int chunk, "
-      "float softcap, Tensor[] kept) -> Tensor");
+      "float softcap, Tensor[] caches) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("layers", layers); }
