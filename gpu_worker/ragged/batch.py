@@ -167,13 +167,19 @@ class RaggedBatch(PackedTexts):
         )
 
     @property
-    def layout_of_pieces(self) -> npt.NDArray[np.int64]:
-        """`layout` where the keys of each piece are those that are kept of its sequence. There are no followers."""
-        layout = self.layout.copy()
+    def layout_for_one_call(self) -> tuple[npt.NDArray[np.int64], Tensor | None]:
+        """`layout` of all sequences for kernels on the host that read keys of pieces from caches, so pieces come last;
+        and, where there are followers, the places [R] int64 in the batch that all others' keys are counted in."""
+        parts = len(self.lengths) - len(self.followers or ())
+        layout = self.layout[: parts - len(self.pieces)]
+        pieces, places = self.layout[parts - len(self.pieces) : parts].copy(), None
         if self.pieces:
-            bounds = [(piece.stop, piece.start) for piece in self.pieces]
-            layout[-len(bounds) :, 2], layout[-len(bounds) :, 3:] = 0, bounds
-        return layout
+            pieces[:, 2], pieces[:, 3:] = 0, [(piece.stop, piece.start) for piece in self.pieces]
+        if self.followers is not None:
+            first = self.followers.first
+            places = torch.cat([torch.arange(first), self.followers.rows])
+            layout = np.concatenate([layout, self.followers.layout + np.array([first, 0, first, 0, 0])])
+        return np.concatenate([layout, pieces]), places
 
     def piece_rows(self) -> list[slice]:
         """The rows of each piece in the batch."""

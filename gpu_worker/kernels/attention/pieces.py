@@ -58,8 +58,8 @@ class PieceAttention:
         return seen
 
     def keeps_all(self, batch: RaggedBatch, terms: AttentionTerms) -> bool:
-        """Whether layers with these terms need nothing but room for all keys and values of the batch's pieces."""
-        if not terms.causal or terms.bias is not None or terms.keys_as or batch.followers:
+        """Whether layers with these terms need of pieces nothing but room for all their keys and values."""
+        if not terms.causal or terms.bias is not None or terms.keys_as:
             return False
         return not any(piece.forks or piece.cache.keeps_recent(terms.horizon) for piece in batch.pieces)
 

@@ -4,7 +4,8 @@ Between two layers of a short text the interpreter and threads that fell asleep 
 Layers are joined where nothing seems to happen between them: in a recorded run each took what the one before returned,
 with the same keywords, and computed by the same rules. Then texts have to give the same bits as layer by layer.
 
-Pieces of texts run so too, where the layers keep the keys and values of all tokens; the call adds those of the pieces.
+Texts that begin alike run so too, and pieces of texts where the layers keep the keys and values of all tokens; the call
+adds those of the pieces.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,10 +44,11 @@ class JoinedLayers:
             return states
         cos, sin = angles(rotary) if layer.rotated else (None, None)
         terms, batch, attention = self._terms, ragged.batch, ragged.attention
-        layout, caches = batch.layout, list[Tensor]()
+        layout, places, caches = batch.layout, None, list[Tensor]()
         if isinstance(attention, PieceAttention):
             none = states.new_empty(layer.key_heads, 0, layer.head_dim)
-            layout, caches = batch.layout_of_pieces, attention.keep_layers(self._count, none, batch, terms)
+            caches = attention.keep_layers(self._count, none, batch, terms)
+            layout, places = batch.layout_for_one_call
         rows: Tensor = torch.ops.selvage.layers(
             states[0],
             self._numbers,
@@ -59,6 +61,7 @@ class JoinedLayers:
             terms.window or 0,
             terms.chunk or 0,
             terms.softcap or 0.0,
+            places,
             caches,
         )
         return rows[None]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from gpu_worker.model.tune.joined_layers import JoinedLayers, join_layers
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.random_models import miniature
@@ -133,6 +135,41 @@ def test_pieces_run_through_layers_together(name: str, dtype: Dtype, monkeypatch
     part(model)
     assert all(map(torch.equal, in_pieces(model, lengths, seed=1), together))
     assert attended_apart
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shared", [1, 40, 299])
+def test_texts_that_begin_alike_run_through_layers_together(
+    shared: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside whole texts and pieces, with the bits that they give layer by layer, and alone."""
+    if getattr(torch, dtype) not in LIBRARY.formats:
+        pytest.skip(f"the kernels have no {dtype} here")
+    model = load("random:tiny-qwen3", Placement.choose("cpu", dtype))
+    encoder, texts = model.encoder, [np.arange(5, 5 + length, dtype=np.int32) for length in (9, 300)]
+    alike = [np.concatenate([texts[1][:shared], np.arange(400, 400 + length, dtype=np.int32)]) for length in (1, 70)]
+    followers = [Follower(sequence=text, shared=np.arange(9, 9 + shared)) for text in alike]
+
+    def run() -> Tensor:
+        cache, rows = SequenceCache(60), list[Tensor]()
+        for start, stop in ((0, 20), (20, 60)):
+            pieces = [Piece(np.arange(7, 67, dtype=np.int32), start, stop, cache)]
+            rows.append(encoder(RaggedBatch.pack(texts, encoder.device, pieces=pieces, followers=followers)))
+        return torch.cat(rows)
+
+    def alone(text: npt.NDArray[np.int32], rows: slice) -> Tensor:
+        return encoder(RaggedBatch.pack([text], encoder.device))[rows]
+
+    with torch.inference_mode():
+        with monkeypatch.context() as patch:
+            patch.setattr(PieceAttention, "__call__", None)  # nothing attends layer by layer
+            together = run()
+        piece = alone(np.arange(7, 67, dtype=np.int32), slice(None))
+        own = [alone(text, slice(shared, None)) for text in alike]
+        whole = [alone(text, slice(None)) for text in texts]
+        assert torch.equal(together, torch.cat([*whole, piece[:20], *own, *whole, piece[20:], *own]))
+        part(model)
+        assert torch.equal(run(), together)
 
 
 def test_layers_that_attend_by_different_rules_run_apart() -> None:
