@@ -45,7 +45,7 @@ class LayerParts:
     """The parts of a layer.
 
     `norms`: before attention, behind it, before the feed-forward, and behind it. `head_norms`: of heads of queries and
-    of keys. `head` is the width of a head. `inner` alternates blocks of gate and product where the layer is `gated`.
+    of keys. `head` is the width of a head. Where the layer is `gated`, half of each block of `inner` is the gate's.
     """
 
     norms: tuple[NormNumbers, ...]
@@ -173,24 +173,25 @@ def _norm_numbers(norm: nn.Module | None, width: int) -> NormNumbers:
 
 
 def alternating(inner: list[nn.Linear]) -> nn.Linear:
-    """One layer whose outputs are a block of the gate, a block of the product, and so on, of two or a merged one.
+    """One layer of two, or of a merged one: the first half of each block of its outputs is the gate's, the second the
+    product's.
 
     Raises ValueError where the outputs are no whole blocks.
     """
     weight = torch.cat([linear.weight.detach() for linear in inner])
-    block = block_of(len(weight))
-    if not block or len(weight) % (2 * block):
+    half = block_of(len(weight)) // 2
+    if not half:
         raise ValueError("gate and product are no whole blocks")
     merged = nn.Linear(weight.shape[1], len(weight), device="meta")
     bias = torch.cat([bias_of(linear, linear.out_features) for linear in inner])
-    merged.weight = nn.Parameter(_interleaved(weight, block), requires_grad=False)
-    merged.bias = nn.Parameter(_interleaved(bias, block), requires_grad=False)
+    merged.weight = nn.Parameter(_interleaved(weight, half), requires_grad=False)
+    merged.bias = nn.Parameter(_interleaved(bias, half), requires_grad=False)
     return merged
 
 
-def _interleaved(rows: Tensor, block: int) -> Tensor:
-    """Blocks of the first half of the rows, each followed by the block of the second half that lies at its place."""
-    return rows.view(2, -1, block, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
+def _interleaved(rows: Tensor, count: int) -> Tensor:
+    """Runs of `count` of the first half of the rows, each followed by the run of the second half at its place."""
+    return rows.view(2, -1, count, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
 
 
 def activation_number(function: Any) -> int:

@@ -100,7 +100,7 @@ void multiply_rows(int64_t rows, const int32_t* a, int64_t a_stride, const int32
 // See `multiply_blocks`; for blocks of 16 VECTORS outputs.
 template <typename Left, typename Sum, int VECTORS, typename Right, typename Use>
 void multiply_by_vectors(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t first,
-                         int64_t last, const Use& use) {
+                         int64_t last, const void* after, const Use& use) {
   constexpr int64_t BLOCK = LANES * VECTORS, MOST = MOST_SUMS / VECTORS, T = TOGETHER<Right>;
   const int64_t tiles = (rows + MOST - 1) / MOST, items = inputs / T, groups = items / GROUP;
   if (tiles == 0) return;
@@ -109,7 +109,8 @@ void multiply_by_vectors(const Left* x, int64_t stride, int64_t rows, const Righ
   const auto* right = reinterpret_cast<const int32_t*>(weight) + first * BLOCK * items;
   alignas(64) Sum sums[MOST * BLOCK];
   for (int64_t part = first; part < last; part++, right += BLOCK * items) {
-    Ahead ahead{right + BLOCK * items, part + 1 < last ? lines : 0};
+    const auto* next = part + 1 < last ? right + BLOCK * items : static_cast<const int32_t*>(after);
+    Ahead ahead{next, next == nullptr ? 0 : lines};
     for (int64_t tile = 0; tile < tiles; tile++, ahead.next += LANES * lines * groups) {
       const int64_t row = rows * tile / tiles, count = rows * (tile + 1) / tiles - row;
       auto* products = reinterpret_cast<int32_t*>(sums);
@@ -134,15 +135,15 @@ bool has_matrix_units() {
 
 // Multiplies `rows` rows x, `stride` numbers apart, with blocks `first` to `last` - 1 of weights, of `block` outputs each.
 // Calls `use(row, column, sums)` with the sums of each row and block, whose first output is `column`. A row's sums run in
-// one order, whatever the number of rows.
+// one order, whatever the number of rows. `after`: weights that are read next, or none; they are asked for with the last block.
 template <typename Sum, typename Left, typename Right, typename Use>
 void multiply_blocks(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t block,
-                     int64_t first, int64_t last, Scratch& scratch, const Use& use) {
+                     int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) {
 #ifdef CPU_CAPABILITY_AVX512
   if constexpr (HasLanes<Left>) {
     if (!has_matrix_units<Left>()) {
-      if (block == 4 * LANES) return multiply_by_vectors<Left, Sum, 4>(x, stride, rows, weight, inputs, first, last, use);
-      if (block == 2 * LANES) return multiply_by_vectors<Left, Sum, 2>(x, stride, rows, weight, inputs, first, last, use);
+      if (block == 4 * LANES) return multiply_by_vectors<Left, Sum, 4>(x, stride, rows, weight, inputs, first, last, after, use);
+      if (block == 2 * LANES) return multiply_by_vectors<Left, Sum, 2>(x, stride, rows, weight, inputs, first, last, after, use);
     }
   }
 #endif

@@ -31,11 +31,11 @@ int64_t most_rows(int64_t row_bytes) {
   return std::clamp(BLOCK_BYTES / row_bytes / ROW_STEP * ROW_STEP, MOST_ROWS, MOST_BLOCK_ROWS);
 }
 
-// Calls `work(first, last, workspace)` in all threads, each with some of the blocks, in whole units of them.
-const auto share_blocks = [](int64_t blocks, int64_t unit, const auto& work) {
-  at::parallel_for(0, blocks / unit, 1, [&](int64_t first, int64_t last) {
+// Calls `work(first, last, workspace)` in all threads, each with some of the blocks.
+const auto share_blocks = [](int64_t blocks, const auto& work) {
+  at::parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
     thread_local Workspace workspace;
-    work(first * unit, last * unit, workspace);
+    work(first, last, workspace);
     release_products<BFloat16>();
   });
 };
@@ -61,33 +61,18 @@ struct AttentionInputs {
     const int64_t row_bytes = (layer.inputs + layer.outputs) * static_cast<int64_t>(sizeof(Number));
     const int64_t size = std::max(block_rows(rows, most_rows(row_bytes)), MOST_ROWS);
     const int64_t row_blocks = (rows + size - 1) / size;
-    // Few rows are divided by outputs, in blocks of whole heads: then each thread reads a part of the weights.
+    // Few rows are divided by outputs, in blocks of whole heads: then each thread reads a part of the weights. Parts are few:
+    // each waits for the memory of its first block.
     const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;
-    const int64_t parts = std::clamp<int64_t>(4 * at::get_num_threads() / std::max<int64_t>(row_blocks, 1), 1, units);
-    at::Tensor normed;
-    const bool once = norm && parts > 1;  // else each part would normalise all of its rows again
-    if (once) {
-      normed = at::empty_like(x);
-      Number* of_rows = normed.mutable_data_ptr<Number>();
-      at::parallel_for(0, rows, FEW_ROWS, [&](int64_t first, int64_t last) {
-        normalize(from + first * layer.inputs, last - first, of_rows + first * layer.inputs);
-      });
-      from = of_rows;
-    }
+    const int64_t parts = std::clamp<int64_t>(at::get_num_threads() / std::max<int64_t>(row_blocks, 1), 1, units);
     const std::vector<int64_t> costs(row_blocks * parts, 1);
     share_tasks(costs, [&](const auto& next) {
       thread_local Workspace workspace;
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) {
-          const int64_t row = task / parts * size, count = std::min(size, rows - row), part = task % parts;
+          const int64_t row = task / parts * size, part = task % parts;
           const int64_t first = units * part / parts * unit, last = std::min(units * (part + 1) / parts * unit, blocks);
-          const Number* input = from + row * layer.inputs;
-          if (norm && !once) {
-            Number* of_rows = workspace.hidden.take<Number>(count * layer.inputs);
-            normalize(input, count, of_rows);
-            input = of_rows;
-          }
-          run_block(input, row, count, first, last, to + row * layer.outputs, workspace);
+          run_block(from + row * layer.inputs, row, std::min(size, rows - row), first, last, to + row * layer.outputs, workspace);
         }
       }
       release_products<BFloat16>();
@@ -96,16 +81,18 @@ struct AttentionInputs {
   }
 
  private:
-  void normalize(const Number* x, int64_t rows, Number* to) const {
-    for (int64_t row = 0; row < rows; row++) norm.run(x + row * layer.inputs, layer.inputs, to + row * layer.inputs);
-  }
-
-  // Computes the outputs of blocks `first` to `last` - 1 for `rows` tokens from `token` on, whose normalised rows are x.
+  // Computes the outputs of blocks `first` to `last` - 1 for `rows` tokens from `token` on.
   void run_block(const Number* x, int64_t token, int64_t rows, int64_t first, int64_t last, Number* to,
                  Workspace& workspace) const {
+    if (norm) {
+      Number* normed = workspace.hidden.take<Number>(rows * layer.inputs);
+      for (int64_t row = 0; row < rows; row++) norm.run(x + row * layer.inputs, layer.inputs, normed + row * layer.inputs);
+      x = normed;
+    }
     const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
-    layer.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
-      store(to + row * layer.outputs + column, value);
+    layer.run(input, rows, first, last, nullptr, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
+      Number* numbers = to + row * layer.outputs + column;
+      for (int64_t i = 0; i < layer.block; i += WIDTH) store(numbers + i, outputs(i));
     });
     const int64_t begin = first * layer.block / heads.depth;
     const int64_t end = std::min(last * layer.block / heads.depth, heads.queries + heads.keys);
@@ -119,8 +106,8 @@ struct AttentionInputs {
 };
 
 // What follows attention, with the inner numbers act(up(n)), or act(gate(n)) * up(n) where the layer is `gated`
-// (arXiv:2002.05202): then blocks of outputs of gate and up alternate in the weights of `up`. A post-normalised layer
-// computes n = h = norm(x + output(attended)) and y = norm(h + down(inner)). All others compute h = x + norm(output(attended)),
+// (arXiv:2002.05202): then gate's outputs are the first half of each block of `up`. A post-normalised layer computes
+// n = h = norm(x + output(attended)) and y = norm(h + down(inner)). All others compute h = x + norm(output(attended)),
 // n = norm(h), y = h + norm(down(inner)). A normalisation that a layer lacks leaves its rows as they are.
 template <typename Number, typename Layer>
 struct FeedForward {
@@ -152,7 +139,7 @@ struct FeedForward {
     const std::vector<int64_t> costs((rows + size - 1) / size, 1);
     share_tasks(costs, [&](const auto& next) {
       thread_local Workspace workspace;
-      const auto alone = [&](int64_t blocks, int64_t, const auto& work) { work(0, blocks, workspace); };
+      const auto alone = [&](int64_t blocks, const auto& work) { work(0, blocks, workspace); };
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) {
           const int64_t first = task * size;
@@ -168,47 +155,59 @@ struct FeedForward {
   void run_rows(const Number* x, const Number* attended, int64_t rows, Number* to, Workspace& memory, const Share& share) const {
     const int64_t width = output.outputs;
     float* h = memory.residuals.take<float>(rows * width);
-    add_product(output, attended, rows, output_norm, x, h, memory, share);
+    add_product(output, &up, attended, rows, output_norm, x, h, memory, share);
     Number* normed = memory.hidden.take<Number>(rows * width);
     for (int64_t row = 0; row < rows; row++) norm.run(h + row * width, width, normed + row * width);
     Number* inner = memory.inner.take<Number>(rows * down.inputs);
-    share(up.outputs / up.block, gated ? 2 : 1, [&](int64_t first, int64_t last, Workspace& workspace) {
+    share(up.outputs / up.block, [&](int64_t first, int64_t last, Workspace& workspace) {
       multiply_inner(normed, rows, first, last, inner, workspace);
     });
-    add_product(down, inner, rows, down_norm, h, to, memory, share);
+    add_product(down, nullptr, inner, rows, down_norm, h, to, memory, share);
   }
 
   // Computes the inner numbers of blocks `first` to `last` - 1 of the outputs of `up`.
   void multiply_inner(const Number* x, int64_t rows, int64_t first, int64_t last, Number* inner, Workspace& workspace) const {
     const auto input = up.prepare(x, up.inputs, rows, workspace.input);
-    const int64_t block = up.block;
-    float* gates = gated ? workspace.gates.take<float>(rows * block) : nullptr;
-    up.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
-      const int64_t part = column / block, place = column % block;
-      if (!gated) {
-        store(inner + row * down.inputs + column, activated<Number>(value, activation));
-      } else if (part % 2 == 0) {
-        store(gates + row * block + place, activated<Number>(value, activation));
+    const int64_t inputs = down.inputs, half = up.block / 2;
+    const void* after = weights_behind(up, first, down);
+    up.run(input, rows, first, last, after, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
+      if (gated) {
+        Number* numbers = inner + row * inputs + column / 2;
+        for (int64_t i = 0; i < half; i += WIDTH) {
+          store(numbers + i, activated<Number>(outputs(i), activation) * outputs(half + i));
+        }
       } else {
-        store(inner + row * down.inputs + part / 2 * block + place, load(gates + row * block + place) * value);
+        Number* numbers = inner + row * inputs + column;
+        for (int64_t i = 0; i < up.block; i += WIDTH) store(numbers + i, activated<Number>(outputs(i), activation));
       }
     });
   }
 
-  // Adds the product W x + b to the residual, normalised before or, in post-normalised layers, afterwards.
+  // Weights of the layer behind `layer` that a thread reads first which began this one with block `first`.
+  static const void* weights_behind(const Layer& layer, int64_t first, const Layer& next) {
+    return next.weights_of(first * layer.block * (next.outputs / next.block) / layer.outputs);
+  }
+
+  // Adds the product W x + b to the residual, normalised before or, in post-normalised layers, afterwards. `next`: the layer
+  // whose weights are read next.
   template <typename Residual, typename To, typename Share>
-  void add_product(const Layer& layer, const Number* x, int64_t rows, const Norm& norm, const Residual* residual, To* to,
-                   Workspace& memory, const Share& share) const {
+  void add_product(const Layer& layer, const Layer* next, const Number* x, int64_t rows, const Norm& norm,
+                   const Residual* residual, To* to, Workspace& memory, const Share& share) const {
     const int64_t width = layer.outputs;
     const bool inside = norm && !post_normalised;
-    float* sums = memory.sums.take<float>(rows * width);
-    share(width / layer.block, 1, [&](int64_t first, int64_t last, Workspace& workspace) {
+    float* sums = norm ? memory.sums.take<float>(rows * width) : nullptr;
+    share(width / layer.block, [&](int64_t first, int64_t last, Workspace& workspace) {
       const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
-      layer.run(input, rows, first, last, workspace.products, [&](int64_t row, int64_t column, Vector value) {
-        const int64_t place = row * width + column;
-        store(sums + place, inside ? value : value + load(residual + place));
+      const void* after = next == nullptr ? nullptr : weights_behind(layer, first, *next);
+      layer.run(input, rows, first, last, after, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
+        const int64_t begin = row * width + column;
+        for (int64_t place = begin; place < begin + layer.block; place += WIDTH) {
+          const Vector value = inside ? outputs(place - begin) : outputs(place - begin) + load(residual + place);
+          norm ? store(sums + place, value) : store(to + place, value);
+        }
       });
     });
+    if (!norm) return;
     for (int64_t row = 0; row < rows; row++) {
       float* numbers = sums + row * width;
       if (!inside) {
@@ -276,7 +275,7 @@ at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& attended, at::Ten
     TORCH_CHECK(x.size(0) == attended.size(0) && attended.size(1) == output.inputs && width == output.outputs &&
                     width == up.inputs && up.outputs == down.inputs * (gated ? 2 : 1) && down.outputs == width,
                 "shapes differ");
-    TORCH_CHECK(!gated || down.inputs % up.block == 0, "gate and up must have whole blocks");
+    TORCH_CHECK(!gated || up.block % 32 == 0, "halves of a block must be multiples of 16 outputs");
     return FeedForward<Number, Layer>{output, up, down, norm(0), norm(1), norm(2), kind, gated, post_normalised}.run(x, attended);
   });
 }

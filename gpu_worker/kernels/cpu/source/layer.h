@@ -15,7 +15,7 @@ constexpr int64_t MOST_ROWS = 64;  // rows of a block of one product; those of a
 constexpr int64_t LEAST_ROWS = 8;  // fewer rows would read the weights for too little work
 
 struct Workspace {
-  Scratch input, products, hidden, inner, sums, gates, residuals;
+  Scratch input, products, hidden, inner, sums, residuals;
 };
 
 // Rows of a block, so that all threads have blocks of the same size, and some where a step is small.

@@ -31,9 +31,10 @@ at::Tensor linear(const at::Tensor& x, const Layer& layer, Activation activation
       for (; task < end; task++) {
         const int64_t first = task / parts * MOST_ROWS, count = std::min(MOST_ROWS, rows - first), part = task % parts;
         const auto input = layer.prepare(from + first * layer.inputs, layer.inputs, count, workspace.input);
-        layer.run(input, count, blocks * part / parts, blocks * (part + 1) / parts, workspace.products,
-                  [&](int64_t row, int64_t column, Vector value) {
-                    store(to + (first + row) * layer.outputs + column, activated<Number>(value, activation));
+        layer.run(input, count, blocks * part / parts, blocks * (part + 1) / parts, nullptr, workspace.products,
+                  [&](int64_t row, int64_t column, const auto& outputs) {
+                    Number* numbers = to + (first + row) * layer.outputs + column;
+                    for (int64_t i = 0; i < layer.block; i += WIDTH) store(numbers + i, activated<Number>(outputs(i), activation));
                   });
       }
     }

@@ -81,15 +81,18 @@ struct Linear : LayerShape {
         weight(weight.const_data_ptr<Number>()),
         bias(bias.const_data_ptr<float>()) {}
 
+  const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
+
   Input prepare(const Number* x, int64_t stride, int64_t, Scratch&) const { return {x, stride}; }
 
-  // Calls `use(row, column, y)` with all of y, WIDTH numbers at a time, for the outputs of blocks `first` to `last` - 1.
+  // Calls `use(row, column, y)` for each row and each of the blocks `first` to `last` - 1 of outputs, the first of which is
+  // `column`; y(i) are the WIDTH outputs from the block's i-th on. `after`: see `multiply_blocks`.
   template <typename Use>
-  void run(const Input& x, int64_t rows, int64_t first, int64_t last, Scratch& scratch, const Use& use) const {
+  void run(const Input& x, int64_t rows, int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) const {
     const auto use_block = [&](int64_t row, int64_t column, const float* sums) {
-      for (int64_t i = 0; i < block; i += WIDTH) use(row, column + i, load(sums + i) + load(bias + column + i));
+      use(row, column, [&](int64_t i) { return load(sums + i) + load(bias + column + i); });
     };
-    multiply_blocks<float>(x.rows, x.stride, rows, weight, inputs, block, first, last, scratch, use_block);
+    multiply_blocks<float>(x.rows, x.stride, rows, weight, inputs, block, first, last, after, scratch, use_block);
   }
 };
 
@@ -113,6 +116,8 @@ struct QuantizedLinear : LayerShape {
         scale(bias + outputs),
         sums(scale + outputs) {}
 
+  const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
+
   Input prepare(const Number* x, int64_t stride, int64_t rows, Scratch& scratch) const {
     auto* steps = scratch.take<float>(2 * rows + (rows * inputs + 3) / 4);
     float* least = steps + rows;
@@ -124,17 +129,17 @@ struct QuantizedLinear : LayerShape {
   }
 
   template <typename Use>
-  void run(const Input& x, int64_t rows, int64_t first, int64_t last, Scratch& scratch, const Use& use) const {
+  void run(const Input& x, int64_t rows, int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) const {
     const auto use_block = [&](int64_t row, int64_t begin, const int32_t* products) {
       const Vector step(x.steps[row]), least(x.least[row]);
-      for (int64_t i = 0; i < block; i += WIDTH) {
+      use(row, begin, [&](int64_t i) {
         const int64_t column = begin + i;
         const Vector sum = at::vec::convert_to_fp_of_same_size<float>(Integers::loadu(products + i));
         const Vector offset = at::vec::fmadd(least, load(sums + column), load(bias + column));
-        use(row, column, at::vec::fmadd(sum * step, load(scale + column), offset));
-      }
+        return at::vec::fmadd(sum * step, load(scale + column), offset);
+      });
     };
-    multiply_blocks<int32_t>(x.rows, inputs, rows, weight, inputs, block, first, last, scratch, use_block);
+    multiply_blocks<int32_t>(x.rows, inputs, rows, weight, inputs, block, first, last, after, scratch, use_block);
   }
 };
 

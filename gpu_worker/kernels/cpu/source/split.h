@@ -32,6 +32,8 @@ struct SplitLinear : LayerShape {
     inputs /= parts;
   }
 
+  const void* weights_of(int64_t part) const { return weight + part * block * parts * inputs; }
+
   Input prepare(const float* x, int64_t stride, int64_t rows, Scratch& scratch) const {
     auto* split = scratch.take<BFloat16>(rows * parts * inputs);
     for (int64_t row = 0; row < rows; row++) {
@@ -49,7 +51,7 @@ struct SplitLinear : LayerShape {
   }
 
   template <typename Use>
-  void run(const Input& x, int64_t rows, int64_t first, int64_t last, Scratch& scratch, const Use& use) const {
+  void run(const Input& x, int64_t rows, int64_t first, int64_t last, const void*, Scratch& scratch, const Use& use) const {
     float* products = scratch.take<float>(rows * block);
     const int64_t stride = parts * inputs;
     for (int64_t number = first; number < last; number++) {
@@ -58,11 +60,9 @@ struct SplitLinear : LayerShape {
         const BFloat16* left = x.rows + (parts - count) * inputs;
         multiply(rows, block, count * inputs, left, stride, right, block, products, block, count < parts);
       }
+      const int64_t column = number * block;
       for (int64_t row = 0; row < rows; row++) {
-        for (int64_t i = 0; i < block; i += WIDTH) {
-          const int64_t column = number * block + i;
-          use(row, column, load(products + row * block + i) + load(bias + column));
-        }
+        use(row, column, [&](int64_t i) { return load(products + row * block + i) + load(bias + column + i); });
       }
     }
   }
