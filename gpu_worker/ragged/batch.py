@@ -169,7 +169,8 @@ class RaggedBatch(PackedTexts):
     @property
     def layout_for_one_call(self) -> tuple[npt.NDArray[np.int64], Tensor | None]:
         """`layout` of all sequences for kernels on the host that read keys of pieces from caches, so pieces come last;
-        and, where there are followers, the places [R] int64 in the batch that all others' keys are counted in."""
+        and, where there are followers, the places [P] int64 in the batch that keys of whole texts and of followers are
+        counted in."""
         parts = len(self.lengths) - len(self.followers or ())
         layout = self.layout[: parts - len(self.pieces)]
         pieces, places = self.layout[parts - len(self.pieces) : parts].copy(), None

@@ -98,7 +98,8 @@ def attention(
     `layout` [n, 5] int64, see `RaggedBatch.layout`. `bias` [1 or n, H, L, A] float32 is in place of `terms.bias`.
     `dropped`: how many of each sequence's first keys are not there; the layout counts them only among those that
     precede the queries. `places` int64: those of keys, where they do not lie end to end; the layout counts in them.
-    `caches`: keys and values [tokens, Hkv, D] of the last sequences, in place of `key` and `value`.
+    `caches`: keys and values [tokens, Hkv, D] of each of the last sequences in turn, in place of `key` and `value`; the
+    layout counts these keys from a cache's first token, whatever `places` are.
     """
     query, key, value = (states if states.stride(-1) == 1 else states.contiguous() for states in (query, key, value))
     output: Tensor = torch.ops.selvage.attention(

@@ -16,7 +16,7 @@ class PieceAttention:
     It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
     through the usual kernel in one call, all followers in another, and each later piece in a call of its own. Keys and
     values are copied for it only in layers that do not see the whole text. A layer that reuses those of an earlier
-    layer keeps nothing.
+    layer keeps nothing. Layers that run together attend by themselves, and take only what is kept from here.
     """
 
     capturable = False  # the calls of a later piece have other shapes than those of the piece before

@@ -86,16 +86,16 @@ def test_rounded_layers_run_together_too() -> None:
 
 
 def in_pieces(model: Model, lengths: list[int], seed: int) -> list[Tensor]:
-    """Hidden states of each text, whose pieces of random sizes come in steps of two beside a whole text."""
+    """Hidden states of each text, whose pieces of random sizes come in steps of one or two beside a whole text."""
     encoder, chance = model.encoder, random.Random(seed)
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in lengths]
     caches, starts = [SequenceCache(length) for length in lengths], [0] * len(lengths)
     with torch.inference_mode():
         while open_texts := [number for number, text in enumerate(texts) if starts[number] < len(text)]:
             pieces = []
-            for number in chance.sample(open_texts, min(2, len(open_texts))):
+            for number in chance.sample(open_texts, min(chance.randint(1, 2), len(open_texts))):
                 start = starts[number]
-                starts[number] = min(start + chance.randint(1, 90), lengths[number])
+                starts[number] = min(start + chance.randint(1, 2 + lengths[number] // 3), lengths[number])
                 pieces.append(Piece(texts[number], start, starts[number], caches[number]))
             pieces.sort(key=lambda piece: piece.start > 0)
             batch = RaggedBatch.pack([texts[0][:9]], encoder.device, encoder.uncounted, pieces=pieces)
@@ -107,53 +107,65 @@ def in_pieces(model: Model, lengths: list[int], seed: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma2"])
-def test_pieces_run_through_layers_together(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They give the bits that they give layer by layer, and whole texts. Where layers keep recent tokens only, as
-    Mistral's and Gemma 2's do of longer texts, they run apart."""
+@pytest.mark.parametrize(
+    ("name", "lengths", "ways"),
+    [
+        ("tiny-qwen3", [40, 150, 300], {"together"}),
+        ("tiny-mistral", [45, 30, 17], {"together"}),
+        ("tiny-mistral", [45, 300, 30], {"together", "apart"}),
+        ("tiny-gemma2", [45, 300, 30], {"together", "apart"}),
+    ],
+)
+def test_pieces_run_through_layers_together(
+    name: str, lengths: list[int], ways: set[str], dtype: Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They give the bits that they give layer by layer, and whole texts. Steps run apart where layers keep recent
+    tokens only, as those with Mistral's and Gemma 2's windows do of texts of more than 45 tokens; texts of other steps
+    go on from what these kept."""
     if getattr(torch, dtype) not in LIBRARY.formats:
         pytest.skip(f"the kernels have no {dtype} here")
-    model, lengths = load(f"random:{name}", Placement.choose("cpu", dtype)), [40, 150, 300]
-    attended_apart = 0
-    apart = PieceAttention.__call__
+    model, seen = load(f"random:{name}", Placement.choose("cpu", dtype)), set[str]()
+    attend, keep = PieceAttention.__call__, PieceAttention.keep_layers
 
-    def attend(*arguments: Any) -> Tensor:
-        nonlocal attended_apart
-        attended_apart += 1
-        return apart(*arguments)
+    def attended(*arguments: Any) -> Tensor:
+        seen.add("apart")
+        return attend(*arguments)
 
-    monkeypatch.setattr(PieceAttention, "__call__", attend)
+    def kept(*arguments: Any) -> list[Tensor]:
+        seen.add("together")
+        return keep(*arguments)
+
+    monkeypatch.setattr(PieceAttention, "__call__", attended)
+    monkeypatch.setattr(PieceAttention, "keep_layers", kept)
     together = in_pieces(model, lengths, seed=1)
-    if name == "tiny-qwen3":
-        assert not attended_apart
-    else:
-        assert attended_apart
+    assert seen == ways
     batch = RaggedBatch.pack([np.arange(5, 5 + length, dtype=np.int32) for length in lengths], model.encoder.device)
     with torch.inference_mode():
         whole = model.encoder(batch)
     assert torch.equal(torch.cat(together), whole)
     part(model)
+    seen.clear()
     assert all(map(torch.equal, in_pieces(model, lengths, seed=1), together))
-    assert attended_apart
+    assert seen == {"apart"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("shared", [1, 40, 299])
+@pytest.mark.parametrize(("name", "shared"), [("tiny-qwen3", 1), ("tiny-qwen3", 299), ("tiny-mistral", 40)])
 def test_texts_that_begin_alike_run_through_layers_together(
-    shared: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
+    name: str, shared: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside whole texts and pieces, with the bits that they give layer by layer, and alone."""
     if getattr(torch, dtype) not in LIBRARY.formats:
         pytest.skip(f"the kernels have no {dtype} here")
-    model = load("random:tiny-qwen3", Placement.choose("cpu", dtype))
+    model = load(f"random:{name}", Placement.choose("cpu", dtype))
     encoder, texts = model.encoder, [np.arange(5, 5 + length, dtype=np.int32) for length in (9, 300)]
     alike = [np.concatenate([texts[1][:shared], np.arange(400, 400 + length, dtype=np.int32)]) for length in (1, 70)]
     followers = [Follower(sequence=text, shared=np.arange(9, 9 + shared)) for text in alike]
 
     def run() -> Tensor:
-        cache, rows = SequenceCache(60), list[Tensor]()
-        for start, stop in ((0, 20), (20, 60)):
-            pieces = [Piece(np.arange(7, 67, dtype=np.int32), start, stop, cache)]
+        cache, rows = SequenceCache(45), list[Tensor]()
+        for start, stop in ((0, 20), (20, 45)):
+            pieces = [Piece(np.arange(7, 52, dtype=np.int32), start, stop, cache)]
             rows.append(encoder(RaggedBatch.pack(texts, encoder.device, pieces=pieces, followers=followers)))
         return torch.cat(rows)
 
@@ -164,7 +176,7 @@ def test_texts_that_begin_alike_run_through_layers_together(
         with monkeypatch.context() as patch:
             patch.setattr(PieceAttention, "__call__", None)  # nothing attends layer by layer
             together = run()
-        piece = alone(np.arange(7, 67, dtype=np.int32), slice(None))
+        piece = alone(np.arange(7, 52, dtype=np.int32), slice(None))
         own = [alone(text, slice(shared, None)) for text in alike]
         whole = [alone(text, slice(None)) for text in texts]
         assert torch.equal(together, torch.cat([*whole, piece[:20], *own, *whole, piece[20:], *own]))

@@ -133,8 +133,6 @@ def test_what_follows_attention_equals_pytorch(
     """Output, residuals, normalisations and feed-forward in every arrangement, against the same in float64."""
     rows, width, attended, inner = data.draw(ROWS), *(data.draw(WIDTHS) for _ in range(3))
     gated, post_normalised, kind = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(KINDS)
-    if gated:
-        inner = 64 * (1 + inner // 64)
     torch.manual_seed(rows)
     number, function = activation
     norms = [Norm.random(width, data.draw(st.sampled_from([kind, "none"]))) for _ in range(3)]

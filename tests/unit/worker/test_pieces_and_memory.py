@@ -4,7 +4,7 @@ import gc
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs import texts as texts_module
@@ -21,6 +22,7 @@ from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
 from gpu_worker.loop.interface import JobSlice, OutOfMemory, StepHandle
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob
+from gpu_worker.model.tune.joined_layers import JoinedLayers
 from gpu_worker.ragged.sequence_cache import SequenceCache
 from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
 from shared.jobs import Job, JobResult
@@ -63,20 +65,25 @@ class Crowded:
             case 1:
                 return Late(self._engine.launch(slices))
         with pytest.MonkeyPatch.context() as patch:  # in a layer: earlier layers have kept their keys, later ones not
-            left = self._chance.randint(0, 8)
+            extend, run, left = SequenceCache.extend_layer, JoinedLayers.run, self._chance.randint(0, 8)
 
-            def failing(keep: Callable[..., Any]) -> Callable[..., Any]:
-                def kept(*arguments: Any) -> Any:
-                    nonlocal left
-                    left -= 1
-                    if left < 0:
-                        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
-                    return keep(*arguments)
+            def fail_in_the_end() -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
-                return kept
+            def extended(cache: SequenceCache, *states: Any) -> Any:
+                fail_in_the_end()
+                return extend(cache, *states)
 
-            for way in ("extend_layer", "buffers"):  # of layers one by one, and together
-                patch.setattr(SequenceCache, way, failing(getattr(SequenceCache, way)))
+            def joined(layers: JoinedLayers, *arguments: Any) -> Tensor:
+                rows = run(layers, *arguments)
+                fail_in_the_end()  # all layers that run together have kept their keys
+                return rows
+
+            patch.setattr(SequenceCache, "extend_layer", extended)
+            patch.setattr(JoinedLayers, "run", joined)
             return self._engine.launch(slices)
 
 

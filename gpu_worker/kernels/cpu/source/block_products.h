@@ -135,7 +135,8 @@ bool has_matrix_units() {
 
 // Multiplies `rows` rows x, `stride` numbers apart, with blocks `first` to `last` - 1 of weights, of `block` outputs each.
 // Calls `use(row, column, sums)` with the sums of each row and block, whose first output is `column`. A row's sums run in
-// one order, whatever the number of rows. `after`: weights that are read next, or none; they are asked for with the last block.
+// one order, whatever the number of rows. `after`: weights that are read next, or none; where vectors multiply,
+// they are asked for with the last block.
 template <typename Sum, typename Left, typename Right, typename Use>
 void multiply_blocks(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t block,
                      int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) {

@@ -40,6 +40,14 @@ const auto share_blocks = [](int64_t blocks, const auto& work) {
   });
 };
 
+// Into how many parts the outputs are cut where rows are too few for all threads: then each thread reads a part of the weights.
+// No more than that takes, since each part waits for the memory of its first weights; and so that all threads have equal work.
+int64_t cuts_of_outputs(int64_t rows, int64_t threads) {
+  int64_t cuts = 1;
+  while (cuts < threads && (threads % cuts != 0 || rows * cuts < threads * MOST_ROWS)) cuts++;
+  return cuts;
+}
+
 // Heads of `depth` numbers that a row begins with: `queries` and then `keys`; values follow.
 struct Heads {
   int64_t depth, queries, keys;
@@ -59,12 +67,11 @@ struct AttentionInputs {
     const Number* from = x.const_data_ptr<Number>();
     Number* to = y.mutable_data_ptr<Number>();
     const int64_t row_bytes = (layer.inputs + layer.outputs) * static_cast<int64_t>(sizeof(Number));
-    const int64_t size = std::max(block_rows(rows, most_rows(row_bytes)), MOST_ROWS);
+    const int64_t threads = at::get_num_threads(), cuts = cuts_of_outputs(rows, threads);
+    const int64_t size = block_rows(rows, threads / cuts, most_rows(row_bytes));
     const int64_t row_blocks = (rows + size - 1) / size;
-    // Few rows are divided by outputs, in blocks of whole heads: then each thread reads a part of the weights. Parts are few:
-    // each waits for the memory of its first block.
-    const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;
-    const int64_t parts = std::clamp<int64_t>(at::get_num_threads() / std::max<int64_t>(row_blocks, 1), 1, units);
+    const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;  // of whole heads
+    const int64_t parts = std::min(cuts, units);
     const std::vector<int64_t> costs(row_blocks * parts, 1);
     share_tasks(costs, [&](const auto& next) {
       thread_local Workspace workspace;
@@ -135,7 +142,7 @@ struct FeedForward {
   void run_blocks(const Number* x, const Number* attended, int64_t rows, Number* to) const {
     const int64_t width = output.outputs;
     const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float)) + (width + down.inputs) * static_cast<int64_t>(sizeof(Number));
-    const int64_t size = block_rows(rows, most_rows(row_bytes));
+    const int64_t size = block_rows(rows, at::get_num_threads(), most_rows(row_bytes));
     const std::vector<int64_t> costs((rows + size - 1) / size, 1);
     share_tasks(costs, [&](const auto& next) {
       thread_local Workspace workspace;
@@ -183,7 +190,7 @@ struct FeedForward {
     });
   }
 
-  // Weights of the layer behind `layer` that a thread reads first which began this one with block `first`.
+  // Weights of the layer behind `layer` from about where a thread goes on that began this one with block `first`.
   static const void* weights_behind(const Layer& layer, int64_t first, const Layer& next) {
     return next.weights_of(first * layer.block * (next.outputs / next.block) / layer.outputs);
   }

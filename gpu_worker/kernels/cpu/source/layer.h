@@ -18,9 +18,9 @@ struct Workspace {
   Scratch input, products, hidden, inner, sums, residuals;
 };
 
-// Rows of a block, so that all threads have blocks of the same size, and some where a step is small.
-inline int64_t block_rows(int64_t rows, int64_t most) {
-  const int64_t threads = at::get_num_threads(), share = (rows + threads - 1) / threads;
+// Rows of a block, so that all of `threads` have blocks of the same size, and some where a step is small.
+inline int64_t block_rows(int64_t rows, int64_t threads, int64_t most) {
+  const int64_t share = (rows + threads - 1) / threads;
   const int64_t blocks = std::max<int64_t>((share + most - 1) / most, 1);  // of a thread
   return std::max(round_up((share + blocks - 1) / blocks, ROW_STEP), LEAST_ROWS);
 }

@@ -58,7 +58,7 @@ TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "layers(Tensor x, Tensor[] numbers, int[] heads, float epsilon, bool centred, int activation, bool gated, "
       "bool post_normalised, Tensor? cos, Tensor? sin, Tensor sequences, float scale, bool causal, int window, int chunk, "
-      "float softcap, Tensor? places, Tensor[] caches) -> Tensor");
+      "float softcap, Tensor? places, Tensor(a!)[] caches) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("layers", layers); }
