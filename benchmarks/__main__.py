@@ -154,6 +154,12 @@ def _published(flags: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="ours or vLLM's, such as 'vLLM, all cores'; repeats, ours among them (default: all)",
     )
+    add(
+        "--together",
+        action="store_true",
+        help="load all sides at once and ask them in turns, so that all meet the same machine; wants memory for all: "
+        "vLLM takes 10 GB, ours 3",
+    )
     add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
 

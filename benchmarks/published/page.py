@@ -93,9 +93,12 @@ def conditions(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items())
     flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags)
     rounds = f"{settings['rounds']} round{'s' * (settings['rounds'] > 1)}"
+    starts = (
+        "all servers loaded at once and asked in turns" if settings.get("together") else "each with a start of its own"
+    )
     parts = [
         f"{settings['threads']} of {machine['cores']} cores of {machine['processor']}",
-        f"medians (quartiles) of {rounds}, each with a start of its own",
+        f"medians (quartiles) of {rounds}, {starts}",
         f"{number(settings['seconds'])} s a case",
         f"scale {settings['scale']}",
         f"commit {machine['commit']}",

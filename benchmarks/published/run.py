@@ -39,7 +39,8 @@ from benchmarks.published.models import folder_of
 from benchmarks.published.row import OURS, STEP_ROWS, VLLM, Row
 from benchmarks.published.rows import rows
 from benchmarks.published.servers import Launch, launches
-from benchmarks.published.turns import Seen, tell, turn
+from benchmarks.published.starts import Trial, alone, together
+from benchmarks.published.turns import Seen, tell
 from benchmarks.rounds import ALONE, Figures, Measurements, case, shares
 
 NORMAL = "small"
@@ -58,13 +59,15 @@ PACKAGES = ("vllm", "torch", "transformers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a run. `seconds`: of each case, 0 for the row's own. `sides`: their names; ours among them."""
+    """Options of a run. `seconds`: of each case, 0 for the row's own. `sides`: their names; ours among them.
+    `together`: all sides are loaded before the first round, and asked in turns."""
 
     scale: Any
     rounds: int
     seconds: float
     cores: Sequence[int]
     sides: Sequence[str]
+    together: bool = False
 
 
 def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
@@ -83,30 +86,19 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
     sides = {side: launch for side, launch in sides.items() if side in options.sides}
     seconds = options.seconds or row.seconds
     model = reference(row, folder_of(row))
-    seen = Seen()
+    trial = Trial(row=row, sides=sides, seconds=seconds, scale=options.scale, model=model)
     figures: Measurements = {of.name: {side: [] for side in sides} for of in row.cases}
     limits: list[Figures] = []
-    for number in range(options.rounds):
-        limits.append({RATE: limit(row, len(options.cores))})
-        says = estimate(row, sides, seconds, limits[-1][RATE], options.rounds)
-        tell(f"{row.name}: round {number + 1} of {options.rounds}; {says}")
-        for side in list(sides)[:: -1 if number % 2 else 1]:
-            try:
-                by_case = turn(row, side, sides[side], seconds, options.scale, seen, model)
-            except SystemExit as error:
-                if number or not isinstance(error.code, str) or side.startswith(OURS):
-                    raise
-                tell(f"{row.name}, {side}: {error.code}")
-                seen.absent[side] = error.code.partition("\n")[0].partition(" (/")[0]  # no path of this machine
-                del sides[side]
-                for of_sides in figures.values():
-                    del of_sides[side]
-                continue
-            for name, case_figures in by_case.items():
+    with (together if options.together else alone)(trial) as measured_round:
+        for number in range(options.rounds):
+            limits.append({RATE: limit(row, len(options.cores))})
+            says = estimate(row, sides, seconds, limits[-1][RATE], options)
+            tell(f"{row.name}: round {number + 1} of {options.rounds}; {says}")
+            for name, side, case_figures in measured_round(number % 2 == 1):
                 figures[name][side].append(case_figures)
-        flags = {side: " ".join(launch.flags) for side, launch in sides.items()}
-        settings = _settings(options, number + 1, seconds, flags)
-        yield _result(row, settings, seen, figures, limits)
+            flags = {side: " ".join(launch.flags) for side, launch in sides.items()}
+            settings = _settings(options, number + 1, seconds, flags)
+            yield _result(row, settings, trial.seen, figures, limits)
 
 
 def _ours(sides: Iterable[str]) -> str:
@@ -154,7 +146,8 @@ def _settings(options: RunOptions, rounds: int, seconds: float, flags: Mapping[s
     return {
         "threads": len(options.cores),
         "rounds": rounds,
-        "starts": rounds,
+        "starts": 1 if options.together else rounds,
+        "together": options.together,
         "seconds": seconds,
         "scale": options.scale,
         "flags": flags,
@@ -182,6 +175,7 @@ def main(arguments: argparse.Namespace) -> int:
             seconds=QUICK_SECONDS if quick else arguments.seconds,
             cores=cores,
             sides=arguments.side or _sides(row, cores, quick),
+            together=arguments.together,
         )
         if error := _finish(row, options, None if quick else arguments.out):
             print(f"{name}: {error}", file=sys.stderr, flush=True)
@@ -215,7 +209,7 @@ def _keep(name: str, measure: Callable[[], Iterator[dict[str, Any]]], folder: Pa
     return problem
 
 
-def estimate(row: Row, sides: Mapping[str, Launch], seconds: float, limit: float, rounds: int) -> str:
+def estimate(row: Row, sides: Mapping[str, Launch], seconds: float, limit: float, options: RunOptions) -> str:
     """Says how long a row takes: starts as on two cores, and requests that are counted at half of products alone."""
     tokens = sum(
         sum(sum(request) for request in islice(cycle(of.stream.workload.requests), of.stream.requests))
@@ -223,8 +217,11 @@ def estimate(row: Row, sides: Mapping[str, Launch], seconds: float, limit: float
     )
     timed = sum(seconds for of in row.cases if not of.stream.requests) * 1.2 + tokens / limit * 2
     starts = sum(START[OURS if side.startswith(OURS) else VLLM] for side in sides)
-    turns = starts + len(sides) * timed + (row.offline * 4 * seconds)
-    return f"a round takes about {turns / 60:.0f} minutes, all some {rounds * turns / 60:.0f}"
+    if options.together:
+        turns, once = len(sides) * timed, starts
+    else:
+        turns, once = starts + len(sides) * timed + row.offline * 4 * seconds, 0.0
+    return f"a round takes about {turns / 60:.0f} minutes, all some {(once + options.rounds * turns) / 60:.0f}"
 
 
 def _sides(row: Row, cores: Sequence[int], quick: bool) -> list[str]:

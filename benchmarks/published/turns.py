@@ -1,4 +1,4 @@
-"""A side's turn in a round: it starts, its answers are compared, the clients run, and it ends."""
+"""A side's turn: once its server is ready its answers are compared, and the clients of each case run."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from benchmarks.published.asking import Rows
 from benchmarks.published.comparison import answers, compared
 from benchmarks.published.driver import OFFSET
 from benchmarks.published.row import Case, Row
-from benchmarks.published.servers import OFFLINE, Launch, ReadyServer, started
+from benchmarks.published.servers import OFFLINE, Launch, ReadyServer
 
 START = '{"seconds":'
 """The beginning of the line that `offline.py` prints."""
@@ -37,42 +37,33 @@ class Seen:
     absent: dict[str, str] = field(default_factory=dict)
 
 
-def turn(
-    row: Row, side: str, launch: Launch, seconds: float, scale: str, seen: Seen, model: Sequence[Rows]
-) -> dict[str, dict[str, float]]:
-    """Starts a side, runs all cases of a row against it, and ends it; gives the figures by case.
+def introduce(row: Row, side: str, server: ReadyServer, seen: Seen, model: Sequence[Rows]) -> None:
+    """Compares the answers of a side's first start with the `model`'s own, before anything is timed."""
+    tell(f"  {side}: ready after {server.seconds:.1f} s")
+    if side not in seen.cold:
+        seen.answers[side] = answers(row, server.url)
+        seen.cosines[side] = compared(side, seen.answers[side], model)
+        seen.cold[side] = round(server.seconds, 1)
+        tell(f"  {side}: cosines to the model {seen.cosines[side]}")
+    time.sleep(PAUSE)
 
-    At a side's first start its answers are compared with the `model`'s own before anything is timed. A case that fails
-    is absent, with its reason.
-    """
-    by_case: dict[str, dict[str, float]] = {}
-    with started(f"{row.name}, {side}", launch) as server:
-        tell(f"  {side}: ready after {server.seconds:.1f} s")
-        first = side not in seen.cold
-        if first:
-            seen.answers[side] = answers(row, server.url)
-            seen.cosines[side] = compared(side, seen.answers[side], model)
-            seen.cold[side] = round(server.seconds, 1)
-            tell(f"  {side}: cosines to the model {seen.cosines[side]}")
-        time.sleep(PAUSE)
-        for of in row.cases:
-            try:
-                figures = clients(row, of, server, seconds, scale, launch.priority)
-            except SystemExit as error:
-                if not isinstance(error.code, str):
-                    raise  # a signal's
-                seen.absent[f"{side}, {of.name}"] = error.code
-                tell(error.code)
-                continue
-            by_case[of.name] = figures | _memory(server, figures)
-            if not first:
-                by_case[of.name] |= {"start to ready, s": server.seconds}
-            line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:6])
-            tell(f"  {of.name}, {side}: {line}")
-    first_case = by_case.get(row.cases[0].name)
-    if row.offline and launch.offline and first_case is not None:
-        first_case |= without_server(row, launch, seconds, first_case)
-    return by_case
+
+def turn(
+    row: Row, of: Case, side: str, server: ReadyServer, seconds: float, scale: str, priority: str, seen: Seen
+) -> dict[str, float]:
+    """Runs the clients of a case against a server that is ready; gives the figures, none where they fail: then the case
+    is absent, with its reason."""
+    try:
+        figures = clients(row, of, server, seconds, scale, priority)
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise  # a signal's
+        seen.absent[f"{side}, {of.name}"] = error.code
+        tell(error.code)
+        return {}
+    line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:6])
+    tell(f"  {of.name}, {side}: {line}")
+    return figures | _memory(server, figures)
 
 
 def without_server(row: Row, launch: Launch, seconds: float, online: Mapping[str, float]) -> dict[str, float]:

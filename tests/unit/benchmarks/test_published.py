@@ -21,7 +21,7 @@ from benchmarks.load.processor import CpuSeconds, is_running
 from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
-from benchmarks.published import comparison, models, page, run, servers, splitting, turns, vllm_fixes
+from benchmarks.published import comparison, models, page, run, servers, splitting, starts, turns, vllm_fixes
 from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import Window, drive, figures
 from benchmarks.published.row import OURS, Case, Row, Stream
@@ -355,6 +355,39 @@ def test_a_row_is_measured_in_rounds_with_a_start_each(monkeypatch: pytest.Monke
     assert told["agreement"]["vLLM"][comparison.REFERENCE]["least cosine"] == pytest.approx(1)
     assert set(told["cold start, s"]) == {OURS, "vLLM"}
     assert str(ROOT) not in json.dumps(told)
+
+
+def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--together`: each starts once, in each case they take turns, backwards in every other round, and one that does
+    not start is left out."""
+    sides = {OURS: fake("rows"), "broken": replace(fake("rows"), programs={"broken": ["false"]}), "vLLM": fake("rows")}
+    asked: list[tuple[str, str]] = []
+
+    def clients(row: Row, of: Case, server: ReadyServer, *_: object) -> dict[str, float]:
+        assert all(is_running(pid) for pid in pids.values())
+        asked.append((of.name, next(side for side, launch in sides.items() if launch.url == server.url)))
+        return {"requests/s": 5.0, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0}
+
+    def introduce(row: Row, side: str, server: ReadyServer, *_: object) -> None:
+        pids[side] = server.pids["fake"]
+
+    pids: dict[str, int] = {}
+    monkeypatch.setattr(run, "launches", lambda row, cores: sides)
+    monkeypatch.setattr(run, "reference", lambda row, folder: [])
+    monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
+    monkeypatch.setattr(turns, "clients", clients)
+    monkeypatch.setattr(starts, "introduce", introduce)
+    row = replace(ROW, cases=(CASE, replace(CASE, name="more")))
+    options = run.RunOptions(scale="small", rounds=2, seconds=1.0, cores=[0], sides=list(sides), together=True)
+    *_, told = run.measured(row, options)
+    assert asked == [(case, side) for case in ("2 clients", "more") for side in (OURS, "vLLM")] + [
+        (case, side) for case in ("2 clients", "more") for side in ("vLLM", OURS)
+    ]
+    assert list(pids) == [OURS, "vLLM"]
+    assert not any(is_running(pid) for pid in pids.values())
+    assert told["settings"]["starts"] == 1
+    assert told["absent"] == {"broken": "fake, broken: broken ended with 1"}
+    assert [list(case["sides"]) for case in told["cases"]] == [[OURS, "vLLM"], [OURS, "vLLM"]]
 
 
 def test_a_side_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:

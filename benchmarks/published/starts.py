@@ -1,0 +1,107 @@
+"""When the servers of a row start: each for its turn in every round, alone on the cores, or all before the first round.
+
+Servers that start in turns meet a machine whose own speed changes between their turns by some percent. Servers that are
+loaded together are asked within seconds of each other, but want memory for all of them at once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.published.asking import Rows
+from benchmarks.published.row import OURS, Row
+from benchmarks.published.servers import Launch, started
+from benchmarks.published.turns import Seen, introduce, tell, turn, without_server
+
+Measured = tuple[str, str, dict[str, float]]
+"""A case, a side, and the side's figures in it."""
+Round = Callable[[bool], Iterator[Measured]]
+"""Measures all sides in all cases once, backwards or not."""
+Starts = Callable[["Trial"], AbstractContextManager[Round]]
+"""A way of starting the sides of a trial: `alone` or `together`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """A row that is measured on its `sides`, without those that turned out not to start.
+
+    `seconds`: of each case. `scale`: of models and requests. `model`: what the model's own code answers. `seen`: see
+    `Seen`.
+    """
+
+    row: Row
+    sides: dict[str, Launch]
+    seconds: float
+    scale: str
+    model: Sequence[Rows]
+    seen: Seen = field(default_factory=Seen)
+
+    def order(self, backwards: bool) -> list[str]:
+        """Lists the sides in the order of their turns."""
+        return list(self.sides)[:: -1 if backwards else 1]
+
+    def leave_out(self, side: str, error: SystemExit) -> None:
+        """Leaves out a peer that did not start, and keeps its reason. Raises the error again where it did before, and
+        where the side is ours."""
+        if side in self.seen.cold or not isinstance(error.code, str) or side.startswith(OURS):
+            raise error
+        tell(f"{self.row.name}, {side}: {error.code}")
+        self.seen.absent[side] = error.code.partition("\n")[0].partition(" (/")[0]  # no path of this machine
+        del self.sides[side]
+
+
+@contextmanager
+def alone(trial: Trial) -> Iterator[Round]:
+    """Starts each side for its turn, and ends it before the next one starts."""
+    yield lambda backwards: _one_after_the_other(trial, trial.order(backwards))
+
+
+def _one_after_the_other(trial: Trial, sides: Sequence[str]) -> Iterator[Measured]:
+    for side in sides:
+        try:
+            yield from _started_for_its_turn(trial, side)
+        except SystemExit as error:
+            trial.leave_out(side, error)
+
+
+def _started_for_its_turn(trial: Trial, side: str) -> Iterator[Measured]:
+    row, launch, online = trial.row, trial.sides[side], dict[str, dict[str, float]]()
+    again = side in trial.seen.cold
+    with started(f"{row.name}, {side}", launch) as server:
+        introduce(row, side, server, trial.seen, trial.model)
+        for of in row.cases:
+            figures = turn(row, of, side, server, trial.seconds, trial.scale, launch.priority, trial.seen)
+            if figures:
+                online[of.name] = figures | ({"start to ready, s": server.seconds} if again else {})
+    first = online.get(row.cases[0].name)
+    if row.offline and launch.offline and first is not None:
+        first |= without_server(row, launch, trial.seconds, first)
+    yield from ((name, side, figures) for name, figures in online.items())
+
+
+@contextmanager
+def together(trial: Trial) -> Iterator[Round]:
+    """Starts all sides and leaves them running; in each round and case they are asked one after the other.
+
+    Nothing is measured without a server.
+    """
+    with ExitStack() as cleanup:
+        servers = {}
+        for side, launch in list(trial.sides.items()):
+            try:
+                server = cleanup.enter_context(started(f"{trial.row.name}, {side}", launch))
+            except SystemExit as error:
+                trial.leave_out(side, error)
+                continue
+            introduce(trial.row, side, server, trial.seen, trial.model)
+            servers[side] = server
+
+        def asked_in_turns(backwards: bool) -> Iterator[Measured]:
+            for of in trial.row.cases:
+                for side in trial.order(backwards):
+                    priority = trial.sides[side].priority
+                    figures = turn(trial.row, of, side, servers[side], trial.seconds, trial.scale, priority, trial.seen)
+                    if figures:
+                        yield of.name, side, figures
+
+        yield asked_in_turns
