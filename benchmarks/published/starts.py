@@ -65,7 +65,8 @@ def _one_after_the_other(trial: Trial, sides: Sequence[str]) -> Iterator[Measure
 
 
 def _started_for_its_turn(trial: Trial, side: str) -> Iterator[Measured]:
-    row, launch, online = trial.row, trial.sides[side], dict[str, dict[str, float]]()
+    row, launch = trial.row, trial.sides[side]
+    online: dict[str, dict[str, float]] = {}
     again = side in trial.seen.cold
     with started(f"{row.name}, {side}", launch) as server:
         introduce(row, side, server, trial.seen, trial.model)
@@ -73,35 +74,41 @@ def _started_for_its_turn(trial: Trial, side: str) -> Iterator[Measured]:
             figures = turn(row, of, side, server, trial.seconds, trial.scale, launch.priority, trial.seen)
             if figures:
                 online[of.name] = figures | ({"start to ready, s": server.seconds} if again else {})
-    first = online.get(row.cases[0].name)
-    if row.offline and launch.offline and first is not None:
-        first |= without_server(row, launch, trial.seconds, first)
+    _add_engine(trial, side, online)
     yield from ((name, side, figures) for name, figures in online.items())
+
+
+def _add_engine(trial: Trial, side: str, online: dict[str, dict[str, float]]) -> None:
+    """Adds what the first case takes without a server to its figures, where the row asks for that."""
+    launch, first = trial.sides[side], online.get(trial.row.cases[0].name)
+    if trial.row.offline and launch.offline and first is not None:
+        first |= without_server(trial.row, launch, trial.seconds, first)
 
 
 @contextmanager
 def together(trial: Trial) -> Iterator[Round]:
-    """Starts all sides and leaves them running; in each round and case they are asked one after the other.
-
-    Nothing is measured without a server.
-    """
+    """Starts all sides and leaves them running; in each round they are asked one after the other, case by case."""
+    row = trial.row
     with ExitStack() as cleanup:
         servers = {}
         for side, launch in list(trial.sides.items()):
             try:
-                server = cleanup.enter_context(started(f"{trial.row.name}, {side}", launch))
+                servers[side] = cleanup.enter_context(started(f"{row.name}, {side}", launch))
             except SystemExit as error:
                 trial.leave_out(side, error)
-                continue
-            introduce(trial.row, side, server, trial.seen, trial.model)
-            servers[side] = server
+            else:
+                introduce(row, side, servers[side], trial.seen, trial.model)
 
         def asked_in_turns(backwards: bool) -> Iterator[Measured]:
-            for of in trial.row.cases:
+            online: dict[str, dict[str, dict[str, float]]] = {side: {} for side in trial.sides}
+            for of in row.cases:
                 for side in trial.order(backwards):
                     priority = trial.sides[side].priority
-                    figures = turn(trial.row, of, side, servers[side], trial.seconds, trial.scale, priority, trial.seen)
+                    figures = turn(row, of, side, servers[side], trial.seconds, trial.scale, priority, trial.seen)
                     if figures:
-                        yield of.name, side, figures
+                        online[side][of.name] = figures
+            for side, by_case in online.items():
+                _add_engine(trial, side, by_case)
+                yield from ((name, side, figures) for name, figures in by_case.items())
 
         yield asked_in_turns
