@@ -16,10 +16,17 @@ PAIRS = ("p50 ms", "p99 ms", SHARE)
 HEADS = ("", "Selvage", "vLLM, its best setting", "times", *PAIRS, "cosine to the model, least")
 
 
-def summary() -> str:
+def summary(folder: str = "published") -> str:
     """Renders a line for each case of each row: our rate beside vLLM's best setting, and the latencies of both."""
-    lines = [line for row in rows().values() for line in _lines(row, read(f"published/{row.name}"))]
+    lines = [line for row in rows().values() for line in _lines(row, read(f"{folder}/{row.name}"))]
     return table(HEADS, lines) if lines else NO_RESULT
+
+
+def elsewhere(folder: str) -> str:
+    """Renders the same lines from results of another processor, a line of conditions for each row before them."""
+    results = [result for row in rows().values() if (result := read(f"{folder}/{row.name}"))]
+    told = [f"{result['benchmark'].partition('/')[2]}: {conditions(result)}" for result in results]
+    return "\n\n".join(["\n".join(f"- {line}" for line in told), summary(folder)]) if told else NO_RESULT
 
 
 def headlines() -> str:
@@ -138,6 +145,7 @@ def step_rows() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "published": summary,
+    "published/zen-4": partial(elsewhere, "published/zen-4"),
     "published/headlines": headlines,
     "published/shares": where_time_goes,
     f"published/{STEP_ROWS}": step_rows,
