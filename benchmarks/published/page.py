@@ -25,8 +25,8 @@ def summary(folder: str = "published") -> str:
 def elsewhere(folder: str) -> str:
     """Renders the same lines from results of another processor, a line of conditions for each row before them."""
     results = [result for row in rows().values() if (result := read(f"{folder}/{row.name}"))]
-    told = [f"{result['benchmark'].partition('/')[2]}: {conditions(result)}" for result in results]
-    return "\n\n".join(["\n".join(f"- {line}" for line in told), summary(folder)]) if told else NO_RESULT
+    lines = [f"{result['benchmark'].partition('/')[2]}: {conditions(result)}" for result in results]
+    return "\n\n".join(["\n".join(f"- {line}" for line in lines), summary(folder)]) if lines else NO_RESULT
 
 
 def headlines() -> str:

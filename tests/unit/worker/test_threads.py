@@ -21,8 +21,10 @@ import gpu_worker.__main__
 
 
 DEFAULTS = {"GOMP_SPINCOUNT": "1000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "64"}
+DEFAULTS |= {"THP_MEM_ALLOC_ENABLE": "1"}
 DEFAULTS |= {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "None"}
 OTHERS = {"GOMP_SPINCOUNT": "300000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7", "LRU_CACHE_CAPACITY": "8"}
+OTHERS |= {"THP_MEM_ALLOC_ENABLE": "0"}
 OTHERS |= {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF": ""}
 OLD = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
 """PyTorch reads either name, and would heed ours first."""

@@ -1,0 +1,71 @@
+"""Weights move into huge pages, and keep their numbers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gpu_worker.device import huge_pages
+
+SIZE = 2 << 20
+Call = tuple[int, int, int]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """What the kernel is told; it refuses the page that the first address lies in."""
+    told: list[Call] = []
+
+    def advise(address: int, size: int, advice: int) -> bool:
+        told.append((address, size, advice))
+        return address != told[0][0]
+
+    monkeypatch.setattr(huge_pages, "advise", advise)
+    monkeypatch.setattr(huge_pages, "page_bytes", lambda: SIZE)
+    return told
+
+
+def test_every_page_of_the_weights_is_moved_once(calls: list[Call]) -> None:
+    """Weights that share a page, or that modules share, included; buffers too, and nothing that has no memory here."""
+    layer, table = nn.Linear(1024, 3000), nn.Embedding(10, 4)
+    layer.register_buffer("far", torch.empty(1 << 22, device="meta"))
+    layer.register_buffer("near", torch.ones(1 << 19))
+    moved = huge_pages.move_weights([layer, nn.Sequential(layer, table)])
+    tensors = [layer.weight, layer.bias, layer.near, table.weight]
+    spans = [(tensor.data_ptr(), tensor.data_ptr() + 4 * tensor.numel()) for tensor in tensors]
+    pages = sorted({place // SIZE * SIZE for start, stop in spans for place in (*range(start, stop, SIZE), stop - 1)})
+    kinds = (huge_pages.MADV_HUGEPAGE, huge_pages.MADV_COLLAPSE)
+    assert calls == [(page, SIZE, kind) for page in pages for kind in kinds]
+    assert moved == SIZE * (len(pages) - 1)
+
+
+def test_moving_ends_where_the_kernel_searches_long(calls: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "LONGEST", -1.0)
+    assert huge_pages.move_weights([nn.Linear(1024, 1024)]) == 0
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("enabled", "size", "expected"),
+    [("always [madvise] never", str(SIZE), SIZE), ("always madvise [never]", str(SIZE), 0), ("[always]", None, 0)],
+)
+def test_pages_are_as_large_as_the_kernel_says(
+    enabled: str, size: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are none where they are switched off, and on systems without them."""
+    monkeypatch.setattr(huge_pages, "SETTINGS", tmp_path)
+    (tmp_path / "enabled").write_text(enabled)
+    if size is not None:
+        (tmp_path / "hpage_pmd_size").write_text(size)
+    assert huge_pages.page_bytes() == expected
+
+
+def test_weights_keep_their_numbers() -> None:
+    """By this machine's own kernel, whatever it does."""
+    layer = nn.Linear(2048, 2048)
+    before = {name: numbers.clone() for name, numbers in layer.state_dict().items()}
+    address = layer.weight.data_ptr()
+    assert huge_pages.move_weights([layer]) in range(64 << 20)
+    assert layer.weight.data_ptr() == address
+    assert all(torch.equal(numbers, before[name]) for name, numbers in layer.state_dict().items())
