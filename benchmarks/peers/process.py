@@ -29,6 +29,8 @@ KEEP_FREED_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
 }
 """Environment variables with the effect that `gpu_worker.device.allocator.keep_freed_memory` has on our engine."""
+HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Environment variables that have PyTorch and glibc ask for huge pages, as the worker does for its weights."""
 POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 SPIN = {"GOMP_SPINCOUNT": "1000"}
 """The time that waiting threads spin, as the worker sets it for itself."""
@@ -84,7 +86,12 @@ class Peer:
         self._process = subprocess.Popen(
             self._command,
             cwd=checkout,
-            env=os.environ | KEEP_FREED_MEMORY | SPIN | dict.fromkeys(POOLS, str(threads)) | modules_of(checkout),
+            env=os.environ
+            | KEEP_FREED_MEMORY
+            | HUGE_PAGES
+            | SPIN
+            | dict.fromkeys(POOLS, str(threads))
+            | modules_of(checkout),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

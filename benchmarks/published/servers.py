@@ -32,6 +32,8 @@ PATIENT_WORKER, PATIENT_FRONTEND = ("--queue-seconds=0",), ("--default-timeout=6
 """Nothing is refused, as vLLM refuses nothing. By default a call has 30 s; here 4 clients of 8,192 tokens take more."""
 CACHE = {"VLLM_CPU_KVCACHE_SPACE": "5"}
 """GiB of keys and values that vLLM keeps: 46,000 tokens of Qwen3-0.6B, so that all texts of a row fit at once."""
+HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+"""Has vLLM's PyTorch ask for huge pages, as our worker does."""
 PRELOADED = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"), ("libiomp5.so",)
 """Libraries that vLLM's manual wants loaded before all others, the first that is there of each kind."""
 LIBRARIES = (VENV / "lib", *map(Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")))
@@ -128,7 +130,13 @@ def vllm(row: Row, flags: Sequence[str], environment: Mapping[str, str]) -> Laun
         command += ["--pooler-config", '{"task": "token_embed"}']
     return Launch(
         programs={"vllm": command},
-        environment={"PYTHONPATH": "", "LD_PRELOAD": ":".join(map(str, preloaded())), **CACHE, **environment},
+        environment={
+            "PYTHONPATH": "",
+            "LD_PRELOAD": ":".join(map(str, preloaded())),
+            **CACHE,
+            **HUGE_PAGES,
+            **environment,
+        },
         url=f"http://127.0.0.1:{port}",
         offline=() if "--api-server-count" in flags else (PROGRAM.with_name("python"), ENGINE),
         engine=_engine(row, VLLM),

