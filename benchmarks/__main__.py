@@ -157,8 +157,8 @@ def _published(flags: argparse.ArgumentParser) -> None:
     add(
         "--together",
         action="store_true",
-        help="load all sides at once and ask them in turns, so that all meet the same machine; wants memory for all: "
-        "vLLM takes 10 GB, ours 3",
+        help="load all sides of a row at once and ask them in turns, so that all meet the same machine; wants memory "
+        "for all, up to 10 GB for each of vLLM's and 3 for each of ours: name some with --side",
     )
     add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, VENVS, free_port
+from benchmarks.peers.process import HUGE_PAGES, KEEP_FREED_MEMORY, POOLS, VENVS, free_port
 
 PROGRAM = VENVS / "infinity" / "bin" / "infinity_emb"
 MODEL = "minilm"
@@ -35,7 +35,7 @@ def served(folder: Path, *, threads: int) -> Iterator[tuple[str, int]]:
         sys.exit(f"{PROGRAM} is not there; `make peers` sets it up")
     port = free_port()
     command: list[str | Path] = [PROGRAM, "v2", "--model-id", folder, "--port", str(port), *FLAGS]
-    environment = os.environ | QUIET | KEEP_FREED_MEMORY | dict.fromkeys(POOLS, str(threads))
+    environment = os.environ | QUIET | KEEP_FREED_MEMORY | HUGE_PAGES | dict.fromkeys(POOLS, str(threads))
     environment.pop("PYTHONPATH", None)  # its entries are for another Python
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

@@ -30,7 +30,8 @@ KEEP_FREED_MEMORY = {
 }
 """Environment variables with the effect that `gpu_worker.device.allocator.keep_freed_memory` has on our engine."""
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Environment variables that have PyTorch and glibc ask for huge pages, as the worker does for its weights."""
+"""Environment variables that have PyTorch and glibc ask for huge pages. Other products get them, since our worker asks
+for huge pages itself."""
 POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 SPIN = {"GOMP_SPINCOUNT": "1000"}
 """The time that waiting threads spin, as the worker sets it for itself."""
@@ -82,13 +83,14 @@ class Peer:
 
     def __init__(self, command: Sequence[str | Path], *, threads: int, checkout: Path = ROOT) -> None:
         self._command = [str(part) for part in command]
+        huge_pages = {} if self._command[0] == sys.executable else HUGE_PAGES
         self._folder = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
             self._command,
             cwd=checkout,
             env=os.environ
             | KEEP_FREED_MEMORY
-            | HUGE_PAGES
+            | huge_pages
             | SPIN
             | dict.fromkeys(POOLS, str(threads))
             | modules_of(checkout),

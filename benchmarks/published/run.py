@@ -92,11 +92,11 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
     with (together if options.together else alone)(trial) as measured_round:
         for number in range(options.rounds):
             limits.append({RATE: limit(row, len(options.cores))})
-            says = estimate(row, sides, seconds, limits[-1][RATE], options)
+            says = estimate(row, trial.sides, seconds, limits[-1][RATE], options)
             tell(f"{row.name}: round {number + 1} of {options.rounds}; {says}")
             for name, side, case_figures in measured_round(number % 2 == 1):
                 figures[name][side].append(case_figures)
-            flags = {side: " ".join(launch.flags) for side, launch in sides.items()}
+            flags = {side: " ".join(launch.flags) for side, launch in trial.sides.items()}
             settings = _settings(options, number + 1, seconds, flags)
             yield _result(row, settings, trial.seen, figures, limits)
 
@@ -217,11 +217,10 @@ def estimate(row: Row, sides: Mapping[str, Launch], seconds: float, limit: float
     )
     timed = sum(seconds for of in row.cases if not of.stream.requests) * 1.2 + tokens / limit * 2
     starts = sum(START[OURS if side.startswith(OURS) else VLLM] for side in sides)
-    if options.together:
-        turns, once = len(sides) * timed, starts
-    else:
-        turns, once = starts + len(sides) * timed + row.offline * 4 * seconds, 0.0
-    return f"a round takes about {turns / 60:.0f} minutes, all some {(once + options.rounds * turns) / 60:.0f}"
+    turns = len(sides) * timed + row.offline * 4 * seconds
+    whole = options.rounds * turns + starts * (1 if options.together else options.rounds)
+    turns += 0 if options.together else starts
+    return f"a round takes about {turns / 60:.0f} minutes, all some {whole / 60:.0f}"
 
 
 def _sides(row: Row, cores: Sequence[int], quick: bool) -> list[str]:

@@ -1,11 +1,11 @@
 """When the servers of a row start: each for its turn in every round, alone on the cores, or all before the first round.
 
-Servers that start in turns meet a machine whose own speed changes between their turns by some percent. Servers that are
-loaded together are asked within seconds of each other, but want memory for all of them at once.
+Servers that start in turns meet a machine whose own speed changes between their turns by several per cent. Servers that
+are loaded together are asked right after each other, case by case, but want memory for all of them at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.published.asking import Rows
@@ -17,8 +17,6 @@ Measured = tuple[str, str, dict[str, float]]
 """A case, a side, and the side's figures in it."""
 Round = Callable[[bool], Iterator[Measured]]
 """Measures all sides in all cases once, backwards or not."""
-Starts = Callable[["Trial"], AbstractContextManager[Round]]
-"""A way of starting the sides of a trial: `alone` or `together`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,8 +39,8 @@ class Trial:
         return list(self.sides)[:: -1 if backwards else 1]
 
     def leave_out(self, side: str, error: SystemExit) -> None:
-        """Leaves out a peer that did not start, and keeps its reason. Raises the error again where it did before, and
-        where the side is ours."""
+        """Leaves out a peer that did not start, and keeps its reason. Raises the error where the side started before,
+        where it is ours, and where it is a signal's."""
         if side in self.seen.cold or not isinstance(error.code, str) or side.startswith(OURS):
             raise error
         tell(f"{self.row.name}, {side}: {error.code}")

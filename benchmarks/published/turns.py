@@ -1,4 +1,4 @@
-"""A side's turn: once its server is ready its answers are compared, and the clients of each case run."""
+"""A side's turn, once its server is ready: its answers are compared, and the clients of a case run."""
 
 import json
 import os

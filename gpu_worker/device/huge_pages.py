@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
@@ -23,7 +24,8 @@ def move_weights(modules: Iterable[nn.Module]) -> int:
     """Moves the weights of modules in a processor's memory into huge pages, in place, as far as the kernel can.
 
     Returns the bytes of the huge pages, which may hold neighbours of the weights too. Nothing moves where the kernel
-    has no huge pages or was told never to use them. Weights that are mapped from a file stay there.
+    cannot do so at once (before Linux 6.1), has no huge pages or was told never to use them. Weights that are mapped
+    from a file stay in its memory; what oneDNN packs stays where it is.
     """
     size, moved, end = page_bytes(), 0, time.monotonic() + LONGEST
     for page in sorted(_pages(modules, size)) if size else ():
@@ -57,7 +59,7 @@ def _pages(modules: Iterable[nn.Module], size: int) -> set[int]:
 
 def _span(tensor: Tensor) -> tuple[int, int]:
     """Where a tensor lies in the processor's memory, from its first byte to behind its last; nowhere if it does not."""
-    if tensor.device.type != "cpu" or tensor.is_mkldnn:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:  # oneDNN's layout has no storage
         return 0, 0
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()

@@ -229,16 +229,19 @@ def test_a_short_run_measures_three_rows_on_two_sides_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """`--quick`: one round."""
-    seen: list[tuple[str, int, Any]] = []
+    seen: list[tuple[str, run.RunOptions]] = []
 
     def measured(row: Row, options: run.RunOptions) -> Iterator[dict[str, Any]]:
-        seen.append((row.name, options.rounds, options.sides))
+        seen.append((row.name, options))
         return iter([{"says": row.says, "cases": []}])
 
     monkeypatch.setattr(run, "measured", measured)
     monkeypatch.setattr(run, "launches", lambda row, cores: {})
-    assert run.main(parser().parse_args(["published", "--quick", "--out", str(tmp_path)])) == 0
-    assert seen == [(name, 1, [OURS, "vLLM, all cores"]) for name in run.QUICK]
+    assert run.main(parser().parse_args(["published", "--quick", "--together", "--out", str(tmp_path)])) == 0
+    assert all(options.together for *_, options in seen)
+    assert [(name, options.rounds, options.sides) for name, options in seen] == [
+        (name, 1, [OURS, "vLLM, all cores"]) for name in run.QUICK
+    ]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,7 @@
 """Weights move into huge pages, and keep their numbers."""
 
+import ctypes
+import mmap
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,8 @@ import torch
 from torch import nn
 
 from gpu_worker.device import huge_pages
+from gpu_worker.model.loading import load
+from support.tiny import CPU
 
 SIZE = 2 << 20
 Call = tuple[int, int, int]
@@ -66,6 +70,39 @@ def test_weights_keep_their_numbers() -> None:
     layer = nn.Linear(2048, 2048)
     before = {name: numbers.clone() for name, numbers in layer.state_dict().items()}
     address = layer.weight.data_ptr()
-    assert huge_pages.move_weights([layer]) in range(64 << 20)
+    assert huge_pages.move_weights([layer]) >= 0
     assert layer.weight.data_ptr() == address
     assert all(torch.equal(numbers, before[name]) for name, numbers in layer.state_dict().items())
+
+
+def test_the_kernel_is_told_of_huge_pages() -> None:
+    """Memory that is advised is marked so, whether a huge page can be had at once or not."""
+    size = huge_pages.page_bytes()
+    with mmap.mmap(-1, 2 * (size or SIZE)) as memory:
+        view = (ctypes.c_char * len(memory)).from_buffer(memory)
+        start = -(-ctypes.addressof(view) // SIZE) * SIZE
+        done = huge_pages.advise(start, SIZE, huge_pages.MADV_HUGEPAGE)
+        marks = marks_of(start)
+        del view
+    assert ("hg" in marks) == done
+    assert done or not size
+
+
+def marks_of(address: int) -> list[str]:
+    """The kernel's flags of the memory at an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head, *rest = line.split()
+        if "-" in head and not head.endswith(":"):
+            first, last = (int(part, 16) for part in head.split("-"))
+            inside = first <= address < last
+        elif inside and head == "VmFlags:":
+            return rest
+    return []
+
+
+def test_a_load_moves_the_weights_of_the_encoder_and_the_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[nn.Module] = []
+    monkeypatch.setattr(huge_pages, "move_weights", moved.extend)
+    model = load("random:tiny-classifier", CPU)
+    assert moved == [model.encoder.model, *model.heads.modules()]
