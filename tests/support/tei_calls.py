@@ -34,6 +34,20 @@ async def told(awaited: Any) -> tuple[str, str, str]:
     return refusal(raised.value)
 
 
+def until_refused(address: str, requests: Iterable[pb.EmbedRequest]) -> tuple[list[pb.EmbedResponse], Any]:
+    """The answers of an EmbedStream, and the error that ended it. Blocks.
+
+    Not over grpc.aio, whose client gives a call the status INTERNAL, instead of the service's own, where it writes
+    while the call ends.
+    """
+    replies = list[pb.EmbedResponse]()
+    with grpc.insecure_channel(address) as channel:
+        answers = tei_pb2_grpc.EmbedStub(channel).EmbedStream(iter(requests))
+        with pytest.raises(grpc.RpcError) as raised:
+            replies.extend(answers)
+    return replies, raised.value
+
+
 async def all_of(stream: Any) -> list[Any]:
     return [reply async for reply in stream]
 

@@ -213,3 +213,12 @@ async def test_a_read_that_nobody_waits_for_goes_on_to_its_end() -> None:
                 await asyncio.sleep(0)
         assert ended == ["arrived"]
         assert await reads.read(received) == b""
+
+
+async def test_a_read_ends_quietly_whose_coroutine_the_collector_of_garbage_closed_first() -> None:
+    """In a circle of garbage Python closes coroutines in any order; an error would be printed, or fail another test."""
+    waiting = slowly()
+    reading = made().taken(lambda: waiting)
+    reading.send(None)
+    waiting.close()
+    reading.close()

@@ -143,6 +143,9 @@ class _Taken(Generic[T]):
                 try:
                     yield waits_for
                     yield from self._gate.__await__()
+                except GeneratorExit:
+                    steps.close()  # and no throw: the collector of garbage may have closed the coroutine before
+                    raise
                 except BaseException as error:
                     waits_for = steps.throw(error)
                 else:
