@@ -18,12 +18,32 @@ struct Workspace {
   Scratch input, products, hidden, inner, sums, residuals;
 };
 
-// Rows of a block, so that all of `threads` have blocks of the same size, and some where a step is small.
-inline int64_t block_rows(int64_t rows, int64_t threads, int64_t most) {
-  const int64_t share = (rows + threads - 1) / threads;
-  const int64_t blocks = std::max<int64_t>((share + most - 1) / most, 1);  // of a thread
-  return std::max(round_up((share + blocks - 1) / blocks, ROW_STEP), LEAST_ROWS);
-}
+// Bytes of weights that a cache holds which cores share. Vectors wait little for them where each block of rows reads them once
+// more; matrix units would wait.
+constexpr int64_t CACHED_BYTES = 8 << 20;
+constexpr int64_t TILE_ROWS = 6;                   // rows of a product's tile, see `MOST_SUMS`
+constexpr int64_t SHORT_BLOCK = 4 * TILE_ROWS;     // least rows of a block that reads such weights once more
+constexpr int64_t FEWEST_SHORT = 4, MOST_SHORT = 8;  // so many such blocks a thread: fewer would not end together
+
+// Rows cut into blocks of nearly one size, as many for each thread.
+struct RowBlocks {
+  int64_t rows, count, step;
+
+  // About `most` rows a block at most. Where the weights, of `weight_bytes`, are read again at little cost, a thread has several
+  // blocks: the other threads take some of them while another program has its core.
+  RowBlocks(int64_t rows, int64_t threads, int64_t most, int64_t weight_bytes) : rows(rows), step(ROW_STEP) {
+    const int64_t share = (rows + threads - 1) / threads;
+    int64_t by_thread = (share + most - 1) / most;
+    if (share >= FEWEST_SHORT * SHORT_BLOCK && weight_bytes <= CACHED_BYTES && !has_matrix_units<BFloat16>()) {
+      by_thread = std::max(by_thread, std::min(share / SHORT_BLOCK, MOST_SHORT)), step = TILE_ROWS;
+    }
+    count = std::min(threads * by_thread, (rows + LEAST_ROWS - 1) / LEAST_ROWS);
+  }
+
+  // The first row of a block; that of the block behind the last one is the number of rows.
+  int64_t first(int64_t block) const { return block == count ? rows : (rows * block / count + step / 2) / step * step; }
+  int64_t size(int64_t block) const { return first(block + 1) - first(block); }
+};
 
 inline Activation activation_of(int64_t number) {
   TORCH_CHECK(number >= 0 && number <= static_cast<int64_t>(Activation::SILU), "there is no activation ", number);

@@ -20,7 +20,7 @@ void share_tasks(const std::vector<int64_t>& costs, const Work& work) {
   const int64_t threads = std::min<int64_t>(count, at::get_num_threads());
   int64_t total = 0;
   for (const int64_t cost : costs) total += cost;
-  const int64_t share = total / std::max<int64_t>(threads * RUNS_BY_THREAD, 1) + 1;
+  const int64_t runs = std::max<int64_t>(threads * RUNS_BY_THREAD, 1), share = (total + runs - 1) / runs;
   std::vector<int64_t> ends;
   int64_t cost = 0;
   for (int64_t task = 0; task < count; task++) {
