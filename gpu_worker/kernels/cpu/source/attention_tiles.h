@@ -12,15 +12,6 @@ namespace selvage {
 
 constexpr int64_t KEY_TILE = 64;  // keys that lie together: [depth / t, KEY_TILE, t]
 
-// Whether attention's products run by vectors here.
-template <typename Number>
-bool by_vectors() {
-#ifdef CPU_CAPABILITY_AVX512
-  if constexpr (HasLanes<Number>) return !has_matrix_units<Number>();
-#endif
-  return false;
-}
-
 // Keys [last - first, depth] in tiles, see `pack_keys`. Scores of places that a tile has behind `filled` are never read.
 template <typename Number>
 void pack_key_tiles(const Number* keys, int64_t stride, Filling places, int64_t depth, Number* packed) {

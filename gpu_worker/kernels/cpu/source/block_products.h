@@ -133,6 +133,15 @@ bool has_matrix_units() {
   return found;
 }
 
+// Whether products of this format run by vectors here.
+template <typename Number>
+bool by_vectors() {
+#ifdef CPU_CAPABILITY_AVX512
+  if constexpr (HasLanes<Number>) return !has_matrix_units<Number>();
+#endif
+  return false;
+}
+
 // Multiplies `rows` rows x, `stride` numbers apart, with blocks `first` to `last` - 1 of weights, of `block` outputs each.
 // Calls `use(row, column, sums)` with the sums of each row and block, whose first output is `column`. A row's sums run in
 // one order, whatever the number of rows. `after`: weights that are read next, or none; where vectors multiply,
@@ -142,7 +151,7 @@ void multiply_blocks(const Left* x, int64_t stride, int64_t rows, const Right* w
                      int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) {
 #ifdef CPU_CAPABILITY_AVX512
   if constexpr (HasLanes<Left>) {
-    if (!has_matrix_units<Left>()) {
+    if (by_vectors<Left>()) {
       if (block == 4 * LANES) return multiply_by_vectors<Left, Sum, 4>(x, stride, rows, weight, inputs, first, last, after, use);
       if (block == 2 * LANES) return multiply_by_vectors<Left, Sum, 2>(x, stride, rows, weight, inputs, first, last, after, use);
     }

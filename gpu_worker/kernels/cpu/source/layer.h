@@ -18,8 +18,8 @@ struct Workspace {
   Scratch input, products, hidden, inner, sums, residuals;
 };
 
-// Bytes of weights that a cache holds which cores share. Vectors wait little for them where each block of rows reads them once
-// more; matrix units would wait.
+// Bytes of weights that a cache holds which cores share. Vectors of 512 bits wait little for them where each block of rows reads
+// them once more; matrix units would wait.
 constexpr int64_t CACHED_BYTES = 8 << 20;
 constexpr int64_t TILE_ROWS = 6;                   // rows of a product's tile, see `MOST_SUMS`
 constexpr int64_t SHORT_BLOCK = 4 * TILE_ROWS;     // least rows of a block that reads such weights once more
@@ -34,7 +34,8 @@ struct RowBlocks {
   RowBlocks(int64_t rows, int64_t threads, int64_t most, int64_t weight_bytes) : rows(rows), step(ROW_STEP) {
     const int64_t share = (rows + threads - 1) / threads;
     int64_t by_thread = (share + most - 1) / most;
-    if (share >= FEWEST_SHORT * SHORT_BLOCK && weight_bytes <= CACHED_BYTES && !has_matrix_units<BFloat16>()) {
+    const bool waits_little = by_vectors<float>() && !has_matrix_units<BFloat16>() && weight_bytes <= CACHED_BYTES;
+    if (waits_little && share >= FEWEST_SHORT * SHORT_BLOCK) {
       by_thread = std::max(by_thread, std::min(share / SHORT_BLOCK, MOST_SHORT)), step = TILE_ROWS;
     }
     count = std::min(threads * by_thread, (rows + LEAST_ROWS - 1) / LEAST_ROWS);
