@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from support.references import near, refusal
+from support.references import LONGEST_WAIT, near, refusal
 from tei.v1 import tei_pb2 as pb
 from tei.v1 import tei_pb2_grpc
 
@@ -42,7 +42,7 @@ def until_refused(address: str, requests: Iterable[pb.EmbedRequest]) -> tuple[li
     """
     replies = list[pb.EmbedResponse]()
     with grpc.insecure_channel(address) as channel:
-        answers = tei_pb2_grpc.EmbedStub(channel).EmbedStream(iter(requests))
+        answers = tei_pb2_grpc.EmbedStub(channel).EmbedStream(iter(requests), timeout=LONGEST_WAIT)
         with pytest.raises(grpc.RpcError) as raised:
             replies.extend(answers)
     return replies, raised.value

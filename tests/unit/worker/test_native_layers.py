@@ -3,6 +3,8 @@ made otherwise stays as it is."""
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,19 @@ ACTIVATIONS: list[tuple[int, nn.Module]] = [
     (4, nn.SiLU()),
 ]
 EPSILON = 1e-5
-ROWS, WIDTHS = st.integers(1, 200) | st.integers(257, 600), st.sampled_from([32, 64, 96, 384])
-"""Rows in one block of a layer, and in several; numbers of a row."""
+ROWS, WIDTHS, THREADS = st.integers(1, 600), st.sampled_from([32, 64, 96, 384]), st.integers(1, 4)
+"""Rows in one block of a layer, and in several; numbers of a row; threads, which cut rows otherwise."""
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """Has PyTorch compute in so many threads."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def close(ours: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
@@ -153,9 +166,13 @@ def test_what_follows_attention_equals_pytorch(
         post_normalised,
     )
     with torch.inference_mode():
-        ours = torch.ops.selvage.feed_forward(x, states, *arguments)
-        place = rows // 2
-        alone = torch.ops.selvage.feed_forward(x[place : place + 1], states[place : place + 1], *arguments)
+        with in_threads(data.draw(THREADS)):
+            ours = torch.ops.selvage.feed_forward(x, states, *arguments)
+        places = (0, rows // 2, rows - 1)
+        alone = [
+            torch.ops.selvage.feed_forward(x[place : place + 1], states[place : place + 1], *arguments)
+            for place in places
+        ]
         added = output.double()(states.double())
         h = norms[0](x.double() + added) if post_normalised else x.double() + norms[0](added)
         n = norms[1](h)
@@ -163,7 +180,7 @@ def test_what_follows_attention_equals_pytorch(
         added = down.double()(middle)
         expected = norms[2](h + added) if post_normalised else h + norms[2](added)
     assert close(ours, expected, dtype)
-    assert torch.equal(alone[0], ours[place])
+    assert torch.equal(torch.cat(alone), ours[list(places)])
 
 
 def rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -199,14 +216,16 @@ def test_what_precedes_attention_equals_pytorch(data: st.DataObject, rows: int, 
         return y
 
     with torch.inference_mode():
-        ours, place = run(slice(None)), rows // 2
-        alone = run(slice(place, place + 1))
+        with in_threads(data.draw(THREADS)):
+            ours = run(slice(None))
+        places = (0, rows // 2, rows - 1)
+        alone = [run(slice(place, place + 1)) for place in places]
         q, k, v = (linear.double()(norm(x.double())).view(rows, -1, head) for linear in linears)
         cos, sin = angles.double().cos(), angles.double().sin()
         q, k = (rotated(part(heads), cos, sin) for part, heads in zip(head_norms, (q, k), strict=True))
         expected = torch.cat([q, k, v], dim=1).flatten(1)
     assert close(ours, expected, dtype)
-    assert torch.equal(alone[0], ours[place])
+    assert torch.equal(torch.cat(alone), ours[list(places)])
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

@@ -31,11 +31,13 @@ int64_t most_rows(int64_t row_bytes) {
   return std::clamp(BLOCK_BYTES / row_bytes / ROW_STEP * ROW_STEP, MOST_ROWS, MOST_BLOCK_ROWS);
 }
 
-// Bytes that a block of rows reads of a layer.
-template <typename Layer>
-int64_t weight_bytes(const Layer& layer) {
-  const auto address = [&](int64_t block) { return static_cast<const char*>(layer.weights_of(block)); };
-  return address(layer.outputs / layer.block) - address(0);
+// Whether blocks of rows may read the weights of these layers once more each.
+template <typename... Layers>
+bool reads_again(const Layers&... layers) {
+  const auto bytes = [](const auto& layer) {
+    return static_cast<const char*>(layer.weights_of(layer.outputs / layer.block)) - static_cast<const char*>(layer.weights_of(0));
+  };
+  return (layers.is_by_vectors() && ...) && (bytes(layers) + ...) <= CACHED_BYTES;
 }
 
 // Calls `work(first, last, workspace)` in all threads, each with some of the blocks.
@@ -75,7 +77,7 @@ struct AttentionInputs {
     Number* to = y.mutable_data_ptr<Number>();
     const int64_t row_bytes = (layer.inputs + layer.outputs) * static_cast<int64_t>(sizeof(Number));
     const int64_t threads = at::get_num_threads(), cuts = cuts_of_outputs(rows, threads);
-    const RowBlocks row_blocks(rows, threads / cuts, most_rows(row_bytes), weight_bytes(layer));
+    const RowBlocks row_blocks(rows, threads / cuts, most_rows(row_bytes), reads_again(layer));
     const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;  // of whole heads
     const int64_t parts = std::min(cuts, units);
     const std::vector<int64_t> costs(row_blocks.count * parts, 1);
@@ -148,16 +150,15 @@ struct FeedForward {
   void run_blocks(const Number* x, const Number* attended, int64_t rows, Number* to) const {
     const int64_t width = output.outputs;
     const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float)) + (width + down.inputs) * static_cast<int64_t>(sizeof(Number));
-    const int64_t bytes = weight_bytes(output) + weight_bytes(up) + weight_bytes(down);
-    const RowBlocks blocks(rows, at::get_num_threads(), most_rows(row_bytes), bytes);
-    const std::vector<int64_t> costs(blocks.count, 1);
+    const RowBlocks row_blocks(rows, at::get_num_threads(), most_rows(row_bytes), reads_again(output, up, down));
+    const std::vector<int64_t> costs(row_blocks.count, 1);
     share_tasks(costs, [&](const auto& next) {
       thread_local Workspace workspace;
       const auto alone = [&](int64_t blocks, const auto& work) { work(0, blocks, workspace); };
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) {
-          const int64_t first = blocks.first(task);
-          run_rows(x + first * width, attended + first * output.inputs, blocks.size(task), to + first * width, workspace, alone);
+          const int64_t first = row_blocks.first(task);
+          run_rows(x + first * width, attended + first * output.inputs, row_blocks.size(task), to + first * width, workspace, alone);
         }
       }
       release_products<BFloat16>();

@@ -8,41 +8,45 @@
 #include "linear.h"
 #include "scratch.h"
 #include "split.h"
+#include "tasks.h"
 
 namespace selvage {
 
 constexpr int64_t MOST_ROWS = 64;  // rows of a block of one product; those of a whole layer may have more
-constexpr int64_t LEAST_ROWS = 8;  // fewer rows would read the weights for too little work
+constexpr int64_t LEAST_ROWS = 8;  // of a block in the mean: fewer would read the weights for too little work
 
 struct Workspace {
   Scratch input, products, hidden, inner, sums, residuals;
 };
 
-// Bytes of weights that a cache holds which cores share. Vectors of 512 bits wait little for them where each block of rows reads
-// them once more; matrix units would wait.
-constexpr int64_t CACHED_BYTES = 8 << 20;
-constexpr int64_t TILE_ROWS = 6;                   // rows of a product's tile, see `MOST_SUMS`
-constexpr int64_t SHORT_BLOCK = 4 * TILE_ROWS;     // least rows of a block that reads such weights once more
-constexpr int64_t FEWEST_SHORT = 4, MOST_SHORT = 8;  // so many such blocks a thread: fewer would not end together
+// Bytes of weights that a cache holds which cores share. Vectors wait little for them where each block of rows reads them once
+// more; matrix units would wait.
+constexpr int64_t CACHED_BYTES = 6 << 20;
+constexpr int64_t TILE_ROWS = 6;                // rows of a product's tile for blocks of 64 outputs
+constexpr int64_t SHORT_BLOCK = 4 * TILE_ROWS;  // rows, about, of a block that reads such weights once more
+constexpr int64_t FEWEST_SHORT = 4;             // short blocks of a thread: with fewer, threads would not end together
+constexpr int64_t MOST_SHORT = RUNS_BY_THREAD;  // with more, neighbours would be one run
 
-// Rows cut into blocks of nearly one size, as many for each thread.
+// Rows cut into blocks whose sizes differ by one step at most, the longer ones first, so that threads end together.
 struct RowBlocks {
   int64_t rows, count, step;
 
-  // About `most` rows a block at most. Where the weights, of `weight_bytes`, are read again at little cost, a thread has several
-  // blocks: the other threads take some of them while another program has its core.
-  RowBlocks(int64_t rows, int64_t threads, int64_t most, int64_t weight_bytes) : rows(rows), step(ROW_STEP) {
+  // Blocks of about `most` rows or fewer. `reads_again`: each block may read the weights once more. Then a thread has several
+  // blocks, and the other threads take some of them while another program has its core.
+  RowBlocks(int64_t all, int64_t threads, int64_t most, bool reads_again) : rows(all), step(ROW_STEP) {
     const int64_t share = (rows + threads - 1) / threads;
-    int64_t by_thread = (share + most - 1) / most;
-    const bool waits_little = by_vectors<float>() && !has_matrix_units<BFloat16>() && weight_bytes <= CACHED_BYTES;
-    if (waits_little && share >= FEWEST_SHORT * SHORT_BLOCK) {
-      by_thread = std::max(by_thread, std::min(share / SHORT_BLOCK, MOST_SHORT)), step = TILE_ROWS;
+    int64_t of_thread = (share + most - 1) / most;
+    if (reads_again && threads > 1 && share >= FEWEST_SHORT * SHORT_BLOCK) {
+      of_thread = std::max(of_thread, std::min(share / SHORT_BLOCK, MOST_SHORT)), step = TILE_ROWS;
     }
-    count = std::min(threads * by_thread, (rows + LEAST_ROWS - 1) / LEAST_ROWS);
+    count = std::min(threads * of_thread, (rows + LEAST_ROWS - 1) / LEAST_ROWS);
   }
 
   // The first row of a block; that of the block behind the last one is the number of rows.
-  int64_t first(int64_t block) const { return block == count ? rows : (rows * block / count + step / 2) / step * step; }
+  int64_t first(int64_t block) const {
+    const int64_t steps = (rows + step - 1) / step;
+    return std::min(rows, step * (block * (steps / count) + std::min(block, steps % count)));
+  }
   int64_t size(int64_t block) const { return first(block + 1) - first(block); }
 };
 

@@ -82,6 +82,7 @@ struct Linear : LayerShape {
         bias(bias.const_data_ptr<float>()) {}
 
   const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
+  bool is_by_vectors() const { return by_vectors<Number>(); }
 
   Input prepare(const Number* x, int64_t stride, int64_t, Scratch&) const { return {x, stride}; }
 
@@ -117,6 +118,7 @@ struct QuantizedLinear : LayerShape {
         sums(scale + outputs) {}
 
   const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
+  bool is_by_vectors() const { return by_vectors<uint8_t>(); }
 
   Input prepare(const Number* x, int64_t stride, int64_t rows, Scratch& scratch) const {
     auto* steps = scratch.take<float>(2 * rows + (rows * inputs + 3) / 4);

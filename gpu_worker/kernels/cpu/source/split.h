@@ -33,6 +33,7 @@ struct SplitLinear : LayerShape {
   }
 
   const void* weights_of(int64_t part) const { return weight + part * block * parts * inputs; }
+  bool is_by_vectors() const { return false; }
 
   Input prepare(const float* x, int64_t stride, int64_t rows, Scratch& scratch) const {
     auto* split = scratch.take<BFloat16>(rows * parts * inputs);
