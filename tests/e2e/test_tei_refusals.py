@@ -22,7 +22,8 @@ async def test_the_first_error_ends_a_stream_after_the_answers_before_it(tiny: S
 
 
 async def test_bad_input_is_refused_in_the_words_of_the_contract(tiny: Stack, cross: Stack) -> None:
-    """Status, reason and field of each."""
+    """Status, reason and field of each. A stream that its first message ends has no other: a write
+    may hide the status of an ended call."""
     tei, pairs = Tei(tiny.channel), Tei(cross.channel)
     invalid, wrong_model = "INVALID_ARGUMENT", ("FAILED_PRECONDITION", "UNSUPPORTED_TASK", "")
     assert await told(tei.embed.Embed(pb.EmbedRequest())) == (invalid, "INVALID_INPUT", "inputs")
