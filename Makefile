@@ -21,7 +21,9 @@ LOCK := $(LOCKS)/bin/uv pip compile --quiet --generate-hashes --no-emit-package 
   --python-version 3.11 --python-platform linux --custom-compile-command 'make locks' $(LOCK_TORCH)
 
 MODEL ?= minilm
+# Further options of the GPU benchmark, and of the GPU tests: `-n 8` runs these in eight processes where pytest-xdist is.
 GPU ?=
+GPU_TESTS ?=
 WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 HTTP ?= 127.0.0.1:8080
@@ -217,6 +219,6 @@ gpu: export PYTHONPATH := .:client:$(GPU_VENV)/packages$(if $(PYTHONPATH),:$(PYT
 gpu: $(GPU_VENV)/packages ## on a machine with CUDA: run the GPU tests (320 s at most), then the accelerator's benchmark (310 s)
 	@mkdir -p $(RESULTS); status=0; \
 	timeout --signal INT --kill-after 10 320 $(PYTHON) -m pytest -c tests/gpu/pytest.ini -p no:cacheprovider -q --tb=short \
-	  --durations 10 --junitxml $(RESULTS)/gpu-tests.xml tests/gpu || status=1; \
+	  --durations 10 --junitxml $(RESULTS)/gpu-tests.xml $(GPU_TESTS) tests/gpu || status=1; \
 	$(PYTHON) -m benchmarks accelerator --limit 310 --out $(RESULTS)/accelerator.json $(GPU) || status=1; \
 	exit $$status

@@ -115,7 +115,8 @@ class Ours:
         """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their
         first tokens or not, and are served together in steps of `step_tokens`, 0 as the worker chooses at load."""
         assert not self._submitted
-        together = (step_tokens or self.step_tokens) // PIECES_PER_STEP
+        accelerated = self.model.placement.device_memory is not None
+        together = 0 if accelerated else (step_tokens or self.step_tokens) // PIECES_PER_STEP  # as `piece_limits` does
         limits = PieceLimits(longest=tokens, shares=shares, together=together)
         self._engine.cut_texts(replace(limits, text_bytes=self.model.cutting.text_bytes) if tokens else limits)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks import ours
+from benchmarks.accelerator.pieces import pieces
 from benchmarks.accelerator.report import Report, Row
 from benchmarks.accelerator.trace import STEP, traced
 from benchmarks.workloads import MAX_TOKENS, MINILM, Workload, token_ids
@@ -61,6 +62,9 @@ def _run_workloads(
             for count in workload.in_flight:
                 labels = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
                 report.add_row("rows", labels | measured(engine, workload, count, seconds))
+    if any(workload.kind == "tokens" for workload in workloads) and engine.model.cutting.allowed:
+        for row in pieces(engine, report.scale):
+            report.add_row("pieces", {"model": model, **row})
     for kind, workload in product(kinds, [workload for workload in workloads if workload.name in HEADLINES]):
         engine.run_by(kind)  # profiled last: the profiler may fail
         with engine.marked(STEP):

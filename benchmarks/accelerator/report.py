@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import result
 from benchmarks.roofline import Device, floor, shape
-from benchmarks.workloads import named
+from benchmarks.workloads import Scale, named
 
 Row = dict[str, Any]
 
@@ -17,7 +17,8 @@ class Report:
 
     def __init__(self, head: Mapping[str, Any], out: Path, *, add: bool = False) -> None:
         """`add`: keep what `out` has of earlier runs, until `begin_part` drops it."""
-        self._head, self._out, self._workloads = head, out, named(head["settings"]["scale"])
+        self.scale: Scale = head["settings"]["scale"]
+        self._head, self._out, self._workloads = head, out, named(self.scale)
         self.limits: Row = {}
         self.sections: dict[str, list[Row]] = {}
         self._earlier: dict[str, list[Row]] = {}
@@ -79,7 +80,7 @@ class Report:
 
     def add_row(self, section: str, row: Row) -> None:
         """Appends a row to a section, prints it, and writes the result."""
-        if self.limits and "tokens/s" in row:
+        if self.limits and "tokens/s" in row and "workload" in row:
             workload = self._workloads[row["workload"]]
             least = floor(shape(workload.model), workload, row["in flight"], Device(**self.limits))
             share = round(100 * row["tokens/s"] / least.tokens_per_second, 1)
