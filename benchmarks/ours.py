@@ -34,6 +34,7 @@ from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
+from gpu_worker.model.encoder.sharing_times import SharingTimes as SharingTimes  # re-exported to the other benchmarks
 from gpu_worker.model.tune import linear, linear_choice
 from gpu_worker.model.tune.blocked_linear import BlockedLinear
 from gpu_worker.model.tune.encoder_forms import Forms
@@ -119,6 +120,11 @@ class Ours:
         together = 0 if accelerated else (step_tokens or self.step_tokens) // PIECES_PER_STEP  # as `piece_limits` does
         limits = PieceLimits(longest=tokens, shares=shares, together=together)
         self._engine.cut_texts(replace(limits, text_bytes=self.model.cutting.text_bytes) if tokens else limits)
+
+    @property
+    def shared_tokens(self) -> int:
+        """Number of tokens that were not computed since the latest `run_by`, since another text has them."""
+        return self._engine.shared_tokens
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""

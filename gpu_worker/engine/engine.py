@@ -149,7 +149,8 @@ class ModelEngine:
         upload = Upload(device)
         if query is not None:
             chosen = [selection.side(queries=model is query) for selection in selections]
-        least_spared = model.least_spared if self.limits.shares else inf
+        tokens = sum(int((selection.stops - selection.starts).sum()) for selection in chosen)
+        least_spared = model.least_spared(tokens) if self.limits.shares else inf
         step = Step.pack(chosen, device, model.encoder.uncounted, model.encoder.token_types, upload, least_spared)
         outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
         step_slices = [
@@ -180,9 +181,7 @@ class ModelEngine:
         model, step, outputs = side.model, side.step, side.outputs
         side.upload.send()
         if step.batch is not None:
-            written = step.batch.pieces or step.batch.followers
-            encoder = model.encoder.as_written if written else model.encoder
-            hidden = step.hidden_of_texts(encoder(step.batch))
+            hidden = step.hidden_of_texts(model.encoder(step.batch))
             if len(step.texts.lengths):
                 with model.head_order:
                     outputs.compute(hidden, download)

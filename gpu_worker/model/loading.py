@@ -15,6 +15,7 @@ from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import read as read_beside
 from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
+from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.fingerprint import fingerprint_of
 from gpu_worker.model.format_judge import FormatJudge
 from gpu_worker.model.model import Model as Model
@@ -23,12 +24,13 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import same_bits as bits
-from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
+from gpu_worker.model.tune.encoder_forms import FormChoice, Forms, Gate, PartsRun
 from gpu_worker.model.tune.linear import Linear
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
-from gpu_worker.model.verify.in_pieces import Cutting
+from gpu_worker.model.verify.in_pieces import Cutting, reason_against, run_in_pieces
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
+from gpu_worker.model.verify.shared_prefixes import run_sharing
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.adapter_config import NamedAdapter
@@ -146,7 +148,8 @@ def _loaded(
     probes = Probes.of(
         config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
-    form_finder = None if forms is None else partial(FormChoice, forms=forms, longest=max(limits), tails=unattended)
+    parts = [run for run, wanted in ((run_in_pieces, cuts), (run_sharing, shares)) if wanted]
+    form_finder = None if forms is None else partial(_form, forms, parts, longest=max(limits), tails=unattended)
     preparation = Preparation(
         source,
         length_limits,
@@ -248,6 +251,11 @@ def _joined(query: Model, document: Model) -> Model:
         findings=(*(f"queries: {finding}" for finding in query.findings), *document.findings),
         fingerprint=hashlib.sha256(facts.encode()).hexdigest(),
     )
+
+
+def _form(forms: Forms, parts: Sequence[PartsRun], packed: PackedEncoder, gate: Gate, **limits: Any) -> FormChoice:
+    """Chooses an encoder's form. `parts` are tried where it may compute tokens without later ones."""
+    return FormChoice(packed, gate, forms, parts=() if reason_against(packed) else parts, **limits)
 
 
 def _unattended(late: LateInteraction | None, config: Any) -> bool:

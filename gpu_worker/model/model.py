@@ -7,6 +7,7 @@ from math import inf
 from torch import Tensor
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.device.timing import PAYS
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads
@@ -21,8 +22,6 @@ from shared.vectors import InputType
 
 LEAST_SHARE = 0.125
 """Share of a step's tokens that must be spared: keys, values and rows of its other texts are copied then."""
-FORMS_SHARE = 0.25
-"""The same where layers are compiled or graphs: they compute no such steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +81,13 @@ class Model:
         """Tells people in one line how texts that begin alike are computed."""
         return f"each by itself: {self.unshared}" if self.unshared else "in one step, their first tokens once"
 
-    @property
-    def least_spared(self) -> float:
+    def least_spared(self, tokens: int) -> float:
         """The smallest share of a step's tokens that is worth sharing them; `inf`: texts share none."""
         if self.unshared:
             return inf
-        return LEAST_SHARE if self.encoder.as_written is self.encoder else FORMS_SHARE
+        if self.encoder.sharing_times is not None:
+            return max(LEAST_SHARE, self.encoder.sharing_times.least_spared(tokens, PAYS))
+        return LEAST_SHARE if self.encoder.as_written is self.encoder else inf
 
     @property
     def table(self) -> bytes:

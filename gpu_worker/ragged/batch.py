@@ -138,6 +138,11 @@ class RaggedBatch(PackedTexts):
         return batch
 
     @property
+    def has_parts(self) -> bool:
+        """Whether it has pieces or followers."""
+        return bool(self.pieces) or self.followers is not None
+
+    @property
     def ids(self) -> Tensor:
         return self.uploaded.tensor[:1]
 

@@ -70,18 +70,22 @@ class AttentionTerms:
         return any(size is not None and size < length for size in (self.window, self.chunk))
 
 
-class PackedAttention(Protocol):
-    """A kernel that attends inside each sequence of a packed batch.
+class LayerAttention(Protocol):
+    """What the layers of a model attend through, one after the other."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
+        """Computes attention inside each sequence of a packed batch: query [H, T, D], key and value [Hkv, T, D] ->
+        [T, H, D]."""
+
+
+class PackedAttention(LayerAttention, Protocol):
+    """A kernel that attends inside each sequence of a packed batch without later pieces and followers.
 
     `capturable`: it reads only tensors and plain numbers, so that layers can be compiled and captured.
     """
 
     name: str
     capturable: bool
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
-        """Computes attention: query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]. The batch has no later
-        pieces and no followers."""
 
     def attend_piece(
         self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
@@ -248,9 +252,9 @@ def attend(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """The attention kernel and the batch of a step, which the model hands to every layer."""
+    """The attention and the batch of a step, which the model hands to every layer."""
 
-    attention: PackedAttention
+    attention: LayerAttention
     batch: RaggedBatch
 
 

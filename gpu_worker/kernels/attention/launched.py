@@ -1,5 +1,7 @@
 """Attention by a CUDA kernel for packed sequences, launched once for each span of a batch."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -79,6 +81,7 @@ class SpanAttention:
         raise NotImplementedError
 
 
+@lru_cache(maxsize=4096)  # every layer asks for the same
 def ends(count: int, device: torch.device) -> Tensor:
     """Where the only sequence of a launch begins and ends: [0, count] int32, made on the device without a wait."""
     return torch.arange(2, dtype=torch.int32, device=device) * count

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, PackedAttention
+from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, LayerAttention, PackedAttention
 from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.adapters.adapted_linear import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
@@ -39,16 +39,15 @@ class PackedEncoder(Encoder):
         return self.attention.name
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        return self._run(batch, self.attention)
+        return self.run_by(attention_of(batch, self.attention), batch)
 
     def run_counting(self, batch: RaggedBatch) -> tuple[Tensor, int]:
         """Last hidden states [T, H], and how many layers attended through the packed attention."""
         counter = _AttentionCounter(self.attention)
-        return self._run(batch, counter), counter.calls
+        return self.run_by(attention_of(batch, counter), batch), counter.calls
 
-    def _run(self, batch: RaggedBatch, attention: PackedAttention) -> Tensor:
-        if batch.pieces or batch.followers:
-            attention = PieceAttention(attention)
+    def run_by(self, attention: LayerAttention, batch: RaggedBatch) -> Tensor:
+        """Last hidden states [T, H], with layers that attend through `attention`."""
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
         types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
@@ -63,6 +62,11 @@ class PackedEncoder(Encoder):
             )
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
+
+
+def attention_of(batch: RaggedBatch, attention: PackedAttention) -> LayerAttention:
+    """What the layers of one run over this batch attend through."""
+    return PieceAttention(attention) if batch.has_parts else attention
 
 
 @dataclass(slots=True)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpu_worker.kernels.attention.one_operator import one_operator
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.encoder.packed import PackedEncoder, attention_of
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
@@ -37,6 +38,8 @@ class CompiledEncoder(Encoder):
             (layer, torch.compile(layer.forward, backend=backend, dynamic=True, fullgraph=True, **options))
             for layer in repeated_layers(packed.model)
         ]
+        self.takes_parts = True
+        """Whether the layers are compiled for batches with pieces or followers too."""
         self.seconds = 0.0
         """Time that compiling has taken, in seconds."""
 
@@ -71,10 +74,15 @@ class CompiledEncoder(Encoder):
 
     def _run(self, batch: RaggedBatch) -> Tensor:
         """Runs the packed encoder with the compiled layers in place."""
+        if batch.has_parts and not self.takes_parts:
+            return self._packed(batch)
         for layer, forward in self._forwards:
             layer.forward = forward
         try:
-            return self._packed(batch)
+            if not batch.has_parts:
+                return self._packed(batch)
+            with one_operator(attention_of(batch, self._packed.attention), batch) as attention:
+                return self._packed.run_by(attention, batch)
         finally:
             for layer, _ in self._forwards:
                 del layer.forward

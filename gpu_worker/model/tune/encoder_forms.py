@@ -8,6 +8,8 @@ made for it), the form before it serves, and the log says why.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,10 +20,12 @@ from gpu_worker.device.memory import reclaim
 from gpu_worker.device.timing import PAYS, Seconds, device_seconds
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.encoder.sharing_times import SharingTimes
 from gpu_worker.model.tune.compiled import INDUCTOR, CompiledEncoder
 from gpu_worker.model.tune.graph_sizes import TOKENS, Bucket, buckets
 from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder, Recorder
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.launches import LEAST_SAVED, TILE
 from gpu_worker.repository.files import first_line
 
@@ -34,6 +38,8 @@ launches, and a large model's graphs would take a minute to capture."""
 MOST_COMPILING = 90.0
 """Seconds of compiling after which captured sizes are no longer compiled for: one compilation should serve them all."""
 Run = Callable[[RaggedBatch], Tensor]
+PartsRun = Callable[[Encoder, RaggedBatch], Tensor]
+"""Runs the whole texts of a batch by an encoder, cut or as followers of others."""
 
 
 class Gate(Protocol):
@@ -73,17 +79,20 @@ class FormChoice:
         *,
         longest: int,
         tails: bool = False,
+        parts: Sequence[PartsRun] = (),
         backend: Any = INDUCTOR,
         recorder: Callable[[], Recorder] = CudaRecorder,
         seconds: Seconds | None = None,
     ) -> None:
         """`packed` passed the gate as it is written. `longest`: most tokens of a text; `tails`: whether texts may end
-        with tokens that no other attends to. `backend`, `recorder` and `seconds` (of a run)
-        replace the device's in tests.
+        with tokens that no other attends to; `parts`: run the texts of a batch by an encoder, in batches with pieces or
+        followers, where such may be tried. `backend`, `recorder` and `seconds` (of a run) replace the device's in
+        tests.
         """
         self.encoder: Encoder = packed
         self.findings: list[str] = []
         self._packed, self._judge, self._longest, self._tails = packed, judge, longest, tails
+        self._parts = parts
         self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
         self._sizes = [tokens for tokens in TOKENS if tokens <= forms.step_tokens]
         self._buckets = buckets(forms.step_tokens, longest) if forms.graphs else []
@@ -96,6 +105,8 @@ class FormChoice:
         if self._for_graphs and isinstance(self.encoder, CompiledEncoder):
             self.encoder = packed
             self.findings.append("compiled layers are faster in graphs alone, and there are none: not used")
+        if self._parts:
+            self._try("times of texts that share tokens", self._time_sharing)
 
     def _try(self, form: str, choose: Callable[[], None]) -> None:
         """Tries a form. Compilers and foreign classes may raise anything; then that form does not serve."""
@@ -111,6 +122,8 @@ class FormChoice:
             self._judge.check(compiled, numbers, compiled.run_compiling)
         if self._tails:
             self._compile_tails(compiled)
+        if self._parts:
+            self._compile_parts(compiled)
         written, fused = (self._uncaptured(encoder) for encoder in (self._packed, compiled))
         launched, replayed = sum(fused) / sum(written), self._replayed_share(compiled, written)
         # Launching compiled layers may take a slow host longer; where graphs serve, that does not count.
@@ -170,6 +183,27 @@ class FormChoice:
             self.findings.append(f"batches with unattended tails run as the layers are written: {first_line(error)}")
         self._judge.check(compiled)
 
+    def _compile_parts(self, compiled: CompiledEncoder) -> None:
+        """Compiles batches with pieces or followers, which run as the layers are written where they do not pass."""
+        try:
+            compiled.compile([self._sharing(self._sizes[-1])])
+            for run in self._parts:
+                self._judge.check(compiled, self._judge.whole, partial(run, compiled))
+        except Exception as error:
+            compiled.takes_parts = False
+            self.findings.append(
+                f"pieces of texts and shared tokens run as the layers are written: {first_line(error)}"
+            )
+
+    def _time_sharing(self) -> None:
+        """Measures how long steps take as they are served, of whole texts and of texts that share tokens."""
+        whole = self._uncaptured(self.encoder)
+        sharing = [self._time(self.encoder, self._sharing(tokens)) for tokens in self._sizes]
+        self.encoder.sharing_times = SharingTimes(tokens=self._sizes, whole=whole, sharing=sharing)
+        least = self.encoder.sharing_times.least_spared(self._sizes[-1], PAYS)
+        worth = "no step shares tokens" if least == inf else f"a full step shares tokens where that spares {least:.0%}"
+        self.findings.append(f"{worth}: {sharing[0] / whole[0]:.1f} to {sharing[-1] / whole[-1]:.1f} times the time")
+
     def _capture(self) -> None:
         start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.encoder)
         graphs, replayed, failed = dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
@@ -227,14 +261,26 @@ class FormChoice:
         if self._longest > 2 * TILE:
             yield [*([2] * LEAST_SAVED), min(self._longest, 4 * TILE)]
 
+    def _sharing(self, tokens: int) -> RaggedBatch:
+        """A batch of so many tokens: a text, and others of its length that share half of it."""
+        length = min(USUAL, self._longest, tokens // 2)
+        shared = np.arange(length // 2)
+        text = np.full(length, self._usual_id, dtype=np.int32)
+        followers = [Follower(sequence=text, shared=shared)] * ((tokens - length) // (length - len(shared)))
+        return RaggedBatch.pack([text], self.encoder.device, self.encoder.uncounted, followers=followers)
+
     def _usual(self, tokens: int) -> list[int]:
         """Lengths of a batch of so many tokens, with texts of a usual length."""
         usual = min(USUAL, self._longest, tokens)
         return [usual] * (tokens // usual)
 
     def _batch(self, lengths: Sequence[int], tails: Sequence[int] = ()) -> RaggedBatch:
-        """A batch of texts that repeat the token id in the middle of the vocabulary, which is rarely a special one."""
-        middle = int(self.encoder.model.config.get_text_config().vocab_size) // 2
-        texts = [np.full(length, middle, dtype=np.int32) for length in lengths]
+        """A batch of texts that repeat a usual token id."""
+        texts = [np.full(length, self._usual_id, dtype=np.int32) for length in lengths]
         encoder = self.encoder
         return RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=encoder.token_types, tails=tails)
+
+    @property
+    def _usual_id(self) -> int:
+        """The token id in the middle of the vocabulary, which is rarely a special one."""
+        return int(self.encoder.model.config.get_text_config().vocab_size) // 2

@@ -8,6 +8,7 @@ These rows may hold any number, even NaN, and are cut off from the result.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Protocol
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -48,6 +49,7 @@ class CudaRecorder:
 
     def __init__(self) -> None:
         self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self._graphs = WeakSet[torch.cuda.CUDAGraph]()
 
     def __call__(self, work: Callable[[], Tensor]) -> Replay:
         stream = self._stream
@@ -57,10 +59,13 @@ class CudaRecorder:
             with _waits_refused():
                 work()
         torch.cuda.current_stream().wait_stream(stream)
+        if not self._graphs:  # PyTorch captures nothing more into a pool whose graphs are all gone
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         mode = "thread_local"
         with self._cleaned_up(), torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode=mode):
             result = work()
+        self._graphs.add(graph)
 
         def replay() -> Tensor:
             graph.replay()
@@ -183,7 +188,7 @@ class GraphedEncoder(Encoder):
 
     def graph_of(self, batch: RaggedBatch) -> Graph | None:
         """The graph that a batch runs by; None where it runs without one."""
-        if len(batch.spans) > 1 or batch.spans[0].keys is not None:
+        if batch.has_parts or len(batch.spans) > 1 or batch.spans[0].keys is not None:
             return None
         bucket = smallest(list(self.graphs), batch.total, len(batch.lengths), batch.spans[0].longest)
         return self.graphs[bucket] if bucket is not None and self._worth(bucket, batch.total) else None

@@ -99,7 +99,7 @@ def check_run(packed: PackedEncoder, reference: Reference, run: Run, how: str) -
         raise ModelRefused(f"its texts do not run {how} as they run whole: {verdict}")
 
 
-def run_in_pieces(encoder: PackedEncoder, batch: RaggedBatch) -> Tensor:
+def run_in_pieces(encoder: Encoder, batch: RaggedBatch) -> Tensor:
     """Hidden states [T, H] of the texts of a batch, each cut into up to three pieces, which run beside a whole text."""
     texts = np.split(batch.tokens.astype(np.int32), batch.offsets[1:-1])
     return torch.cat([hidden for group in grouped(list(enumerate(texts))) for hidden in _run_group(encoder, group)])
@@ -116,7 +116,7 @@ def grouped(texts: list[NumberedText]) -> Iterator[list[NumberedText]]:
     yield group
 
 
-def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> list[Tensor]:
+def _run_group(encoder: Encoder, texts: list[NumberedText]) -> list[Tensor]:
     """Computes the first pieces of all texts in one step, then the second ones, then the third ones. Returns the hidden
     states [L, H] of each text."""
     # Windowed layers keep recent tokens only as soon as they may: in serving, only longer texts are computed so.

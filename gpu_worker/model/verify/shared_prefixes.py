@@ -54,14 +54,14 @@ def _check_bits(packed: PackedEncoder, reference: Reference, run: Run) -> None:
         raise ModelRefused(f"its hidden states differ alone and with tokens of another text by up to {distance:.2g}")
 
 
-def run_sharing(encoder: PackedEncoder, batch: RaggedBatch) -> Tensor:
+def run_sharing(encoder: Encoder, batch: RaggedBatch) -> Tensor:
     """Hidden states [T, H] of the texts of a batch, each of which takes its first tokens from two texts that begin like
     it and go on otherwise, the second of which takes its own from the first."""
     texts = np.split(batch.tokens.astype(np.int32), batch.offsets[1:-1])
     return torch.cat([_run_group(encoder, group) for group in grouped(list(enumerate(texts)))])
 
 
-def _run_group(encoder: PackedEncoder, texts: list[NumberedText]) -> Tensor:
+def _run_group(encoder: Encoder, texts: list[NumberedText]) -> Tensor:
     """Hidden states of some texts, one after the other."""
     chains = [_chain(number, text, texts) for number, text in texts]
     leaders = [chain[0][0] for chain in chains]

@@ -5,15 +5,18 @@ from itertools import count
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
+from gpu_worker.kernels.attention.one_operator import OneOperator
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune import encoder_forms
 from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.graph_sizes import buckets
 from gpu_worker.model.tune.graphs import CaptureBroken, GraphedEncoder
-from support.forms import Counting, Playing, found_out, loaded
+from gpu_worker.model.verify.shared_prefixes import run_sharing
+from support.forms import Counting, Playing, batch, found_out, loaded
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 
@@ -36,6 +39,12 @@ class Clock:
     def __call__(self, run: Callable[[], object]) -> float:
         run()
         return next(self._told)
+
+
+def faster_and_faster() -> Callable[[Callable[[], object]], float]:
+    """Seconds of runs, each of which is faster than the one before."""
+    faster = (0.9**number for number in count())
+    return lambda run: (run(), next(faster))[1]
 
 
 def test_the_fastest_form_serves() -> None:
@@ -84,6 +93,40 @@ def test_compiled_layers_serve_where_graphs_or_launches_are_faster(
 )
 def test_each_form_can_be_switched_off(forms: Forms, way: str) -> None:
     assert loaded("tiny-bert", forms, backend=Counting(), recorder=Playing, seconds=Clock()).encoder.description == way
+
+
+def test_texts_that_share_and_pieces_run_compiled_and_are_timed() -> None:
+    """Where the model is causal. A full step takes twice as long where texts share tokens, so many must be shared."""
+    captured = [AS_WRITTEN] * 3 + [COMPILED] * 3 + [AS_WRITTEN, COMPILED] + [COMPILED] * 3 + [GRAPHS] * ALL
+    told = iter([*captured, *[1.0, 2.0, 4.0], *[0.5, 2.0, 8.0]])
+    model = loaded(
+        "tiny-qwen3", FORMS, backend=Counting(), recorder=Playing, seconds=lambda run: (run(), next(told))[1]
+    )
+    assert isinstance(model.encoder, GraphedEncoder)
+    assert isinstance(model.encoder.encoder, CompiledEncoder)
+    assert model.encoder.encoder.takes_parts
+    assert found_out(model)[-1] == "a full step shares tokens where that spares 35%: 0.5 to 2.0 times the time"
+    assert model.least_spared(FORMS.step_tokens) == pytest.approx(0.35)
+    assert model.least_spared(64) == 0.125  # whatever times say: keys, values and rows are copied too
+    with torch.inference_mode():
+        texts = batch(model.encoder, [30, 40])
+        assert torch.equal(run_sharing(model.encoder, texts), run_sharing(model.encoder.as_written, texts))
+
+
+def test_pieces_that_err_compiled_run_as_the_layers_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are timed so; whole texts run compiled."""
+
+    def halves(self: OneOperator, query: Tensor, *others: Any) -> Tensor:
+        return query.transpose(0, 1) / 2
+
+    monkeypatch.setattr(OneOperator, "__call__", halves)
+    model = loaded("tiny-qwen3", FORMS, backend=Counting(), recorder=Playing, seconds=faster_and_faster())
+    assert isinstance(model.encoder, GraphedEncoder)
+    assert isinstance(model.encoder.encoder, CompiledEncoder)
+    assert not model.encoder.encoder.takes_parts
+    refused, *_, timed = found_out(model)
+    assert refused.startswith("pieces of texts and shared tokens run as the layers are written: it does not run among")
+    assert timed.endswith(" times the time")
 
 
 def broken(module: Any, _: Any) -> Callable[..., Any]:
@@ -188,13 +231,7 @@ def test_after_a_broken_capture_nothing_more_is_captured() -> None:
 )
 def test_a_form_that_fails_or_errs_serves_nobody(backend: Any, recorder: Any, serves: str, told: list[str]) -> None:
     """One line says why, and the form before it serves."""
-    faster = (0.9**number for number in count())
-
-    def seconds(run: Callable[[], object]) -> float:
-        run()
-        return next(faster)
-
-    model = loaded("tiny-bert", FORMS, backend=backend, recorder=recorder, seconds=seconds)
+    model = loaded("tiny-bert", FORMS, backend=backend, recorder=recorder, seconds=faster_and_faster())
     assert model.encoder.description == serves
     for line, part in zip(found_out(model), told, strict=True):
         assert part in line

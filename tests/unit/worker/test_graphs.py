@@ -1,5 +1,10 @@
 """Captured graphs without a device: rows behind the last bound are harmless, and graphs are taken where they pay."""
 
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from typing import Any
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +17,7 @@ from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model
 from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import GraphedEncoder
+from gpu_worker.model.tune.graphs import CudaRecorder, GraphedEncoder
 from gpu_worker.ragged.launches import launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
@@ -88,3 +93,36 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
         assert own
         assert size.holds(sum(own) + 1, len(own), own[-1])
         assert len(launches(np.array(own))) == 1
+
+
+class _Capture:
+    """A CUDA graph of a stand-in; see `pools`."""
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The pools that are captured into; PyTorch's functions for captures do nothing else here."""
+    captured, handles = list[int](), count()
+
+    def graph(_: _Capture, *, pool: int, **options: Any) -> AbstractContextManager[None]:
+        captured.append(pool)
+        return nullcontext()
+
+    fakes: dict[str, Any] = {"graph": graph, "CUDAGraph": _Capture, "graph_pool_handle": lambda: next(handles)}
+    for name in ("Stream", "stream", "current_stream", "get_sync_debug_mode", "set_sync_debug_mode"):
+        fakes[name] = MagicMock()
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return captured
+
+
+def test_graphs_share_a_pool_as_long_as_one_of_them_is_there(pools: list[int]) -> None:
+    """PyTorch captures nothing more into a pool whose graphs are all gone, as after one that was tried out."""
+    record = CudaRecorder()
+    tried = record(lambda: torch.ones(1))
+    del tried
+    kept = [record(lambda: torch.ones(1)) for _ in range(3)]
+    del kept[0]
+    kept.append(record(lambda: torch.ones(1)))
+    assert len(set(pools[1:])) == 1
+    assert pools[0] != pools[1]

@@ -114,7 +114,7 @@ def test_texts_share_first_tokens_unless_the_user_wants_none_shared() -> None:
     """Whether long texts are cut has nothing to do with it."""
     settings = settings_of("random:tiny-qwen3", {"share_prefixes": False, "device": "cpu"})
     alone = load_model(settings)
-    assert (alone.unshared, alone.least_spared) == ("--share-prefixes is off", inf)
+    assert (alone.unshared, alone.least_spared(1000)) == ("--share-prefixes is off", inf)
     assert not limits.piece_limits(alone, 2048, None, limits.cache_bytes(alone, 0)).shares
     assert WorkerSettings.read([]).share_prefixes
 

@@ -26,6 +26,7 @@ from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.step_budget import LATEST_WEIGHT
 from gpu_worker.loop.steps import LaunchedStep, PlannedStep
 from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.sharing_times import SharingTimes
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.prefixes import LEAST, families, shared_with_previous
@@ -192,6 +193,7 @@ class _Watched:
     def __init__(self, encoder: Encoder, failing: int = 0) -> None:
         self._encoder, self._failing = encoder, failing
         self.as_written: _Watched = self
+        self.sharing_times: SharingTimes | None = None
         self.ran: list[bool] = []
         """Whether each batch that it ran had followers."""
 
@@ -228,17 +230,23 @@ def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> N
     assert failed.shared_tokens == {1: 14, 3: 12}[failing] * (len(PREFIX) - 1)
 
 
-@pytest.mark.parametrize(("others", "shares"), [(0, True), (3, True), (4, False)])
-def test_layers_in_another_form_never_see_followers(others: int, shares: bool) -> None:
-    """A step that spares a quarter of its tokens runs through the layers as they are written, any other as usual."""
+@pytest.mark.parametrize(
+    ("others", "sharing", "shares"),
+    [(0, 1.25, True), (3, 1.25, True), (4, 1.25, False), (4, 0.9, True), (0, 3.0, False), (0, None, False)],
+)
+def test_a_form_shares_where_its_times_say_that_it_pays(others: int, sharing: float | None, shares: bool) -> None:
+    """`sharing`: the time of a token of texts that share, to that of one of whole texts; None where that was not
+    measured, and so is not known to pay."""
     engine = vector_engine("tiny-qwen3", "float32", True)
-    form, written = _Watched(engine.model.encoder), _Watched(engine.model.encoder)
-    form.as_written = written
+    form = _Watched(engine.model.encoder)
+    form.as_written = _Watched(engine.model.encoder)
+    if sharing is not None:
+        form.sharing_times = SharingTimes(tokens=(1, 1000), whole=(0.001, 1.0), sharing=(0.001 * sharing, sharing))
     texts = [PREFIX, PREFIX, *random_ids([len(PREFIX) // 2] * others, seed=2), *random_ids([4], seed=3)]
     job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of(texts))
     [expected] = by_themselves(engine, [job])
     assert_alike(run(watched(engine, form), [job]), [expected], "float32")
-    assert (form.ran, written.ran) == (([], [True]) if shares else ([False], []))
+    assert (form.ran, form.as_written.ran) == ([shares], [])
 
 
 def test_texts_of_two_adapters_share_nothing() -> None:

@@ -1,0 +1,71 @@
+"""Attention as one operator, around which layers are compiled: a compiler looks at nothing that it does.
+
+So what it keeps may grow, steps may take it any number of launches, and one compilation serves all of them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.attention.interface import AttentionTerms, LayerAttention
+from gpu_worker.ragged.batch import RaggedBatch
+
+_UNDER_WAY = ContextVar[tuple[LayerAttention, RaggedBatch]]("attention under way")
+
+
+class OneOperator:
+    """Attends through the attention that is under way in this thread. Terms with a bias are refused there."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
+        """See `LayerAttention`."""
+        assert terms.bias is None  # no operator takes a function
+        numbers = terms.scale, terms.causal, terms.window, terms.chunk, terms.softcap
+        output: Tensor = torch.ops.selvage.attention_under_way(
+            query, key, value, *numbers, terms.keys_as, terms.reuses_keys
+        )
+        return output
+
+
+@contextmanager
+def one_operator(attention: LayerAttention, batch: RaggedBatch) -> Iterator[OneOperator]:
+    """Makes an attention one operator, for a run of the layers over this batch in this thread."""
+    before = _UNDER_WAY.set((attention, batch))
+    try:
+        yield OneOperator()
+    finally:
+        _UNDER_WAY.reset(before)
+
+
+@torch.library.custom_op("selvage::attention_under_way", mutates_args=())
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    chunk: int | None,
+    softcap: float | None,
+    keys_as: str,
+    reuses_keys: bool,
+) -> Tensor:
+    attention, batch = _UNDER_WAY.get()
+    terms = AttentionTerms(
+        scale=scale,
+        causal=causal,
+        window=window,
+        chunk=chunk,
+        softcap=softcap,
+        keys_as=keys_as,
+        reuses_keys=reuses_keys,
+    )
+    return attention(query, key, value, batch, terms)
+
+
+@_attend.register_fake
+def _shape(query: Tensor, key: Tensor, value: Tensor, *terms: object) -> Tensor:
+    """What comes out, for compilers: [T, H, D]."""
+    return query.new_empty(query.shape[1], query.shape[0], value.shape[2])
