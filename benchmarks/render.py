@@ -173,7 +173,7 @@ def floors() -> str:
         for count in workload.in_flight:
             least = floor(shape(workload.model), workload, count, device)
             parts = [number(1e9 * seconds) for seconds in asdict(least).values()]
-            reached = fastest(result, "rows", workload.name, count, "{% of floor} %")
+            reached = fastest(result, "rows", workload.name, count, "{% of floor} %") or "nothing yet"
             rows.append([f"{workload.name}, {count}", *parts, number(least.tokens_per_second), least.binds, reached])
     heads = ["workload, in flight", *Floor.__annotations__, "tokens/s at most", "bound by", "reached"]
     return f"Of {device.name} ({rates}): {source}.\n\n{table(heads, rows)}"
@@ -182,14 +182,31 @@ def floors() -> str:
 def goals() -> str:
     """Renders what others published, what is wanted, and what was reached."""
     (result, device), workloads, rows = accelerator(), named("full"), []
+    earlier = read("h100/accelerator")
     for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
         name, count = goal["workload"], goal["in flight"]
         limit = floor(shape(workloads[name].model), workloads[name], count, device).tokens_per_second
         words = "{tokens/s} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
-        reached = [fastest(result, section, name, count, words) for section in ("rows", "services")]
+        reached = [
+            fastest(result, section, name, count, words)
+            or fastest(earlier, section, name, count, f"{words} (H100)")
+            or "nothing yet"
+            for section in ("rows", "services")
+        ]
         rows.append([f"{name}, {count}", goal["vLLM"], f"{limit:,.0f} tok/s", goal["goal"], *reached])
     heads = ["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"]
-    return "\n\n".join([*_commits(result), table(heads, rows)])
+    return "\n\n".join([*_commits(result), *_commits(earlier), table(heads, rows)])
+
+
+def texts_in_pieces() -> str:
+    """Renders the speed of texts in pieces, and of texts that begin alike, on a device."""
+    names = ("texts", "way", "tokens/s", "shared tokens", "peak GB", "least cosine")
+    result, device = accelerator()
+    rows = [
+        [number(row[name]) if isinstance(row[name], int) else str(row[name]) for name in names]
+        for row in result.get("pieces", ())
+    ]
+    return f"{device.name}, Qwen3-Embedding-0.6B's shape, bfloat16.\n\n{table(list(names), rows)}"
 
 
 def _commits(result: Mapping[str, Any]) -> list[str]:
@@ -197,8 +214,8 @@ def _commits(result: Mapping[str, Any]) -> list[str]:
     measured = [row for row in result.get("parts", ()) if not {"error", "skipped"} & set(row)]
     commits = dict.fromkeys(row["commit"] for row in measured)
     parts = {commit: [row["part"] for row in measured if row["commit"] == commit] for commit in commits}
-    sentence = " ".join(f"At commit {commit}: {'; '.join(names)}." for commit, names in parts.items())
-    return [sentence] if sentence else []
+    sentence = "; ".join(f"at commit {commit} {', '.join(names)}" for commit, names in parts.items())
+    return [f"{result['limits']['name']}: {sentence}."] if sentence else []
 
 
 def accelerator() -> tuple[dict[str, Any], Device]:
@@ -208,11 +225,11 @@ def accelerator() -> tuple[dict[str, Any], Device]:
 
 
 def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: int, words: str) -> str:
-    """Formats the fastest row of a workload by the template `words`."""
+    """Formats the fastest row of a workload by the template `words`; empty where it was not measured."""
     rows = [row for row in result.get(section, ()) if row["workload"] == workload and row.get("in flight") == in_flight]
     rows = [row for row in rows if row.get("encoder") != "eager"] or rows  # what serves, where it was measured
     if not rows:
-        return "nothing yet"
+        return ""
     row = max(rows, key=lambda row: row["tokens/s"])
     return words.format_map(
         {name: number(value) if isinstance(value, int | float) else value for name, value in row.items()}
@@ -220,7 +237,7 @@ def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: i
 
 
 BLOCKS = (
-    {"speed": speed, "summary": summary, "limits": limits, "floors": floors, "goals": goals}
+    {"speed": speed, "summary": summary, "limits": limits, "floors": floors, "goals": goals, "texts": texts_in_pieces}
     | page.BLOCKS
     | scaling_page.BLOCKS
 )
