@@ -200,7 +200,7 @@ GPU_VENV := $(VENV)-gpu
 GPU_PYTHON ?= 3.12
 RESULTS ?= benchmarks/results
 BROUGHT := grpcio grpcio-health-checking grpcio-reflection grpcio-status googleapis-common-protos protobuf \
-  pydantic-settings structlog prometheus-client httptools msgspec orjson
+  pydantic-settings structlog prometheus-client httptools msgspec orjson pybase64
 MANYLINUX := $(foreach glibc,28 27 24 17,--platform manylinux_2_$(glibc)_x86_64) --platform manylinux2014_x86_64
 gpu-wheels: $(BIN)/python ## download what a machine with a GPU lacks for `make gpu`, for its Python (GPU_PYTHON)
 	rm -rf $(GPU_VENV)/wheels

@@ -30,7 +30,7 @@ _SERVER = frozenset(
         "tei",
     ]
 )
-_FRONTEND = _SERVER | frozenset(["httptools", "msgspec", "orjson", "scipy", "tokenizers"])
+_FRONTEND = _SERVER | frozenset(["httptools", "msgspec", "orjson", "pybase64", "scipy", "tokenizers"])
 _WORKER = _SERVER | frozenset(
     ["huggingface_hub", "packaging", "safetensors", "sentencepiece", "tokenizers", "torch", "transformers"]
 )

@@ -1,4 +1,5 @@
-"""JSON over HTTP, in the dialects of widespread clients. llhttp reads HTTP, msgspec reads JSON, orjson writes it.
+"""JSON over HTTP, in the dialects of widespread clients. llhttp reads HTTP, msgspec reads JSON, orjson and
+pybase64 write it.
 
 api.py              the whole API: all routes, the application and its server
 server.py           the port: bound, served, drained

@@ -23,8 +23,9 @@ from shared.errors import InvalidInput, SelvageError
 
 NO_CONTENT = 204
 """The status of replies without a body, which have no headers about one either."""
-LARGE_REPLY = 64 * 1024
-"""Size in bytes from which a reply is counted until it has left; smaller replies leave at once."""
+LARGE_REPLY, SENT_AT_ONCE = 64 * 1024, 256 * 1024
+"""Size in bytes from which a reply is counted until it has left; smaller replies leave at once. Most bytes of one that are
+written at once: what a socket does not take of them is copied."""
 MAX_TIMEOUT = 3600
 """Longest time that a caller may choose in the header TIMEOUT, in seconds."""
 PROBES = frozenset({"/health", "/ping"})
@@ -172,10 +173,12 @@ async def _send_messages(reply: HttpReply, request_id: str, send: Send) -> None:
         *((key.encode(), value.encode("latin-1", "replace")) for key, value in reply.headers),
     ]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    large = len(reply.body) > LARGE_REPLY
-    await send({"type": "http.response.body", "body": reply.body, "more_body": large})
-    if large:  # waits until most of it has left
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    large, body = len(reply.body) > LARGE_REPLY, memoryview(reply.body)
+    if large:
+        for start in range(0, len(body), SENT_AT_ONCE):
+            await send({"type": "http.response.body", "body": body[start : start + SENT_AT_ONCE], "more_body": True})
+    # after a large one, waits until most of it has left
+    await send({"type": "http.response.body", "body": b"" if large else reply.body, "more_body": False})
 
 
 def _do_nothing() -> None:

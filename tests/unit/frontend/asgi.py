@@ -56,6 +56,8 @@ class Told:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    parts: list[int] = field(default_factory=list)
+    """Bytes of each part in which the body was sent."""
 
     @property
     def json(self) -> Any:
@@ -132,6 +134,7 @@ class HttpApi:
                 told.headers = {name.decode(): value.decode() for name, value in message["headers"]}
             else:
                 told.body += message["body"]
+                told.parts.append(len(message["body"]))
                 if not (reads or message["more_body"]):
                     await asyncio.Event().wait()
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from asgi import HttpApi, Told, Worker
 
+from frontend_service.api.http.app import SENT_AT_ONCE
+from frontend_service.api.http.reply import with_base64, with_list
 from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.vectors import OutputKind
@@ -88,6 +90,34 @@ async def test_token_vectors_as_bytes(path: str) -> None:
     told = await ask(path, encoding_format="bytes", endianness="big", **task)
     assert [item["shape"] for item in json.loads(told.headers["metadata"])["data"]] == [[3, 8], [4, 8]]
     assert (numbers(told.body, "float32", "big") == TOKENS.ravel()).all()
+
+
+class Wide(Worker):
+    """Vectors of half a megabyte each."""
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        await super().run(model, job)
+        rows = np.arange(len(job.tokens.lengths) * 128 * 1024, dtype="<f4")
+        return JobResult(dense=Rows(dimensions=128 * 1024, data=rows.tobytes()))
+
+
+async def test_megabytes_are_sent_in_parts() -> None:
+    """So no more of a reply is copied than a caller is slow to read."""
+    told = await HttpApi(Wide()).ask("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
+    rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in told.json["data"]]
+    assert (np.concatenate(rows) == np.arange(2 * 128 * 1024)).all()
+    assert max(told.parts) == SENT_AT_ONCE
+    assert told.parts[-1] == 0
+    assert sum(told.parts) == int(told.headers["content-length"]) > 4 * SENT_AT_ONCE
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_list_that_is_put_together_in_parts_is_the_same_json(count: int) -> None:
+    fields = {"id": 'a "quoted" \u00e9', "usage": {"total_tokens": 3}}
+    data = [np.arange(number, dtype=np.uint8) for number in range(count)]
+    written = with_list(fields, "data", [with_base64({"index": 1}, "embedding", array) for array in data])
+    told = [{"index": 1, "embedding": base64.b64encode(array.tobytes()).decode()} for array in data]
+    assert json.loads(written) == fields | {"data": told}
 
 
 async def test_numbers_are_numbers_whatever_bytes_would_be() -> None:

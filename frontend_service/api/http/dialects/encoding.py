@@ -3,15 +3,14 @@
 Source: vLLM's vllm/entrypoints/pooling/utils.py and vllm/utils/serial_utils.py.
 """
 
-import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from frontend_service.api.http.reply import Floats, HttpReply
+from frontend_service.api.http.reply import Floats, HttpReply, Parts, to_json, with_base64
 from frontend_service.postprocess import packing
 from shared.errors import InvalidInput
 from shared.vectors import DataType
@@ -42,17 +41,21 @@ class Encoding:
         """The reply is bytes alone, no JSON."""
         return self.format in ("bytes", "bytes_only")
 
-    def to_bytes(self, array: Floats) -> bytes:
-        """float32 [..., D] as bytes, one number after the other."""
+    def to_bytes(self, array: Floats) -> bytes | memoryview:
+        """float32 [..., D] as bytes, one number after the other. What has them in memory already is not copied."""
         data_type = DATA_TYPES[self.dtype]
+        if data_type is DataType.FLOAT32 and self.endianness != "big":
+            return np.ascontiguousarray(array, dtype="<f4").reshape(-1).data.cast("B")
         data = bytes(packing.pack(array.reshape(1, -1), data_type).data)
         if self.endianness != "big":
             return data
         return np.frombuffer(data, dtype=f"<u{data_type.row_bytes(1)}").byteswap().tobytes()
 
-    def to_json(self, array: Floats) -> Any:
-        """An array as JSON has it: numbers, or a string of base64."""
-        return array if self.format == "float" else base64.b64encode(self.to_bytes(array)).decode()
+    def to_json(self, fields: Mapping[str, Any], name: str, array: Floats) -> Parts:
+        """An object of `fields` and of an array `name`: numbers, or a string of base64."""
+        if self.format == "float":
+            return (to_json({**fields, name: array}),)
+        return with_base64(fields, name, self.to_bytes(array))
 
 
 def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, Any]) -> HttpReply:

@@ -3,6 +3,7 @@
 Source: platform.openai.com/docs/api-reference/embeddings; other fields: see `pooling_request` and `hosted_request`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from frontend_service.api.http.dialects.encoding import OCTETS, bytes_reply
 from frontend_service.api.http.dialects.hosted_request import HostedRequest
 from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, each_to_json, now, rows_of, split, to_json
+from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, Parts, now, rows_of, split, with_list
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
@@ -107,10 +108,10 @@ def reply_fields(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer) -
     }
 
 
-def list_reply(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: list[Any]) -> HttpReply:
+def list_reply(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: Sequence[Parts]) -> HttpReply:
     """A reply with a list of data, as all of OpenAI's are."""
-    frame = {"object": "list", "data": each_to_json(data)}
-    return HttpReply(body=to_json(reply_fields(parsed, prefix, answer) | frame))
+    fields = reply_fields(parsed, prefix, answer) | {"object": "list"}
+    return HttpReply(body=with_list(fields, "data", data))
 
 
 def vector_list_reply(
@@ -120,7 +121,7 @@ def vector_list_reply(
     encoding = parsed.body.encoding
     if encoding.is_bytes:
         return bytes_reply(encoding, arrays, reply_fields(parsed, prefix, answer))
-    data = [{"object": kind, "index": index, field: encoding.to_json(array)} for index, array in enumerate(arrays)]
+    data = [encoding.to_json({"object": kind, "index": index}, field, array) for index, array in enumerate(arrays)]
     return list_reply(parsed, prefix, answer, data)
 
 
@@ -132,17 +133,15 @@ def multi_vector_reply(parsed: ParsedRequest[MultiVectorBody, EmbedRequest], ans
     rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), parsed.body.encoding
     if encoding.is_bytes:
         return bytes_reply(encoding, rows, reply_fields(parsed, "mvec", answer))
-    data: list[dict[str, Any]] = [
-        {"object": "embeddings", "index": index, "embeddings": encoding.to_json(array)}
-        for index, array in enumerate(rows)
-    ]
+    about: list[dict[str, Any]] = [{"object": "embeddings", "index": index} for index in range(len(rows))]
     if encoding.format == "base64":
-        for entry, array in zip(data, rows, strict=True):
-            entry["shape"] = array.shape
+        for fields, array in zip(about, rows, strict=True):
+            fields["shape"] = array.shape
     if parsed.body.return_token_ids:
         ids = split(np.frombuffer(answer.result.token_ids, dtype="<i4"), answer.result.row_lengths)
-        for entry, text_ids in zip(data, ids, strict=True):
-            entry["token_ids"] = text_ids
+        for fields, text_ids in zip(about, ids, strict=True):
+            fields["token_ids"] = text_ids
+    data = [encoding.to_json(fields, "embeddings", array) for fields, array in zip(about, rows, strict=True)]
     return list_reply(parsed, "mvec", answer, data)
 
 

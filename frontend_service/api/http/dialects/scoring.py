@@ -12,7 +12,7 @@ from frontend_service.api.http.body import Body, Texts, texts_of
 from frontend_service.api.http.dialects.openai import list_reply
 from frontend_service.api.http.dialects.pooling_request import REMEDIES, Activated, PoolingRequest
 from frontend_service.api.http.refused_fields import refusing
-from frontend_service.api.http.reply import HttpReply
+from frontend_service.api.http.reply import HttpReply, each_in_parts
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
@@ -120,7 +120,7 @@ def score_request(body: ScoreBody) -> ScoreRequest:
 def score_reply(parsed: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
     scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
     data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
-    return list_reply(parsed, "score", answer, data)
+    return list_reply(parsed, "score", answer, each_in_parts(data))
 
 
 def score_endpoint(frontend: Frontend) -> Endpoint:

@@ -12,7 +12,7 @@ from frontend_service.api.http.dialects.pooling import PoolingBody, PoolingEndpo
 from frontend_service.api.http.dialects.pooling_request import Activated, InputRequest
 from frontend_service.api.http.dialects.scoring import ScoreBody, score_endpoint
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply
+from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, each_in_parts
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import ClassifyRequest
@@ -49,7 +49,7 @@ def classify_reply(parsed: ParsedRequest[ClassifyBody, ClassifyRequest], classif
         }
         for index, row in enumerate(label_scores(classified))
     ]
-    return list_reply(parsed, "classify", classified.answer, data)
+    return list_reply(parsed, "classify", classified.answer, each_in_parts(data))
 
 
 def classify_endpoint(frontend: Frontend) -> Endpoint:
