@@ -149,8 +149,7 @@ class ModelEngine:
         upload = Upload(device)
         if query is not None:
             chosen = [selection.side(queries=model is query) for selection in selections]
-        tokens = sum(int((selection.stops - selection.starts).sum()) for selection in chosen)
-        least_spared = model.least_spared(tokens) if self.limits.shares else inf
+        least_spared = model.least_spared(_tokens(chosen)) if self.limits.shares else inf
         step = Step.pack(chosen, device, model.encoder.uncounted, model.encoder.token_types, upload, least_spared)
         outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
         step_slices = [
@@ -189,6 +188,13 @@ class ModelEngine:
             for step_slice in side.slices:
                 step_slice.on_device(download)
             outputs.compute_comparisons(download)
+
+
+def _tokens(selections: Sequence[Selection]) -> int:
+    """Tokens of a step of whole texts; 0 where it has pieces."""
+    if any(selection.caches for selection in selections):
+        return 0
+    return sum(int(selection.sequences.lengths[selection.numbers].sum()) for selection in selections)
 
 
 def _dropped_ids(model: Model) -> Ids:

@@ -26,7 +26,8 @@ from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.tune.encoder_forms import FormChoice, Gate
+from gpu_worker.model.tune.encoder_forms import FormChoice
+from gpu_worker.model.tune.form_gate import Gate
 from gpu_worker.model.tune.linear import packed_layers
 from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan
 from gpu_worker.model.tune.merged import merge, saved_products

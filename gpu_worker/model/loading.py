@@ -24,7 +24,8 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import same_bits as bits
-from gpu_worker.model.tune.encoder_forms import FormChoice, Forms, Gate, PartsRun
+from gpu_worker.model.tune.encoder_forms import NO_PARTS, FormChoice, Forms, Parts
+from gpu_worker.model.tune.form_gate import Gate
 from gpu_worker.model.tune.linear import Linear
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
@@ -148,7 +149,7 @@ def _loaded(
     probes = Probes.of(
         config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
-    parts = [run for run, wanted in ((run_in_pieces, cuts), (run_sharing, shares)) if wanted]
+    parts = Parts(pieces=run_in_pieces if cuts else None, followers=run_sharing if shares else None)
     form_finder = None if forms is None else partial(_form, forms, parts, longest=max(limits), tails=unattended)
     preparation = Preparation(
         source,
@@ -253,9 +254,9 @@ def _joined(query: Model, document: Model) -> Model:
     )
 
 
-def _form(forms: Forms, parts: Sequence[PartsRun], packed: PackedEncoder, gate: Gate, **limits: Any) -> FormChoice:
+def _form(forms: Forms, parts: Parts, packed: PackedEncoder, gate: Gate, **texts: Any) -> FormChoice:
     """Chooses an encoder's form. `parts` are tried where it may compute tokens without later ones."""
-    return FormChoice(packed, gate, forms, parts=() if reason_against(packed) else parts, **limits)
+    return FormChoice(packed, gate, forms, parts=NO_PARTS if reason_against(packed) else parts, **texts)
 
 
 def _unattended(late: LateInteraction | None, config: Any) -> bool:

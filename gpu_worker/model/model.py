@@ -10,6 +10,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.device.timing import PAYS
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.sharing_times import LEAST_SHARE
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.tune.native_layers import forms_of
 from gpu_worker.model.verify.head_gate import NO_ORDER
@@ -19,9 +20,6 @@ from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
 from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 from shared.vectors import InputType
-
-LEAST_SHARE = 0.125
-"""Share of a step's tokens that must be spared: keys, values and rows of its other texts are copied then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +80,12 @@ class Model:
         return f"each by itself: {self.unshared}" if self.unshared else "in one step, their first tokens once"
 
     def least_spared(self, tokens: int) -> float:
-        """The smallest share of a step's tokens that is worth sharing them; `inf`: texts share none."""
-        if self.unshared:
+        """The smallest share of a step's tokens that is worth sharing them; `inf`: texts share none. `tokens`: those of
+        a step of whole texts, 0 for one that has pieces: it runs in the same form whether or not texts share."""
+        times = self.encoder.sharing_times
+        if self.unshared or (times is None and self.encoder.as_written is not self.encoder):
             return inf
-        if self.encoder.sharing_times is not None:
-            return max(LEAST_SHARE, self.encoder.sharing_times.least_spared(tokens, PAYS))
-        return LEAST_SHARE if self.encoder.as_written is self.encoder else inf
+        return LEAST_SHARE if times is None or not tokens else times.least_spared(tokens, PAYS)
 
     @property
     def table(self) -> bytes:

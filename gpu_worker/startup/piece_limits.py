@@ -49,8 +49,8 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
     `kept_bytes`: see `cache_bytes`."""
     accelerated = model.placement.device_memory is not None
-    # An accelerator's short steps are for overlap; shorter pieces would cost it speed, since layers are not compiled
-    # for them.
+    # An accelerator's short steps are for overlap; shorter pieces would cost it speed, since no graph has them and each
+    # later one has launches of its own.
     largest = max(step_tokens, model.placement.step_tokens) if accelerated else step_tokens
     longest = max(1, min(largest // PIECES_PER_STEP, step_tokens)) if chunk_tokens is None else chunk_tokens
     limits = replace(WHOLE, shares=not model.unshared)

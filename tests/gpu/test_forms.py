@@ -67,20 +67,26 @@ def test_both_forms_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.
     assert graphed.padding_tokens > 0
 
 
+class Strict(CompiledEncoder):
+    """One that refuses to run a batch of several tokens as the layers are written."""
+
+    def __call__(self, batch: RaggedBatch) -> torch.Tensor:
+        with torch.compiler.set_stance("fail_on_recompile" if batch.total > 1 else "eager_on_recompile"):
+            return self._run(batch)
+
+
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-gemma3"])
 @torch.inference_mode()
 def test_pieces_and_followers_run_compiled(cuda: torch.device, name: str) -> None:
     """By one compilation, with the rows of the layers as they are written."""
     encoder = packed(name)
-    compiled = CompiledEncoder(encoder)
+    compiled = Strict(encoder)
     text = np.arange(10, 50, dtype=np.int32)
     follower = Follower(sequence=text, shared=np.arange(20))
     compiled.compile([RaggedBatch.pack([text], encoder.device, encoder.uncounted, followers=[follower])])
-    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for run, lengths in product((run_in_pieces, run_sharing), SIZES):
         found, expected = (run(each, batch(encoder, lengths)) for each in (compiled, encoder))
         assert distance(found, expected) < 1e-3, (run.__name__, lengths)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 
 @torch.inference_mode()
@@ -118,7 +124,7 @@ def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
     assert compiling.startswith("layers compiled in "), compiling
     assert " graphs captured and measured in " in capturing, capturing
     assert ", 0 of them used" not in capturing, "launches are what a tiny model's step takes"
-    assert sharing.endswith(" times the time"), sharing
+    assert sharing.startswith("a step of 2048 tokens shares "), sharing
 
 
 def test_a_form_can_be_switched_off(cuda: torch.device) -> None:

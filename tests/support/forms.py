@@ -102,13 +102,15 @@ class Playing:
         return work
 
 
-def loaded(name: str, forms: Forms | None = None, kernel: type[SpanAttention] = Varlen, **device: Any) -> Model:
+def loaded(
+    name: str, forms: Forms | None = None, kernel: type[SpanAttention] = Varlen, *, shares: bool = True, **device: Any
+) -> Model:
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
         no_kernels(patch)
         patch.setattr(execution.attention_choice, "choose", lambda *_, **__: kernel())
         patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
-        return load(f"random:{name}", CPU, forms=forms)
+        return load(f"random:{name}", CPU, forms=forms, shares=shares)
 
 
 @cache

@@ -81,7 +81,7 @@ class SpanAttention:
         raise NotImplementedError
 
 
-@lru_cache(maxsize=4096)  # every layer asks for the same
+@lru_cache(maxsize=64)  # every layer of a run asks for the same
 def ends(count: int, device: torch.device) -> Tensor:
     """Where the only sequence of a launch begins and ends: [0, count] int32, made on the device without a wait."""
     return torch.arange(2, dtype=torch.int32, device=device) * count

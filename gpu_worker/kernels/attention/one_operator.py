@@ -39,6 +39,8 @@ def one_operator(attention: LayerAttention, batch: RaggedBatch) -> Iterator[OneO
         _UNDER_WAY.reset(before)
 
 
+# It declares no effects, though the attention may keep keys and values: a layer has one call, whose result it uses, so
+# no compiler leaves it out or moves it before another; and of its inputs only copies are read after the layer.
 @torch.library.custom_op("selvage::attention_under_way", mutates_args=())
 def _attend(
     query: Tensor,
@@ -52,6 +54,7 @@ def _attend(
     keys_as: str,
     reuses_keys: bool,
 ) -> Tensor:
+    """Attends as is under way: query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
     attention, batch = _UNDER_WAY.get()
     terms = AttentionTerms(
         scale=scale,

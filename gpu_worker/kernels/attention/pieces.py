@@ -27,7 +27,7 @@ class PieceAttention:
         self._seen_as: dict[str, list[Seen]] = {}  # by the name of keys: what each piece sees
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
-        """See `PackedAttention`. Raises ModelRefused where a layer needs the whole text at once."""
+        """See `LayerAttention`. Raises ModelRefused where a layer needs the whole text at once."""
         if not terms.causal:
             raise ModelRefused("a layer attends to tokens that come later")
         if terms.bias is not None:

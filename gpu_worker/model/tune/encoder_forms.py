@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +22,14 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.encoder.sharing_times import SharingTimes
 from gpu_worker.model.tune.compiled import INDUCTOR, CompiledEncoder
+from gpu_worker.model.tune.form_gate import Gate, Run
 from gpu_worker.model.tune.graph_sizes import TOKENS, Bucket, buckets
 from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder, Recorder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.launches import LEAST_SAVED, TILE
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.repository.files import first_line
 
 MEBIBYTE = 1024 * 1024
@@ -37,26 +40,18 @@ BUSY = 4
 launches, and a large model's graphs would take a minute to capture."""
 MOST_COMPILING = 90.0
 """Seconds of compiling after which captured sizes are no longer compiled for: one compilation should serve them all."""
-Run = Callable[[RaggedBatch], Tensor]
 PartsRun = Callable[[Encoder, RaggedBatch], Tensor]
 """Runs the whole texts of a batch by an encoder, cut or as followers of others."""
 
 
-class Gate(Protocol):
-    """The gate, as far as forms need it. Batches are given as numbers of its texts."""
+class Parts(NamedTuple):
+    """How texts are tried in pieces and as followers; None where they are not to run so."""
 
-    @property
-    def whole(self) -> list[int]:
-        """Numbers of the texts without tails."""
+    pieces: PartsRun | None = None
+    followers: PartsRun | None = None
 
-    def uneven(self) -> list[int]:
-        """Numbers of a batch that attention takes two launches for, if a text is long enough."""
 
-    def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
-        """Raises where `run`, or the encoder itself, does not give the model's own hidden states for these texts."""
-
-    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """Numbers of as many texts as fit into such a batch and are attended to in one launch."""
+NO_PARTS = Parts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +74,14 @@ class FormChoice:
         *,
         longest: int,
         tails: bool = False,
-        parts: Sequence[PartsRun] = (),
+        parts: Parts = NO_PARTS,
         backend: Any = INDUCTOR,
         recorder: Callable[[], Recorder] = CudaRecorder,
         seconds: Seconds | None = None,
     ) -> None:
         """`packed` passed the gate as it is written. `longest`: most tokens of a text; `tails`: whether texts may end
-        with tokens that no other attends to; `parts`: run the texts of a batch by an encoder, in batches with pieces or
-        followers, where such may be tried. `backend`, `recorder` and `seconds` (of a run) replace the device's in
-        tests.
+        with tokens that no other attends to; `parts`: how batches with pieces and with followers are tried. `backend`,
+        `recorder` and `seconds` (of a run) replace the device's in tests.
         """
         self.encoder: Encoder = packed
         self.findings: list[str] = []
@@ -105,7 +99,7 @@ class FormChoice:
         if self._for_graphs and isinstance(self.encoder, CompiledEncoder):
             self.encoder = packed
             self.findings.append("compiled layers are faster in graphs alone, and there are none: not used")
-        if self._parts:
+        if self._parts.followers:
             self._try("times of texts that share tokens", self._time_sharing)
 
     def _try(self, form: str, choose: Callable[[], None]) -> None:
@@ -122,9 +116,11 @@ class FormChoice:
             self._judge.check(compiled, numbers, compiled.run_compiling)
         if self._tails:
             self._compile_tails(compiled)
-        if self._parts:
-            self._compile_parts(compiled)
-        written, fused = (self._uncaptured(encoder) for encoder in (self._packed, compiled))
+        if self._parts.pieces and not self._passes(compiled, self._parts.pieces, self._cut()):
+            compiled.takes_pieces = False
+        if self._parts.followers and not self._passes(compiled, self._parts.followers, self._sharing(self._sizes[-1])):
+            compiled.takes_followers = False
+        written, fused = (self._seconds_by_size(encoder) for encoder in (self._packed, compiled))
         launched, replayed = sum(fused) / sum(written), self._replayed_share(compiled, written)
         # Launching compiled layers may take a slow host longer; where graphs serve, that does not count.
         faster, in_graph = launched < PAYS, ""
@@ -183,29 +179,31 @@ class FormChoice:
             self.findings.append(f"batches with unattended tails run as the layers are written: {first_line(error)}")
         self._judge.check(compiled)
 
-    def _compile_parts(self, compiled: CompiledEncoder) -> None:
-        """Compiles batches with pieces or followers, which run as the layers are written where they do not pass."""
+    def _passes(self, compiled: CompiledEncoder, run: PartsRun, batch: RaggedBatch) -> bool:
+        """Compiles layers for a batch with parts. Returns whether the gate's texts pass by `run`."""
         try:
-            compiled.compile([self._sharing(self._sizes[-1])])
-            for run in self._parts:
-                self._judge.check(compiled, self._judge.whole, partial(run, compiled))
+            compiled.compile([batch])
+            self._judge.check(compiled, self._judge.whole, partial(run, compiled))
         except Exception as error:
-            compiled.takes_parts = False
-            self.findings.append(
-                f"pieces of texts and shared tokens run as the layers are written: {first_line(error)}"
-            )
+            parts = "texts in pieces" if batch.pieces else "texts that share tokens"
+            self.findings.append(f"{parts} run as the layers are written: {first_line(error)}")
+            return False
+        return True
 
     def _time_sharing(self) -> None:
         """Measures how long steps take as they are served, of whole texts and of texts that share tokens."""
-        whole = self._uncaptured(self.encoder)
+        whole = self._seconds_by_size(self.encoder)
         sharing = [self._time(self.encoder, self._sharing(tokens)) for tokens in self._sizes]
         self.encoder.sharing_times = SharingTimes(tokens=self._sizes, whole=whole, sharing=sharing)
-        least = self.encoder.sharing_times.least_spared(self._sizes[-1], PAYS)
-        worth = "no step shares tokens" if least == inf else f"a full step shares tokens where that spares {least:.0%}"
-        self.findings.append(f"{worth}: {sharing[0] / whole[0]:.1f} to {sharing[-1] / whole[-1]:.1f} times the time")
+        least, tokens = self.encoder.sharing_times.least_spared(self._sizes[-1], PAYS), self._sizes[-1]
+        worth = "shares none" if least == inf else f"shares them where that spares {least:.0%}"
+        self.findings.append(
+            f"a step of {tokens} tokens {worth}: one with shared tokens takes {sharing[-1] / whole[-1]:.1f} times as "
+            f"long, one of {self._sizes[0]} tokens {sharing[0] / whole[0]:.1f} times"
+        )
 
     def _capture(self) -> None:
-        start, before, alone = time.monotonic(), self._reserved(), self._uncaptured(self.encoder)
+        start, before, alone = time.monotonic(), self._reserved(), self._seconds_by_size(self.encoder)
         graphs, replayed, failed = dict[Bucket, Graph](), dict[Bucket, float](), list[str]()
         with torch.inference_mode():
             for size in self._worth_capturing(alone):
@@ -246,8 +244,8 @@ class FormChoice:
         reclaim()  # what compilers tried out is kept, and would be given back meanwhile
         return torch.cuda.memory_reserved(device)
 
-    def _uncaptured(self, encoder: Encoder) -> list[float]:
-        """Seconds without graphs, for batches of each size of texts of a usual length."""
+    def _seconds_by_size(self, encoder: Encoder) -> list[float]:
+        """Seconds of batches of each size, of texts of a usual length."""
         return [self._time(encoder, self._batch(self._usual(tokens))) for tokens in self._sizes]
 
     def _time(self, run: Run, batch: RaggedBatch) -> float:
@@ -268,6 +266,12 @@ class FormChoice:
         text = np.full(length, self._usual_id, dtype=np.int32)
         followers = [Follower(sequence=text, shared=shared)] * ((tokens - length) // (length - len(shared)))
         return RaggedBatch.pack([text], self.encoder.device, self.encoder.uncounted, followers=followers)
+
+    def _cut(self) -> RaggedBatch:
+        """A batch of the first half of a text."""
+        text = np.full(min(USUAL, self._longest), self._usual_id, dtype=np.int32)
+        piece = Piece(text, 0, len(text) // 2, SequenceCache(len(text)))
+        return RaggedBatch.pack([], self.encoder.device, self.encoder.uncounted, pieces=[piece])
 
     def _usual(self, tokens: int) -> list[int]:
         """Lengths of a batch of so many tokens, with texts of a usual length."""

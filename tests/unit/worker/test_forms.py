@@ -1,7 +1,9 @@
 """In which form an encoder serves: the fastest that was measured, after the gate; a form that errs serves nobody."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
+from math import inf
 from typing import Any
 
 import pytest
@@ -104,8 +106,12 @@ def test_texts_that_share_and_pieces_run_compiled_and_are_timed() -> None:
     )
     assert isinstance(model.encoder, GraphedEncoder)
     assert isinstance(model.encoder.encoder, CompiledEncoder)
-    assert model.encoder.encoder.takes_parts
-    assert found_out(model)[-1] == "a full step shares tokens where that spares 35%: 0.5 to 2.0 times the time"
+    assert model.encoder.encoder.takes_pieces
+    assert model.encoder.encoder.takes_followers
+    assert found_out(model)[-1] == (
+        "a step of 256 tokens shares them where that spares 35%: one with shared tokens takes 2.0 times as long, "
+        "one of 64 tokens 0.5 times"
+    )
     assert model.least_spared(FORMS.step_tokens) == pytest.approx(0.35)
     assert model.least_spared(64) == 0.125  # whatever times say: keys, values and rows are copied too
     with torch.inference_mode():
@@ -123,10 +129,28 @@ def test_pieces_that_err_compiled_run_as_the_layers_are_written(monkeypatch: pyt
     model = loaded("tiny-qwen3", FORMS, backend=Counting(), recorder=Playing, seconds=faster_and_faster())
     assert isinstance(model.encoder, GraphedEncoder)
     assert isinstance(model.encoder.encoder, CompiledEncoder)
-    assert not model.encoder.encoder.takes_parts
-    refused, *_, timed = found_out(model)
-    assert refused.startswith("pieces of texts and shared tokens run as the layers are written: it does not run among")
-    assert timed.endswith(" times the time")
+    assert not model.encoder.encoder.takes_pieces
+    assert not model.encoder.encoder.takes_followers
+    pieces, followers, *_, timed = found_out(model)
+    assert pieces.startswith("texts in pieces run as the layers are written: it does not run among")
+    assert followers.startswith("texts that share tokens run as the layers are written: it does not run among")
+    assert timed.startswith("a step of 256 tokens shares ")
+
+
+def _ticking(told: Iterator[float], run: Callable[[], object]) -> float:
+    run()
+    return next(told)
+
+
+def test_where_no_step_gains_the_log_says_so() -> None:
+    """Sharing steps take ten times as long; and none is timed where texts are not to share."""
+    captured = [AS_WRITTEN] * 3 + [COMPILED] * 3 + [AS_WRITTEN, COMPILED] + [COMPILED] * 3 + [GRAPHS] * ALL
+    for shares, times in ((True, [1.0, 1.0, 1.0, 10.0, 10.0, 10.0]), (False, [])):
+        told = iter([*captured, *times])
+        clock = partial(_ticking, told)
+        model = loaded("tiny-qwen3", FORMS, shares=shares, backend=Counting(), recorder=Playing, seconds=clock)
+        assert (": one with shared tokens takes 10.0 times" in found_out(model)[-1]) == shares
+        assert model.least_spared(FORMS.step_tokens) == inf
 
 
 def broken(module: Any, _: Any) -> Callable[..., Any]:
