@@ -23,9 +23,10 @@ from shared.errors import InvalidInput, SelvageError
 
 NO_CONTENT = 204
 """The status of replies without a body, which have no headers about one either."""
-LARGE_REPLY, SENT_AT_ONCE = 64 * 1024, 256 * 1024
-"""Size in bytes from which a reply is counted until it has left; smaller replies leave at once. Most bytes of a reply
-that are written at once: what a socket does not take of them is copied."""
+LARGE_REPLY = 64 * 1024
+"""Size in bytes from which a reply is counted until it has left; smaller replies leave at once."""
+SENT_AT_ONCE = 256 * 1024
+"""Most bytes of a reply that are written at once. Python 3.11 copies what a full socket does not take of them."""
 MAX_TIMEOUT = 3600
 """Longest time that a caller may choose in the header TIMEOUT, in seconds."""
 PROBES = frozenset({"/health", "/ping"})

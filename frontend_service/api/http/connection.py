@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
         """Returns when most of what was written has left, or the connection is lost."""
         await self._writable.wait()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Writes bytes, which leave when the caller reads them."""
         self._transport.write(data)
 

@@ -23,7 +23,7 @@ class Wire(Protocol):
     async def writable(self) -> None:
         """Returns when most of what was written has left, or the connection is lost."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes | memoryview) -> None: ...
 
     def taken(self) -> None:
         """Notes that the application has taken all bytes of the body so far."""
@@ -125,7 +125,7 @@ class Cycle:
         self.keep_alive = self.keep_alive and not self._invites  # a body without invitation may never come
         self._head = _head(status, headers, self.keep_alive)
 
-    def _write_body(self, body: bytes, *, is_last: bool) -> None:
+    def _write_body(self, body: bytes | memoryview, *, is_last: bool) -> None:
         if self.scope["method"] == "HEAD":
             body = b""
         head, self._head = self._head, b""

@@ -1,4 +1,4 @@
-"""Replies: JSON by orjson, which writes numpy arrays directly from memory."""
+"""Replies: JSON by orjson, which writes numpy arrays directly from memory, with base64 by pybase64."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from shared.jobs import Rows
 
 JSON = "application/json"
 HTML = "text/html; charset=utf-8"
-FLOAT_WEIGHT, BASE64_WEIGHT = 16, 4
+FLOAT_WEIGHT = 16
 """Times that a byte of a vector takes longer into JSON than to be copied."""
 
 Floats = NDArray[np.float32]
@@ -50,12 +50,12 @@ def each_in_parts(entries: Iterable[Any]) -> list[Parts]:
 
 
 def with_base64(fields: Mapping[str, Any], name: str, data: Any) -> Parts:
-    """Writes an object of `fields` and of a string `name`, the base64 of bytes."""
+    """Writes an object of `fields`, one at least, and of a string with a plain `name`, the base64 of bytes."""
     return to_json(fields)[:-1], b',"%b":"' % name.encode(), pybase64.b64encode(data), b'"}'
 
 
 def with_list(fields: Mapping[str, Any], name: str, entries: Sequence[Parts]) -> bytes:
-    """Writes an object of `fields` and of a list `name` of objects that are written already."""
+    """Writes an object of `fields`, one at least, and of a list with a plain `name` of written entries."""
     separated = [part for entry in entries for part in (b",", *entry)][1:]
     return b"".join([to_json(fields)[:-1], b',"%b":[' % name.encode(), *separated, b"]}"])
 

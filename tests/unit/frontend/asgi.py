@@ -49,6 +49,15 @@ class Worker(FakeWorker):
         return JobResult(dense=Rows(dimensions=8, data=rows.tobytes()))
 
 
+class Wide(Worker):
+    """Vectors of half a megabyte each."""
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        await super().run(model, job)
+        rows = np.arange(len(job.tokens.lengths) * 128 * 1024, dtype="<f4")
+        return JobResult(dense=Rows(dimensions=128 * 1024, data=rows.tobytes()))
+
+
 @dataclass
 class Told:
     """A reply, or none where nobody was answered."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi import HttpApi, Told, Worker
+from asgi import HttpApi, Told, Wide, Worker
 
 from frontend_service.api.http.app import SENT_AT_ONCE
 from frontend_service.api.http.reply import with_base64, with_list
@@ -92,17 +92,8 @@ async def test_token_vectors_as_bytes(path: str) -> None:
     assert (numbers(told.body, "float32", "big") == TOKENS.ravel()).all()
 
 
-class Wide(Worker):
-    """Vectors of half a megabyte each."""
-
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        await super().run(model, job)
-        rows = np.arange(len(job.tokens.lengths) * 128 * 1024, dtype="<f4")
-        return JobResult(dense=Rows(dimensions=128 * 1024, data=rows.tobytes()))
-
-
 async def test_megabytes_are_sent_in_parts() -> None:
-    """So no more of a reply is copied than a caller is slow to read."""
+    """A socket that is full would have all the rest copied."""
     told = await HttpApi(Wide()).ask("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
     rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in told.json["data"]]
     assert (np.concatenate(rows) == np.arange(2 * 128 * 1024)).all()

@@ -1,12 +1,16 @@
 """TLS of the HTTP API: certificates and authorities that change, for callers with and without a name in mind."""
 
 import asyncio
+import base64
+import json
 import socket
 import ssl
 from pathlib import Path
 
+import numpy as np
 import pytest
-from asgi import HttpApi, Worker
+from asgi import HttpApi, Wide, Worker
+from wire import AFTER, post, serving, told
 
 from frontend_service.api.http.server import HttpServer
 from shared.security import reloaded_file as fresh
@@ -106,3 +110,21 @@ async def test_no_session_outlasts_who_signs_for_clients(folders: list[Path], mo
         assert not told
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_a_reply_of_megabytes_arrives_whole_and_the_connection_goes_on(
+    folders: list[Path], secured: bool
+) -> None:
+    """It is written in parts, as the caller reads."""
+    authority = Authority(folders[0])
+    files = authority.files("server", HERE)
+    found = identity(str(files.certificate), str(files.key), "", lambda _: None) if secured else None
+    context = ssl.create_default_context(cafile=str(authority.file)) if secured else None
+    body = json.dumps({"input": ["a", "b c"] * 4, "encoding_format": "base64"}).encode()
+    async with serving(HttpApi(Wide()), found) as address:
+        large, after = await told(address, post(body=body) + AFTER, tls=context)
+    rows = np.array([np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in large.json["data"]])
+    assert rows.shape == (8, 128 * 1024)
+    assert (np.diff(rows) == 1).all()
+    assert after.status == 200

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -59,9 +60,11 @@ def chunked(body: bytes = BODY, trailers: Sequence[bytes] = (), size: int = 5) -
     return b"".join((*lines, b"0\r\n", *(trailer + b"\r\n" for trailer in trailers), b"\r\n"))
 
 
-async def told(address: tuple[str, int], *pieces: bytes, pause: float = 0.0) -> list[Response]:
+async def told(
+    address: tuple[str, int], *pieces: bytes, pause: float = 0.0, tls: ssl.SSLContext | None = None
+) -> list[Response]:
     """What comes back until the other side ends; `pieces` are sent with a `pause` between."""
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await asyncio.open_connection(*address, ssl=tls)
     try:
         for number, piece in enumerate(pieces):
             await asyncio.sleep(pause if number else 0.0)

@@ -249,6 +249,26 @@ def test_a_form_shares_where_its_times_say_that_it_pays(others: int, sharing: fl
     assert (form.ran, form.as_written.ran) == ([shares], [])
 
 
+@pytest.mark.parametrize(("lengths", "cut"), [((50, 4), True), ((4, 9), False)])
+def test_pieces_run_in_the_form_that_serves_and_share_whatever_its_times_say(
+    lengths: tuple[int, ...], cut: bool
+) -> None:
+    """A step that has pieces is in no graph in any case; without pieces these times let none share."""
+    engine = vector_engine("tiny-qwen3", "float32", True)
+    form = _Watched(engine.model.encoder)
+    form.as_written = _Watched(engine.model.encoder)
+    form.sharing_times = SharingTimes(tokens=(1, 1000), whole=(0.001, 1.0), sharing=(3.0, 3.0))
+    job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of([PREFIX, PREFIX, *random_ids([*lengths], seed=3)]))
+    [expected] = by_themselves(engine, [job])
+    longest = len(PREFIX) + 1
+    text_bytes = engine.model.cutting.text_bytes
+    limits = PieceLimits(longest=longest, shares=True, text_bytes=text_bytes)
+    served = ModelEngine(replace(engine.model, encoder=cast(Encoder, form)), limits=limits)
+    assert_alike(run(served, [job], width=3), [expected], "float32")
+    assert form.as_written.ran == []
+    assert any(form.ran) == (served.pieces > 0) == cut
+
+
 def test_texts_of_two_adapters_share_nothing() -> None:
     """Nor do those with an unattended tail: their rows differ from the first layer on."""
     device, tokens = torch.device("cpu"), RaggedTokens.of([PREFIX])
