@@ -173,7 +173,8 @@ def floors() -> str:
         for count in workload.in_flight:
             least = floor(shape(workload.model), workload, count, device)
             parts = [number(1e9 * seconds) for seconds in asdict(least).values()]
-            reached = fastest(result, "rows", workload.name, count, "{% of floor} %") or "nothing yet"
+            rate = fastest(result, "rows", workload.name, count, "{tokens/s}").replace(",", "")
+            reached = f"{number(100 * float(rate) / least.tokens_per_second)} %" if rate else "nothing yet"
             rows.append([f"{workload.name}, {count}", *parts, number(least.tokens_per_second), least.binds, reached])
     heads = ["workload, in flight", *Floor.__annotations__, "tokens/s at most", "bound by", "reached"]
     return f"Of {device.name} ({rates}): {source}.\n\n{table(heads, rows)}"
@@ -185,7 +186,10 @@ def goals() -> str:
     earlier = read("h100/accelerator")
     for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
         name, count = goal["workload"], goal["in flight"]
-        limit = floor(shape(workloads[name].model), workloads[name], count, device).tokens_per_second
+        of = device
+        if earlier and not any(row["workload"] == name for row in result.get("rows", ())):
+            of = Device(**earlier["limits"])
+        limit = floor(shape(workloads[name].model), workloads[name], count, of).tokens_per_second
         words = "{tokens/s} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
         reached = [
             fastest(result, section, name, count, words)
@@ -202,11 +206,10 @@ def texts_in_pieces() -> str:
     """Renders the speed of texts in pieces, and of texts that begin alike, on a device."""
     names = ("texts", "way", "tokens/s", "shared tokens", "peak GB", "least cosine")
     result, device = accelerator()
-    rows = [
-        [number(row[name]) if isinstance(row[name], int) else str(row[name]) for name in names]
-        for row in result.get("pieces", ())
-    ]
-    return f"{device.name}, Qwen3-Embedding-0.6B's shape, bfloat16.\n\n{table(list(names), rows)}"
+    measured = result.get("pieces", ())
+    models = ", ".join(dict.fromkeys(row["model"] for row in measured))
+    rows = [[number(row[name]) if isinstance(row[name], int) else str(row[name]) for name in names] for row in measured]
+    return f"{device.name}, {models}.\n\n{table(list(names), rows)}" if rows else "Nothing yet."
 
 
 def _commits(result: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Texts in pieces, and texts that begin alike, in the worker's engine: what cutting costs and what sharing brings.
 
-Vectors of every way are compared with those of whole texts, each by itself. No graph has pieces and texts that share,
+Vectors of every way are compared with those of whole texts. No graph has pieces and texts that share,
 so whole texts are measured both as they are served and with their layers as they are written.
 """
 
@@ -24,8 +24,8 @@ RUNS = 5
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Settings of an engine. `chunk`: most tokens of a piece, 0 for whole texts; `step`: most of a step, 0 as served;
-    `shares`: texts that begin alike share what they have in common, `always` or where the measured times say that it
-    pays; `kind`: of encoder."""
+    `shares`: texts that begin alike share what they have in common, where the measured times say that it pays, or
+    `always` where that spares an eighth of a step; `kind`: of encoder."""
 
     name: str
     chunk: int = 0
@@ -40,7 +40,7 @@ WRITTEN = EngineSettings("whole, layers as written", kind=ours.EAGER)
 SHARED = EngineSettings("shared where it pays", shares=True)
 ALWAYS = EngineSettings("shared", shares=True, always=True)
 FREE = SharingTimes(tokens=(1,), whole=(1.0,), sharing=(0.0,))
-"""Times by which it always pays to share."""
+"""Times by which sharing takes none."""
 PUBLISHED = EngineSettings("pieces of 128, steps of 512", chunk=128, step=512)
 IN_STEPS = EngineSettings("whole, steps of 512", step=512)
 
