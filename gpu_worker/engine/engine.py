@@ -149,8 +149,10 @@ class ModelEngine:
         upload = Upload(device)
         if query is not None:
             chosen = [selection.side(queries=model is query) for selection in selections]
-        timed = model.encoder.sharing_times is not None  # else it is the same for all steps
-        least_spared = model.least_spared(_tokens(chosen) if timed else 0) if self.limits.shares else inf
+        least_spared = inf
+        if self.limits.shares:
+            timed = model.encoder.sharing_times is not None  # else it is the same for all steps
+            least_spared = model.least_spared(_tokens(chosen) if timed else 0)
         step = Step.pack(chosen, device, model.encoder.uncounted, model.encoder.token_types, upload, least_spared)
         outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
         step_slices = [
