@@ -145,7 +145,7 @@ def _published(flags: argparse.ArgumentParser) -> None:
     )
     add("--scale", choices=SCALES, default="small", help="of models and requests (default: %(default)s)")
     add("--rounds", type=int, default=3, help="each starts every side once (default: %(default)s)")
-    add("--seconds", type=float, default=0.0, help="of each case (default: the row's own)")
+    add("--seconds", type=float, default=0.0, help="of each case that counts no requests (default: the row's own)")
     add("--cores", default="", metavar="N,N", help="cores of servers and clients (default: all of this process)")
     add(
         "--side",

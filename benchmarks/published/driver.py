@@ -129,7 +129,7 @@ def main(arguments: str) -> int:
     """Runs the case that the JSON names, and prints its figures."""
     wanted = json.loads(arguments)
     row = rows(wanted["scale"])[wanted["row"]]
-    case = row.case(wanted["case"])
+    case = row.case(wanted["case"]).asking(wanted["requests"])
     try:
         measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"], wanted["priority"]))
     except outcome.LoadFailed as error:

@@ -106,7 +106,7 @@ def conditions(result: Mapping[str, Any]) -> str:
     parts = [
         f"{settings['threads']} of {machine['cores']} cores of {machine['processor']}",
         f"medians (quartiles) of {rounds}, {starts}",
-        f"{number(settings['seconds'])} s a case",
+        f"{_length(settings)} a case",
         f"scale {settings['scale']}",
         f"commit {machine['commit']}",
         versions,
@@ -114,6 +114,17 @@ def conditions(result: Mapping[str, Any]) -> str:
         flags,
     ]
     return f"{'; '.join(filter(None, parts))}."
+
+
+def _length(settings: Mapping[str, Any]) -> str:
+    """Says how long a case is asked: for seconds, or until its requests are answered."""
+    counts = settings.get("requests", {}).values()  # older results do not tell
+    counted = sorted({count for count in counts if count})
+    parts = [] if counts and all(counts) else [f"{number(settings['seconds'])} s"]
+    parts += (
+        [f"{' to '.join(f'{count:,}' for count in counted[:: max(1, len(counted) - 1)])} requests"] if counted else []
+    )
+    return " or ".join(parts)
 
 
 def _agreement(result: Mapping[str, Any]) -> str:

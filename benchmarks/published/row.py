@@ -1,7 +1,7 @@
 """What a row of a published table is: its model, its requests, who sends them, and the settings of both servers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benchmarks.workloads import MINILM, NAME, Kind, Workload
 
@@ -39,6 +39,10 @@ class Case:
     def streams(self) -> tuple[Stream, ...]:
         """All streams, the measured one first."""
         return (self.stream,) if self.beside is None else (self.stream, self.beside)
+
+    def asking(self, requests: int) -> "Case":
+        """The same with so many requests of the measured stream, or the seconds for 0."""
+        return replace(self, stream=replace(self.stream, requests=requests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,11 @@ class Row:
     def kind(self) -> Kind:
         """What the first case asks for; all cases of a row ask for the same."""
         return self.cases[0].stream.workload.kind
+
+    def short(self) -> "Row":
+        """The same where no client asks more than once of a case that counts requests."""
+        cases = (case.asking(min(case.stream.requests, case.stream.clients)) for case in self.cases)
+        return replace(self, cases=tuple(cases))
 
     def case(self, name: str) -> Case:
         """Finds a case by its name. Raises StopIteration where there is none."""

@@ -94,7 +94,7 @@ def clients(
 ) -> dict[str, float]:
     """Runs the clients of a case in a process of their own and gives their figures. Exits where it fails."""
     wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
-    wanted |= {"priority": priority, "watch": server.pids}
+    wanted |= {"requests": of.stream.requests, "priority": priority, "watch": server.pids}
     command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
     if done.returncode:

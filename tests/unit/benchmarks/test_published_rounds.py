@@ -198,6 +198,41 @@ def test_results_of_another_processor_come_with_their_conditions(monkeypatch: py
     assert page.elsewhere("published/zen-3") == page.NO_RESULT
 
 
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ({}, "9 s"),
+        ({"a": 0, "b": 0}, "9 s"),
+        ({"a": 16, "b": 16}, "16 requests"),
+        ({"a": 0, "b": 2, "c": 1}, "9 s or 1 to 2 requests"),
+    ],
+)
+def test_conditions_tell_how_long_a_case_is_asked(counts: dict[str, int], says: str) -> None:
+    """For seconds, or until so many requests are answered."""
+    settings = {"threads": 2, "rounds": 1, "seconds": 9.0, "scale": "small", "flags": {}, "preloaded in vLLM": []}
+    told = page.conditions(
+        {
+            "machine": {"cores": 2, "processor": "Zen 4", "commit": "abc"},
+            "settings": settings | {"requests": counts},
+            "peers": {"vllm": {}},
+        }
+    )
+    assert f"; {says} a case;" in told
+
+
+def test_a_short_row_asks_no_client_twice() -> None:
+    """Where requests are counted; seconds stay."""
+    row = replace(
+        ROW,
+        cases=(
+            CASE.asking(0),
+            replace(CASE, stream=replace(CASE.stream, clients=4, requests=16)),
+            replace(CASE, stream=replace(CASE.stream, clients=4, requests=2)),
+        ),
+    )
+    assert [case.stream.requests for case in row.short().cases] == [0, 4, 2]
+
+
 def test_a_row_that_fails_is_told_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
