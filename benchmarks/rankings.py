@@ -20,7 +20,7 @@ from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 from benchmarks.benchmark import Options
 from benchmarks.docstrings import Docstring, corpus
-from benchmarks.ours import has_int8
+from benchmarks.our_kernels import has_int8
 from benchmarks.rounds import Figures, Turn
 from benchmarks.workloads import MINILM, minilm_folder
 from embedded.options import EngineOptions

@@ -12,7 +12,7 @@ from itertools import product
 
 from benchmarks.benchmark import OURS, Options
 from benchmarks.engine import turn
-from benchmarks.ours import formats
+from benchmarks.our_kernels import formats
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer
 from benchmarks.rounds import Turn

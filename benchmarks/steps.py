@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.benchmark import Options
 from benchmarks.engine import peer_of
-from benchmarks.ours import has_int8
+from benchmarks.our_kernels import has_int8
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer
 from benchmarks.rounds import Figures, Turn

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks import ours, products
+from benchmarks import our_kernels, ours, products
 from benchmarks.peers.answering import Refused, answer, texts
 from benchmarks.peers.resident import peak_resident, resident_from_now
 from benchmarks.workloads import Ids
@@ -82,7 +82,7 @@ def _maxsim(file: str) -> Work:
     """Makes the scoring of a file's query and documents, whose rows lie end to end as in a step."""
     arrays = np.load(file)
     query, rows = torch.from_numpy(arrays["query"]), torch.from_numpy(arrays["rows"])
-    scores = ours.maxsim(query, rows, arrays["lengths"].tolist())
+    scores = our_kernels.maxsim(query, rows, arrays["lengths"].tolist())
     return lambda: scores().flatten().numpy()
 
 

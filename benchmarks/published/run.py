@@ -97,8 +97,8 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
             for name, side, case_figures in measured_round(number % 2 == 1):
                 figures[name][side].append(case_figures)
             flags = {side: " ".join(launch.flags) for side, launch in trial.sides.items()}
-            asked = {"seconds": seconds, "requests": {of.name: of.stream.requests for of in row.cases}}
-            settings = _settings(options, number + 1, asked, flags)
+            extent = {"seconds": seconds, "requests": {of.name: of.stream.requests for of in row.cases}}
+            settings = _settings(options, number + 1, extent, flags)
             yield _result(row, settings, trial.seen, figures, limits)
 
 
@@ -143,13 +143,13 @@ def limit(row: Row, threads: int) -> float:
     return flops / (2 * replace(shape, layers=layers, projected=projected).weights)
 
 
-def _settings(options: RunOptions, rounds: int, asked: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, Any]:
+def _settings(options: RunOptions, rounds: int, extent: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, Any]:
     return {
         "threads": len(options.cores),
         "rounds": rounds,
         "starts": 1 if options.together else rounds,
         "together": options.together,
-        **asked,
+        **extent,
         "scale": options.scale,
         "flags": flags,
         "preloaded in vLLM": [path.name for path in servers.preloaded()],

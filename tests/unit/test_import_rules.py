@@ -89,8 +89,12 @@ RULES = {
             "structlog",
         },
     ),
-    "of the benchmarks one file drives the worker's engine": (
-        [path for path in files("benchmarks/**/*.py") if path.name != "ours.py" and path.parent.name != "scale"],
+    "of the benchmarks one file drives the worker's engine, another its kernels": (
+        [
+            path
+            for path in files("benchmarks/**/*.py")
+            if path.name not in ("ours.py", "our_kernels.py") and path.parent.name != "scale"
+        ],
         {"gpu_worker"},
     ),
     "timed workers have the worker's link and loop, and no engine": (
