@@ -60,7 +60,7 @@ def _token_embeddings(scale: Scale) -> Row:
     apart = Workload(name="prompts", says=says, model=model, kind="tokens", requests=(lengths,) * 64, period=3)
     texts = {"4 clients": apart, "4 clients, the same words in all prompts of a request": replace(apart, alike=True)}
     # Two cores take 4 to 10 s for a request: of a window, what is under way when it begins and ends would be much.
-    count = 0 if scale == "full" else 16
+    count = 0 if scale == "full" else 8
     return Row(
         name="token-embeddings",
         says=f"{says}, as base64",
