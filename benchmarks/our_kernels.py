@@ -1,4 +1,7 @@
-"""The worker's kernels and linear layers in this process, each without a model. Needs torch and numpy only."""
+"""The worker's kernels and linear layers in this process, each without a model.
+
+It needs torch, transformers and numpy only.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -119,11 +119,10 @@ def conditions(result: Mapping[str, Any]) -> str:
 def _length(settings: Mapping[str, Any]) -> str:
     """Says how long a case is asked: for seconds, or until its requests are answered."""
     counts = settings.get("requests", {}).values()  # older results do not tell
-    counted = sorted({count for count in counts if count})
     parts = [] if counts and all(counts) else [f"{number(settings['seconds'])} s"]
-    parts += (
-        [f"{' to '.join(f'{count:,}' for count in counted[:: max(1, len(counted) - 1)])} requests"] if counted else []
-    )
+    if counted := [count for count in counts if count]:
+        ends = dict.fromkeys((min(counted), max(counted)))
+        parts.append(f"{' to '.join(f'{count:,}' for count in ends)} requests")
     return " or ".join(parts)
 
 

@@ -52,8 +52,8 @@ class Row:
     `published`: its source and figures. `max_tokens`: the longest text that both servers take. `ours`, `vllm`: flags by
     the name of a setting; every setting is a side of its own. `priorities`: that of the measured stream's calls, by the
     name of a setting of ours; the default for the others. `frontends`: how many of ours, by the name of a setting, if
-    more than one. `reconnecting`: a connection a request, as the published client makes. `seconds`: of each case.
-    `layers`: layers of a random model; 0 for those of its shape.
+    more than one. `reconnecting`: a connection a request, as the published client makes. `seconds`: of each case
+    that counts no requests. `layers`: layers of a random model; 0 for those of its shape.
     `projected`: numbers of a token row of a ColBERT model, which has a projection; 0 for other models.
     `headline`: the case that README shows, by its place. `latency`: the row is about the slowest answers, not about a
     rate. `offline`: the first case's requests are answered without a server as well, one at a time, in the process that
