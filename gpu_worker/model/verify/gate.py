@@ -66,7 +66,8 @@ class Reference:
             lengths = [len(text) for text in probes.texts]
             self._longest = lengths.index(max(lengths))
             before = self._first_run(model)
-            self.states = self.run_one_by_one(model)
+            rest = {number: self._run_alone(model, number) for number in range(len(lengths)) if number != self._longest}
+            self.states = torch.cat([rest.get(number, before) for number in range(len(lengths))]).float()
             after = self._run_alone(model, self._longest)
             if (before - after).abs().max() > MOST_NOISE * max(1.0, float(before.abs().max())):
                 raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
@@ -74,7 +75,8 @@ class Reference:
             if _all_float32(model):
                 self.exact, self.padding_noise = self.states, self._padding_noise(model, self.states)
             else:
-                self.exact, self.padding_noise = in_float32(model, lambda: self._run_exactly(model))
+                noise = next(model.parameters()).dtype == torch.float32  # the dtype that `compare` goes by
+                self.exact, self.padding_noise = in_float32(model, lambda: self._run_exactly(model, noise))
 
     def _first_run(self, model: Any) -> Tensor:
         """Runs the longest text; with the written-out attention where the default one cannot run at all."""
@@ -198,10 +200,16 @@ class Reference:
             numbers.remove(max(numbers, key=lengths.__getitem__))
         return numbers
 
-    def _run_exactly(self, model: nn.Module) -> tuple[Tensor, float]:
-        """Hidden states [T, H] of all texts, and the padding noise, of a model whose weights are float32 for now."""
+    def _run_exactly(self, model: nn.Module, noise: bool) -> tuple[Tensor, float]:
+        """Hidden states [T, H] of all texts, and the padding noise, of a model whose weights are float32 for now.
+
+        Without `noise`, which no tolerance of half precision goes by, it is 0.
+        """
         exact = self.run_one_by_one(model)
-        return exact, self._padding_noise(model, exact)
+        if noise:
+            return exact, self._padding_noise(model, exact)
+        self._compare_attentions(model, exact)
+        return exact, 0.0
 
     def _run_alone(self, model: Any, number: int) -> Tensor:
         """Hidden states [L, H] of one text; a text that the tokenizer made is run with all inputs that it made."""
@@ -229,21 +237,27 @@ class Reference:
         for number in again:
             pair = self._feeding.padded(model, [self.probes.texts[number]] * 2)
             noises.append(_distance(pair[1], alone[number]))
-        scale = max(1.0, float(exact.pow(2).mean().sqrt()))
-        other = other_than(model, self.attention)
-        if other is not None:
-            with suppress(ModelRefused), attending_by(model, other):
-                noises.append(_distance(self._run_alone(model, self._longest), alone[self._longest]))
-                self._notice_other_attention(other, noises[-1], scale)
-        return max((noise for noise in noises if noise <= MOST_NOISE * scale), default=0.0)
+        noises += self._compare_attentions(model, exact)
+        return max((noise for noise in noises if noise <= MOST_NOISE * _scale(exact)), default=0.0)
 
-    def _notice_other_attention(self, other: str, distance: float, scale: float) -> None:
-        """Sets `notice` where the model's two attentions compute different things."""
-        if not distance <= OTHER_MEANING * scale:
-            self.notice = (
-                f"its {self.attention} attention, which transformers runs for its config by default, gives other "
-                f"hidden states than its {other} one, by up to {distance:.2g}: the default serves"
-            )
+    def _compare_attentions(self, model: nn.Module, exact: Tensor) -> list[float]:
+        """Runs the longest text with the model's other attention, where the class has two, and gives their distance.
+
+        Sets `notice` where they compute different things.
+        """
+        other = other_than(model, self.attention)
+        if other is None:
+            return []
+        alone = exact.split([len(text) for text in self.probes.texts])[self._longest]
+        with suppress(ModelRefused), attending_by(model, other):
+            distance = _distance(self._run_alone(model, self._longest), alone)
+            if not distance <= OTHER_MEANING * _scale(exact):
+                self.notice = (
+                    f"its {self.attention} attention, which transformers runs for its config by default, gives other "
+                    f"hidden states than its {other} one, by up to {distance:.2g}: the default serves"
+                )
+            return [distance]
+        return []
 
 
 def _distance(hidden: Tensor, exact: Tensor) -> float:
@@ -276,6 +290,11 @@ def compare(hidden: Tensor, exact: Tensor, reference: Tensor, padding_noise: flo
     if error_here > HALF_RATIO * error_of_model:
         return f"{error_here:.2g} away from float32, its own {str(dtype)[6:]} run is {error_of_model:.2g} away"
     return None
+
+
+def _scale(exact: Tensor) -> float:
+    """The size of hidden states [T, H] by which distances are judged."""
+    return max(1.0, float(exact.pow(2).mean().sqrt()))
 
 
 def _all_float32(model: nn.Module) -> bool:

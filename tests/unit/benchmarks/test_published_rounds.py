@@ -1,6 +1,7 @@
 """The published tables: rounds of all sides, and what is told of them. Servers are fakes over HTTP."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,8 +14,9 @@ import pytest
 from benchmarks.__main__ import parser
 from benchmarks.load.processor import is_running
 from benchmarks.machine import ROOT
-from benchmarks.published import comparison, models, page, run, servers, splitting, starts, turns
+from benchmarks.published import comparison, driver, models, page, run, servers, splitting, starts, turns
 from benchmarks.published.row import OURS, Case, Row
+from benchmarks.published.rows import rows
 from benchmarks.published.servers import Launch, ReadyServer
 from benchmarks.rounds import ALONE, SHARE
 from support.published import CASE, ROW, fake
@@ -220,17 +222,31 @@ def test_conditions_tell_how_long_a_case_is_asked(counts: dict[str, int], says: 
     assert f"; {says} a case;" in told
 
 
-def test_a_short_row_asks_no_client_twice() -> None:
+@pytest.mark.parametrize(("counted", "short"), [(0, 0), (16, 2), (1, 1)])
+def test_a_short_row_has_its_first_case_and_two_requests_at_most(counted: int, short: int) -> None:
     """Where requests are counted; seconds stay."""
-    row = replace(
-        ROW,
-        cases=(
-            CASE.asking(0),
-            replace(CASE, stream=replace(CASE.stream, clients=4, requests=16)),
-            replace(CASE, stream=replace(CASE.stream, clients=4, requests=2)),
-        ),
-    )
-    assert [case.stream.requests for case in row.short().cases] == [0, 4, 2]
+    row = replace(ROW, cases=(CASE.asking(counted), replace(CASE, name="more")))
+    assert row.short().cases == (CASE.asking(short),)
+
+
+def test_a_short_row_asks_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients, in a process of their own, know the row by its name alone, and so ask by the count they are told."""
+    row = rows()["token-embeddings"].short()
+    (case,), driven = row.cases, []
+
+    async def drive(whole: Row, of: Case, *_: object) -> dict[str, float]:
+        driven.append((whole.name, of))
+        return {}
+
+    def in_this_process(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        assert driver.main(command[-1]) == 0
+        return subprocess.CompletedProcess(command, 0, stdout="{}")
+
+    monkeypatch.setattr(driver, "drive", drive)
+    monkeypatch.setattr(turns.subprocess, "run", in_this_process)
+    turns.clients(row, case, ReadyServer(url="", pids={}, seconds=0.0, rest={}), 1.0, "small")
+    assert driven == [("token-embeddings", case)]
+    assert case.stream.requests == 2
 
 
 def test_a_row_that_fails_is_told_and_the_others_are_measured(
