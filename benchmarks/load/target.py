@@ -133,9 +133,18 @@ class TeiTarget(GrpcTarget):
 class HttpTarget:
     """Servers over HTTP, used in rotation: an aiohttp session with as many connections as calls."""
 
-    def __init__(self, session: Any, urls: str, bodies: Sequence[bytes], lost: type[Exception] = OSError) -> None:
-        """`urls`: with commas between. `lost`: the exception that a broken connection raises."""
+    def __init__(
+        self,
+        session: Any,
+        urls: str,
+        bodies: Sequence[bytes],
+        lost: type[Exception] = OSError,
+        first: bytes | None = None,
+    ) -> None:
+        """`urls`: with commas between. `lost`: the exception that a broken connection raises. `first`: the body of the
+        call that checks the server, by default the first of `bodies`, which a server may then know."""
         self._session, self._urls, self._bodies, self._lost = session, cycle(urls.split(",")), bodies, lost
+        self._first = bodies[0] if first is None else first
 
     @classmethod
     @asynccontextmanager
@@ -145,27 +154,31 @@ class HttpTarget:
         bodies: Sequence[bytes],
         *,
         deadline: float,
+        first: bytes | None = None,
         reconnecting: bool = False,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> AsyncIterator[Self]:
-        """Opens a session; calls end after `deadline` seconds. `reconnecting`: every call has its own connection.
-        `headers`: of every call, beside the usual ones."""
+        """Opens a session; calls end after `deadline` seconds. `first`: see the constructor. `reconnecting`: every call
+        has its own connection. `headers`: of every call, beside the usual ones."""
         import aiohttp  # may not be installed
 
         timeout = aiohttp.ClientTimeout(total=deadline)
         connector = aiohttp.TCPConnector(limit=0, force_close=reconnecting)
         every = {"Content-Type": "application/json", **headers}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=every) as session:
-            yield cls(session, url, bodies, aiohttp.ClientError)
+            yield cls(session, url, bodies, aiohttp.ClientError, first)
 
     async def check(self) -> None:
         """See `Checked`."""
-        if (status := await self.call(0, ())) != OK:
+        if (status := await self._post(self._first)) != OK:
             raise LoadFailed(f"the first call ended with {status}")
 
     async def call(self, request: int, sender: Sender) -> str:
+        return await self._post(self._bodies[request])
+
+    async def _post(self, body: bytes) -> str:
         try:
-            async with self._session.post(next(self._urls), data=self._bodies[request]) as response:
+            async with self._session.post(next(self._urls), data=body) as response:
                 await response.read()
         except TimeoutError:
             return EXPIRED

@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from benchmarks.load.target import texts_of
 from benchmarks.published.asking import PATHS, Rows, body, rows_of
-from benchmarks.published.driver import OFFSET
+from benchmarks.published.driver import COMPARED
 from benchmarks.published.models import POOLINGS, PROJECTION
 from benchmarks.published.row import LEAST_COSINE, OURS, Row, model_name
 from benchmarks.workloads import Workload
@@ -56,7 +56,7 @@ def _workloads(row: Row) -> list[Workload]:
 
 def _first(workload: Workload) -> list[tuple[list[str], tuple[int, ...]]]:
     chosen: list[tuple[list[str], tuple[int, ...]]] = []
-    for texts, lengths in zip(texts_of(workload, OFFSET), workload.requests, strict=True):
+    for texts, lengths in zip(texts_of(workload, COMPARED), workload.requests, strict=True):
         chosen.append((texts, lengths))
         if len(chosen) == MOST_REQUESTS or sum(sum(counts) for _, counts in chosen) >= ENOUGH_TOKENS:
             break

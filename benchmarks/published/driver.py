@@ -1,8 +1,9 @@
 """The clients of a case, in a process of their own: plain HTTP to either server, and the figures as a line of JSON.
 
 `python -m benchmarks.published.driver '{"row": ..., "case": ..., "url": ...}'`. Every stream is a closed loop: each
-client waits for its answer before it sends the next request. The first request of a stream is sent before anything
-counts, and seconds of the same load pass before the window.
+client waits for its answer before it sends the next request. Before anything counts, a request of the same shape is
+sent, and where seconds are counted some of them pass under the same load. What counts are texts that the server has
+not seen: some servers keep what they computed of a text.
 """
 
 import asyncio
@@ -30,8 +31,8 @@ LONGEST = 600.0
 """Seconds after which an answer is given up."""
 PRIORITY = "selvage-priority"
 """The header with a call's priority."""
-OFFSET = 1
-"""Seed of the texts of the measured stream; the one beside has the next."""
+COMPARED = 1
+"""Seed of the texts that are compared before anything is timed, and are sent before anything counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +46,14 @@ class Window:
 
 
 async def drive(
-    row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int], priority: str = ""
+    row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int], priority: str = "", number: int = 0
 ) -> dict[str, float]:
     """Runs a case and gives its figures. `watch`: process ids of the server, by name. `priority`: that of the measured
-    stream's calls; empty for the default. Raises LoadFailed."""
+    stream's calls; empty for the default. `number`: the round's. Raises LoadFailed."""
     async with AsyncExitStack() as cleanup:
         targets = [
-            await cleanup.enter_async_context(_target(row, stream, url, OFFSET + number, "" if number else priority))
-            for number, stream in enumerate(case.streams)
+            await cleanup.enter_async_context(_target(row, stream, url, seed, "" if place else priority))
+            for place, (stream, seed) in enumerate(zip(case.streams, seeds(row, case, number), strict=True))
         ]
         for target in targets:
             await target.check()
@@ -116,13 +117,23 @@ def _answered(calls: Sequence[loops.Call]) -> bool:
     return any(call.status == outcome.OK for call in calls)
 
 
+def seeds(row: Row, case: Case, number: int) -> list[int]:
+    """Seeds of the texts of a case's streams: others in every case and in every round, which has this `number`."""
+    most = max(len(other.streams) for other in row.cases)
+    place = number * len(row.cases) + [other.name for other in row.cases].index(case.name)
+    return [COMPARED + 1 + place * most + stream for stream in range(len(case.streams))]
+
+
 def _target(row: Row, stream: Stream, url: str, seed: int, priority: str) -> Any:
     """Opens the target of a stream: the bodies of its requests, and a session with as many connections as clients."""
-    kind = stream.workload.kind
-    bodies = [body(kind, model_name(row.model), texts) for texts in texts_of(stream.workload, seed)]
+    kind, workload = stream.workload.kind, stream.workload
+    bodies = [body(kind, model_name(row.model), texts) for texts in texts_of(workload, seed)]
+    first = body(kind, model_name(row.model), texts_of(workload, COMPARED)[0])
     urls = ",".join(f"{server}{PATHS[kind]}" for server in url.split(","))
     headers = {PRIORITY: priority} if priority else {}
-    return HttpTarget.opened(urls, bodies, deadline=LONGEST, reconnecting=row.reconnecting, headers=headers)
+    return HttpTarget.opened(
+        urls, bodies, deadline=LONGEST, first=first, reconnecting=row.reconnecting, headers=headers
+    )
 
 
 def main(arguments: str) -> int:
@@ -130,8 +141,9 @@ def main(arguments: str) -> int:
     wanted = json.loads(arguments)
     row = rows(wanted["scale"])[wanted["row"]]
     case = row.case(wanted["case"]).asking(wanted["requests"])
+    how = (wanted["url"], wanted["seconds"], wanted["watch"], wanted["priority"], wanted["round"])
     try:
-        measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"], wanted["priority"]))
+        measured = asyncio.run(drive(row, case, *how))
     except outcome.LoadFailed as error:
         print(f"{row.name}, {case.name}: {error}", file=sys.stderr)
         return 1

@@ -94,7 +94,7 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
             limits.append({RATE: limit(row, len(options.cores))})
             says = estimate(row, trial.sides, seconds, limits[-1][RATE], options)
             tell(f"{row.name}: round {number + 1} of {options.rounds}; {says}")
-            for name, side, case_figures in measured_round(number % 2 == 1):
+            for name, side, case_figures in measured_round(number):
                 figures[name][side].append(case_figures)
             flags = {side: " ".join(launch.flags) for side, launch in trial.sides.items()}
             extent = {"seconds": seconds, "requests": {of.name: of.stream.requests for of in row.cases}}

@@ -15,8 +15,8 @@ from benchmarks.published.turns import Seen, introduce, tell, turn, without_serv
 
 Measured = tuple[str, str, dict[str, float]]
 """A case, a side, and the side's figures in it."""
-Round = Callable[[bool], Iterator[Measured]]
-"""Measures all sides in all cases once, backwards or not."""
+Round = Callable[[int], Iterator[Measured]]
+"""Measures all sides in all cases once. It takes the round's number, from 0: every other round goes backwards."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class Trial:
     model: Sequence[Rows]
     seen: Seen = field(default_factory=Seen)
 
-    def order(self, backwards: bool) -> list[str]:
-        """Lists the sides in the order of their turns."""
-        return list(self.sides)[:: -1 if backwards else 1]
+    def order(self, number: int) -> list[str]:
+        """Lists the sides in the order of their turns in the round of this number."""
+        return list(self.sides)[:: -1 if number % 2 else 1]
 
     def leave_out(self, side: str, error: SystemExit) -> None:
         """Leaves out a peer that did not start, and keeps its reason. Raises the error where the side started before,
@@ -51,25 +51,25 @@ class Trial:
 @contextmanager
 def alone(trial: Trial) -> Iterator[Round]:
     """Starts each side for its turn, and ends it before the next one starts."""
-    yield lambda backwards: _one_after_the_other(trial, trial.order(backwards))
+    yield lambda number: _one_after_the_other(trial, number)
 
 
-def _one_after_the_other(trial: Trial, sides: Sequence[str]) -> Iterator[Measured]:
-    for side in sides:
+def _one_after_the_other(trial: Trial, number: int) -> Iterator[Measured]:
+    for side in trial.order(number):
         try:
-            yield from _started_for_its_turn(trial, side)
+            yield from _started_for_its_turn(trial, side, number)
         except SystemExit as error:
             trial.leave_out(side, error)
 
 
-def _started_for_its_turn(trial: Trial, side: str) -> Iterator[Measured]:
+def _started_for_its_turn(trial: Trial, side: str, number: int) -> Iterator[Measured]:
     row, launch = trial.row, trial.sides[side]
     online: dict[str, dict[str, float]] = {}
     again = side in trial.seen.cold
     with started(f"{row.name}, {side}", launch) as server:
         introduce(row, side, server, trial.seen, trial.model)
         for of in row.cases:
-            figures = turn(row, of, side, server, trial.seconds, trial.scale, launch.priority, trial.seen)
+            figures = turn(row, of, side, server, trial.seconds, trial.scale, launch.priority, number, trial.seen)
             if figures:
                 online[of.name] = figures | ({"start to ready, s": server.seconds} if again else {})
     _add_engine(trial, side, online)
@@ -97,12 +97,12 @@ def together(trial: Trial) -> Iterator[Round]:
             else:
                 introduce(row, side, servers[side], trial.seen, trial.model)
 
-        def asked_in_turns(backwards: bool) -> Iterator[Measured]:
+        def asked_in_turns(number: int) -> Iterator[Measured]:
             online: dict[str, dict[str, dict[str, float]]] = {side: {} for side in trial.sides}
             for of in row.cases:
-                for side in trial.order(backwards):
-                    priority = trial.sides[side].priority
-                    figures = turn(row, of, side, servers[side], trial.seconds, trial.scale, priority, trial.seen)
+                for side in trial.order(number):
+                    how = (trial.seconds, trial.scale, trial.sides[side].priority, number, trial.seen)
+                    figures = turn(row, of, side, servers[side], *how)
                     if figures:
                         online[side][of.name] = figures
             for side, by_case in online.items():

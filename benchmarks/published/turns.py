@@ -16,7 +16,7 @@ from benchmarks.machine import ROOT
 from benchmarks.peers.process import modules_of
 from benchmarks.published.asking import Rows
 from benchmarks.published.comparison import answers, compared
-from benchmarks.published.driver import OFFSET
+from benchmarks.published.driver import COMPARED
 from benchmarks.published.row import Case, Row
 from benchmarks.published.servers import OFFLINE, Launch, ReadyServer
 
@@ -49,12 +49,20 @@ def introduce(row: Row, side: str, server: ReadyServer, seen: Seen, model: Seque
 
 
 def turn(
-    row: Row, of: Case, side: str, server: ReadyServer, seconds: float, scale: str, priority: str, seen: Seen
+    row: Row,
+    of: Case,
+    side: str,
+    server: ReadyServer,
+    seconds: float,
+    scale: str,
+    priority: str,
+    number: int,
+    seen: Seen,
 ) -> dict[str, float]:
-    """Runs the clients of a case against a server that is ready; gives the figures, none where they fail: then the case
-    is absent, with its reason."""
+    """Runs the clients of a case in the round of this `number` against a server that is ready; gives the figures, none
+    where they fail: then the case is absent, with its reason."""
     try:
-        figures = clients(row, of, server, seconds, scale, priority)
+        figures = clients(row, of, server, seconds, scale, priority, number)
     except SystemExit as error:
         if not isinstance(error.code, str):
             raise  # a signal's
@@ -72,7 +80,7 @@ def without_server(row: Row, launch: Launch, seconds: float, online: Mapping[str
     Empty, with a line on standard error, where that process fails.
     """
     workload = row.cases[0].stream.workload
-    wanted = {"texts": [text for texts in texts_of(workload, OFFSET) for text in texts], "seconds": seconds}
+    wanted = {"texts": [text for texts in texts_of(workload, COMPARED) for text in texts], "seconds": seconds}
     request = json.dumps({**launch.engine, **wanted})
     environment = {**os.environ, **OFFLINE, **launch.environment}
     with tempfile.TemporaryFile("w+") as log:
@@ -90,11 +98,11 @@ def without_server(row: Row, launch: Launch, seconds: float, online: Mapping[str
 
 
 def clients(
-    row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str = ""
+    row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str = "", number: int = 0
 ) -> dict[str, float]:
     """Runs the clients of a case in a process of their own and gives their figures. Exits where it fails."""
     wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
-    wanted |= {"requests": of.stream.requests, "priority": priority, "watch": server.pids}
+    wanted |= {"requests": of.stream.requests, "priority": priority, "round": number, "watch": server.pids}
     command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
     if done.returncode:

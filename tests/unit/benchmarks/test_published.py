@@ -16,12 +16,12 @@ from tokenizers import Tokenizer
 from benchmarks.load.loops import Call
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds, is_running
-from benchmarks.load.target import texts_of
+from benchmarks.load.target import HttpTarget, texts_of
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
 from benchmarks.published import comparison, models, servers, turns, vllm_fixes
 from benchmarks.published.asking import body, rows_of
-from benchmarks.published.driver import Window, drive, figures
+from benchmarks.published.driver import COMPARED, Window, drive, figures, seeds
 from benchmarks.published.row import OURS, Row, Stream
 from benchmarks.published.rows import SHORT_STEPS, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
@@ -155,6 +155,30 @@ def test_the_measured_stream_alone_has_the_priority(server: ReadyServer) -> None
     with urlopen(f"{server.url}/health") as reply:
         priorities = json.loads(reply.read())["priorities"]
     assert priorities == {"interactive": 20 + 1, "": 10 + 1}  # a stream's first call is checked before anything counts
+
+
+@pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
+def test_a_server_has_seen_no_text_that_counts(row: Row) -> None:
+    """Texts differ between rounds, cases and streams, and from those that are compared: vLLM keeps what it computed."""
+    chosen = [seed for number in range(3) for case in row.cases for seed in seeds(row, case, number)]
+    assert len({*chosen, COMPARED}) == len(chosen) + 1
+
+
+async def test_the_call_that_checks_a_server_has_texts_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what it tells the server is no text that counts."""
+    sent: list[bytes] = []
+
+    async def post(self: HttpTarget, body: bytes) -> str:
+        sent.append(body)
+        return "OK"
+
+    monkeypatch.setattr(HttpTarget, "_post", post)
+    await drive(ROW, CASE.asking(2), "http://nowhere", 0.5, {}, number=1)
+    first, *counted = sent
+    assert json.loads(first)["input"] == texts_of(CASE.stream.workload, COMPARED)[0]
+    expected = texts_of(CASE.stream.workload, *seeds(ROW, CASE, 1))
+    assert [json.loads(body)["input"] for body in counted] == expected
+    assert first not in counted
 
 
 @pytest.mark.parametrize("reconnecting", [True, False])

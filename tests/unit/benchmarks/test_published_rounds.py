@@ -60,10 +60,14 @@ def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.Monkey
     not start is left out."""
     sides = {OURS: fake("rows"), "broken": replace(fake("rows"), programs={"broken": ["false"]}), "vLLM": fake("rows")}
     asked: list[tuple[str, str]] = []
+    numbers: list[int] = []
 
-    def clients(row: Row, of: Case, server: ReadyServer, *_: object) -> dict[str, float]:
+    def clients(
+        row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str, number: int
+    ) -> dict[str, float]:
         assert all(is_running(pid) for pid in pids.values())
         asked.append((of.name, next(side for side, launch in sides.items() if launch.url == server.url)))
+        numbers.append(number)
         return {"requests/s": 5.0, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0}
 
     def introduce(row: Row, side: str, server: ReadyServer, *_: object) -> None:
@@ -81,6 +85,7 @@ def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.Monkey
     assert asked == [(case, side) for case in ("2 clients", "more") for side in (OURS, "vLLM")] + [
         (case, side) for case in ("2 clients", "more") for side in ("vLLM", OURS)
     ]
+    assert numbers == [0] * 4 + [1] * 4
     assert list(pids) == [OURS, "vLLM"]
     assert not any(is_running(pid) for pid in pids.values())
     assert told["settings"]["starts"] == 1
@@ -234,8 +239,8 @@ def test_a_short_row_asks_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -
     row = rows()["token-embeddings"].short()
     (case,), driven = row.cases, []
 
-    async def drive(whole: Row, of: Case, *_: object) -> dict[str, float]:
-        driven.append((whole.name, of))
+    async def drive(whole: Row, of: Case, *how: Any) -> dict[str, float]:
+        driven.append((whole.name, of, how[-1]))
         return {}
 
     def in_this_process(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
@@ -244,8 +249,8 @@ def test_a_short_row_asks_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(driver, "drive", drive)
     monkeypatch.setattr(turns.subprocess, "run", in_this_process)
-    turns.clients(row, case, ReadyServer(url="", pids={}, seconds=0.0, rest={}), 1.0, "small")
-    assert driven == [("token-embeddings", case)]
+    turns.clients(row, case, ReadyServer(url="", pids={}, seconds=0.0, rest={}), 1.0, "small", number=2)
+    assert driven == [("token-embeddings", case, 2)]
     assert case.stream.requests == 2
 
 
