@@ -75,8 +75,8 @@ class Reference:
             if _all_float32(model):
                 self.exact, self.padding_noise = self.states, self._padding_noise(model, self.states)
             else:
-                noise = next(model.parameters()).dtype == torch.float32  # the dtype that `compare` goes by
-                self.exact, self.padding_noise = in_float32(model, lambda: self._run_exactly(model, noise))
+                wanted = next(model.parameters()).dtype == torch.float32  # the dtype that `compare` goes by
+                self.exact, self.padding_noise = in_float32(model, lambda: self._run_exactly(model, noise=wanted))
 
     def _first_run(self, model: Any) -> Tensor:
         """Runs the longest text; with the written-out attention where the default one cannot run at all."""
@@ -200,7 +200,7 @@ class Reference:
             numbers.remove(max(numbers, key=lengths.__getitem__))
         return numbers
 
-    def _run_exactly(self, model: nn.Module, noise: bool) -> tuple[Tensor, float]:
+    def _run_exactly(self, model: nn.Module, *, noise: bool) -> tuple[Tensor, float]:
         """Hidden states [T, H] of all texts, and the padding noise, of a model whose weights are float32 for now.
 
         Without `noise`, which no tolerance of half precision goes by, it is 0.
@@ -237,17 +237,17 @@ class Reference:
         for number in again:
             pair = self._feeding.padded(model, [self.probes.texts[number]] * 2)
             noises.append(_distance(pair[1], alone[number]))
-        noises += self._compare_attentions(model, exact)
+        noises.append(self._compare_attentions(model, exact))
         return max((noise for noise in noises if noise <= MOST_NOISE * _scale(exact)), default=0.0)
 
-    def _compare_attentions(self, model: nn.Module, exact: Tensor) -> list[float]:
-        """Runs the longest text with the model's other attention, where the class has two, and gives their distance.
+    def _compare_attentions(self, model: nn.Module, exact: Tensor) -> float:
+        """Runs the longest text with the model's other attention, and gives their distance; 0 where the class has one.
 
         Sets `notice` where they compute different things.
         """
-        other = other_than(model, self.attention)
+        other, distance = other_than(model, self.attention), 0.0
         if other is None:
-            return []
+            return distance
         alone = exact.split([len(text) for text in self.probes.texts])[self._longest]
         with suppress(ModelRefused), attending_by(model, other):
             distance = _distance(self._run_alone(model, self._longest), alone)
@@ -256,8 +256,7 @@ class Reference:
                     f"its {self.attention} attention, which transformers runs for its config by default, gives other "
                     f"hidden states than its {other} one, by up to {distance:.2g}: the default serves"
                 )
-            return [distance]
-        return []
+        return distance
 
 
 def _distance(hidden: Tensor, exact: Tensor) -> float:

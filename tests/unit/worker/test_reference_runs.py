@@ -28,8 +28,8 @@ def reference_with_runs(folder: Path, dtype: torch.dtype) -> tuple[Reference, Co
 
 
 @pytest.mark.parametrize("dtype", BOTH)
-def test_the_longest_text_runs_first_and_last_and_counts_once(encoder: Path, dtype: torch.dtype) -> None:
-    """Its first run is the one that others are compared with: it is what the model gives by itself."""
+def test_each_text_has_the_states_of_its_own_run(encoder: Path, dtype: torch.dtype) -> None:
+    """The longest one too, which runs before all others and keeps the states of that run."""
     reference, _, model = reference_with_runs(encoder, dtype)
     lengths = [len(text) for text in reference.probes.texts]
     for text, states in zip(reference.probes.texts, reference.states.split(lengths), strict=True):
