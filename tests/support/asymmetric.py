@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tokenizers import Tokenizer
 
-from gpu_worker.kernels.cpu import library
+from support.native import needs_kernels
 from support.tiny import reader, write_encoder
 
 ROWS, WIDTH = 1000, 64
@@ -80,6 +80,5 @@ def cut_tokenizer(most: int, direction: str = "right") -> Tokenizer:
     return tokenizer
 
 
-MISSING = library.load().missing
-SAME_BITS = [False, pytest.param(True, marks=pytest.mark.skipif(bool(MISSING), reason=f"the kernels: {MISSING}"))]
+SAME_BITS = [False, pytest.param(True, marks=needs_kernels)]
 """Whether a text must have the same bits whatever else a step computes, which needs the processor's kernels."""

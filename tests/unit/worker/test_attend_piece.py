@@ -23,7 +23,6 @@ from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, register
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.gate import Reference
@@ -37,10 +36,9 @@ from gpu_worker.random_models import synthetic
 from shared.errors import ModelRefused
 from support import hopper_twin, varlen_twin
 from support.flaws import Flawed
+from support.native import LIBRARY, needs_kernels
 from support.tiny import CPU, referee
 
-LIBRARY = library.load()
-needs_kernels = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 """Largest error, where numbers are about 1."""
 MIXED = KernelByLength((RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED), (8, 30))

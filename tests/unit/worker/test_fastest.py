@@ -12,7 +12,6 @@ from transformers import AutoModel
 from embedded.options import settings_of
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model import format_trials, loading
 from gpu_worker.model.card import card_of
 from gpu_worker.model.fastest import load_fastest
@@ -23,13 +22,11 @@ from gpu_worker.model.verify.probes import Probes
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import load_model
 from shared.errors import ModelRefused
-from support.native import no_kernels
+from support.native import needs_int8, no_kernels
 from support.tiny import CPU, DENSE, ask, dense_rows, raw
 
 HALF = {"float32": 2.0, "bfloat16": 1.0}
 EIGHT = HALF | {"int8": 0.5}
-LIBRARY = library.load()
-needs_int8 = pytest.mark.skipif(not LIBRARY.int8, reason="this processor has no int8 products")
 
 
 @pytest.fixture(autouse=True)

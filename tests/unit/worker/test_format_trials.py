@@ -23,11 +23,10 @@ from gpu_worker.model.tune.linear import plain_layers
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.startup.warm_up import check_model
+from support.native import needs_int8
 from support.tiny import CPU
 
 FASTER = {"float32": 4.0, "bfloat16": 2.0}
-LIBRARY = library.load()
-needs_int8 = pytest.mark.skipif(not LIBRARY.int8, reason="this processor has no int8 products")
 
 
 @pytest.fixture

@@ -24,10 +24,9 @@ from gpu_worker.random_models import miniature
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
 from shared.jobs import Job
+from support.native import LIBRARY, needs_int8
 from support.tiny import DENSE, encode, run, tokens
 
-LIBRARY = library.load()
-needs_int8 = pytest.mark.skipif(not LIBRARY.int8, reason="this processor has no int8 products")
 FORMATS = sorted(LIBRARY.formats, key=str)
 CPU = Placement.choose("cpu", "float32")
 

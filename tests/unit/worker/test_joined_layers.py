@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.kernels.attention.pieces import PieceAttention
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.joined_layers import JoinedLayers, join_layers
@@ -24,9 +23,9 @@ from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.random_models import miniature
+from support.native import LIBRARY, needs_kernels
 
-LIBRARY = library.load()
-pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+pytestmark = needs_kernels
 CPU = Placement.choose("cpu", "float32")
 TOGETHER = "layers run in"
 

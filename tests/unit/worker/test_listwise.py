@@ -13,7 +13,6 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.kernels.cpu import library
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
@@ -25,6 +24,7 @@ from shared.vectors import Layout, ScoringMethod, Task
 from support import listwise
 from support.in_pieces import run_in_steps
 from support.listwise import TEXTS, WIDTH, Twin
+from support.native import needs_kernels
 from support.tiny import CPU, DENSE, ask, dense_rows, random_ids, raw, run, score
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -123,7 +123,7 @@ def test_neighbours_change_nothing(engine: ModelEngine, twin: Twin, neighbours: 
     assert np.abs(among - alone).max() < 1e-6 * np.abs(alone).max()
 
 
-@pytest.mark.skipif(bool(library.load().missing), reason="no kernels for same bits")
+@needs_kernels
 def test_neighbours_change_no_bit_with_same_bits(folder: Path, twin: Twin) -> None:
     """--same-bits, of the projector too."""
     engine = ModelEngine(load(str(folder), CPU, same_bits=True))

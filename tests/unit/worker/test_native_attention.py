@@ -26,11 +26,9 @@ from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, supported
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from support.biases import louder, nearer
-from support.native import no_kernels
+from support.native import LIBRARY, needs_kernels, no_kernels
 
 CPU = torch.device("cpu")
-LIBRARY = library.load()
-needs_kernels = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 """Largest error, where numbers are about 1."""
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from gpu_worker.device.fastest import clearly_fastest
 from gpu_worker.device.placement import Placement
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune import native_layers
@@ -27,10 +26,9 @@ from gpu_worker.model.tune.layer_parts import alternating, parts_of
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import miniature
-from support.native import no_kernels
+from support.native import LIBRARY, needs_kernels, no_kernels
 
-LIBRARY = library.load()
-pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+pytestmark = needs_kernels
 FORMATS = sorted(LIBRARY.formats, key=str)
 CPU = Placement.choose("cpu", "float32")
 ACTIVATIONS: list[tuple[int, nn.Module]] = [

@@ -14,10 +14,10 @@ from gpu_worker.kernels.rows import choice
 from gpu_worker.kernels.rows.interface import WeightedRanges
 from gpu_worker.kernels.rows.native import NativeRows
 from gpu_worker.kernels.rows.plain import PlainRows
+from support.native import LIBRARY, needs_kernels
 from support.row_cases import DTYPES, segments_of, some_rows, total
 
-LIBRARY = library.load()
-pytestmark = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+pytestmark = needs_kernels
 ROWS = 400
 OURS, PLAIN = NativeRows(LIBRARY), PlainRows()
 

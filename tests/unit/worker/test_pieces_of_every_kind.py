@@ -8,17 +8,16 @@ import pytest
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model.loading import load
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
 from support.every_kind import MOST, assert_alike, assert_same_bits, vector_engine, vector_jobs
 from support.in_pieces import run_in_steps
+from support.native import LIBRARY, needs_kernels
 from support.parity import Tables
 from support.tiny import random_ids, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-LIBRARY = library.load()
 TEXTS = random_ids([1, 15, 16, 17, 33, 49, 5, 64, 130, 3])
 QUERIES, DOCUMENTS = random_ids([3, 50, 17], seed=1), random_ids([40, 2, 129, 16, 31], seed=2)
 LONG_DOCUMENTS = random_ids([40, 2, 385, 130, 65], seed=2)
@@ -96,7 +95,7 @@ def test_logits_in_pieces(tables: Tables, output: str, work: Classify, dtype: st
             assert_alike(run_in_steps(engine, jobs, seed), expected, dtype)
 
 
-@pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+@needs_kernels
 @pytest.mark.parametrize(
     "chunk", [7, 16, pytest.param(1, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)]
 )
@@ -112,7 +111,7 @@ def test_same_bits_in_pieces_of_any_size(name: str, dtype: str, chunk: int) -> N
         assert_same_bits(run_in_steps(engine, jobs, chunk), expected)
 
 
-@pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+@needs_kernels
 @pytest.mark.parametrize("chunk", [7, 16])
 def test_a_reranker_has_the_same_bits_in_pieces(chunk: int) -> None:
     """One that answers yes or no."""

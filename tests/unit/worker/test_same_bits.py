@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.kernels.cpu.products import product
 from gpu_worker.kernels.maxsim import reference
@@ -34,13 +33,12 @@ from shared.errors import ModelRefused
 from shared.jobs import Classify, Encode, Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, ScoringMethod
-from support.native import no_kernels
+from support.native import LIBRARY, needs_kernels, no_kernels
 from support.tiny import DENSE, MULTI, SPARSE, ask, dense_rows, encode, random_ids, run, score, scores, sparse_rows
 from support.tiny import token_rows as rows_of_tokens
 
-LIBRARY = library.load()
 pytestmark = [
-    pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}"),
+    needs_kernels,
     pytest.mark.usefixtures("one_thread"),
 ]
 FORMATS = [str(dtype)[6:] for dtype in sorted(LIBRARY.formats, key=str)] + ["int8"] * LIBRARY.int8

@@ -20,7 +20,6 @@ from gpu_worker.engine.jobs.texts import TextJob, by_length
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.engine.step.step import Step
-from gpu_worker.kernels.cpu import library
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.step_budget import LATEST_WEIGHT
@@ -36,11 +35,11 @@ from shared.ragged import RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
 from support.families import family
 from support.in_pieces import run_in_steps
+from support.native import LIBRARY, needs_kernels
 from support.parity import Tables
 from support.tiny import MULTI, encode, random_ids, raw, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-LIBRARY = library.load()
 PREFIX = random_ids([40], seed=9)[0]
 
 
@@ -110,7 +109,7 @@ def test_logits_of_texts_that_begin_alike(tables: Tables, output: str, work: Cla
     assert engine.shared_tokens - before >= (2 * len(documents) - 1) * len(PREFIX)
 
 
-@pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
+@needs_kernels
 @pytest.mark.parametrize("dtype", sorted(str(dtype)[6:] for dtype in LIBRARY.formats))
 @pytest.mark.parametrize("name", ["tiny-qwen3", pytest.param("tiny-gemma2", marks=pytest.mark.slow)])
 def test_same_bits_whatever_texts_share(name: str, dtype: str) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model import preparation
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
@@ -27,11 +26,11 @@ from gpu_worker.random_models import miniature
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support import parity
+from support.native import LIBRARY
 from support.parity import Expected, Tables, Texts, assert_parity
 from support.references import mini_lm_path, words
 from support.tiny import DENSE, MULTI, dense_rows, encode, run, token_rows
 
-LIBRARY = library.load()
 needs_bf16 = pytest.mark.skipif(
     not {torch.float32, torch.bfloat16} <= LIBRARY.formats, reason="this processor's kernels have no bfloat16 products"
 )

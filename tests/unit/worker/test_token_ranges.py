@@ -11,7 +11,6 @@ from torch import nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.kernels.cpu import library
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
@@ -25,6 +24,7 @@ from shared.jobs import Classify, Job
 from shared.ragged import RANGE_TIMES, RaggedTokens, TokenRanges
 from shared.vectors import DataType, InputType
 from support.in_pieces import run_in_steps
+from support.native import needs_kernels
 from support.tiny import DENSE, MULTI, ask, dense_rows, encode, random_ids, raw, run, token_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -114,7 +114,7 @@ def test_rows_of_ranges_count_in_the_cost_of_a_job() -> None:
     "has_same_bits",
     [
         False,
-        pytest.param(True, marks=pytest.mark.skipif(bool(library.load().missing), reason="no kernels for same bits")),
+        pytest.param(True, marks=needs_kernels),
     ],
 )
 def test_neighbours_change_nothing(neighbours: int, has_same_bits: bool) -> None:

@@ -17,7 +17,6 @@ from transformers import CONFIG_MAPPING
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
 from gpu_worker.kernels.attention.interface import OneByOne, PackedAttention, register
 from gpu_worker.kernels.attention.native import NativeAttention
-from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import make_packed
 from gpu_worker.model.verify.in_pieces import cutting
@@ -29,10 +28,10 @@ from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.ragged.text_bytes import TextBytes
 from gpu_worker.ragged.token_types import Ids
 from gpu_worker.random_models import miniature
+from support.native import LIBRARY
 from support.tiny import CPU, random_ids, referee
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-LIBRARY = library.load()
 CHUNKS = (16, 64, 128)
 HEAD_BYTES = 2 * 16 * 4
 """A token's key and value in a head of the models, in float32."""
