@@ -4,48 +4,17 @@ Servers that start in turns meet a machine whose own speed changes between their
 are loaded together are asked right after each other, case by case, but want memory for all of them at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 
-from benchmarks.published.asking import Rows
-from benchmarks.published.row import OURS, Row
-from benchmarks.published.servers import Launch, started
-from benchmarks.published.turns import Seen, introduce, tell, turn, without_server
+from benchmarks.published.servers import started
+from benchmarks.published.trial import Trial
+from benchmarks.published.turns import introduce, turn, without_server
 
 Measured = tuple[str, str, dict[str, float]]
 """A case, a side, and the side's figures in it."""
 Round = Callable[[int], Iterator[Measured]]
 """Measures all sides in all cases once. It takes the round's number, from 0: every other round goes backwards."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Trial:
-    """A row that is measured on its `sides`, without those that turned out not to start.
-
-    `seconds`: of each case. `scale`: of models and requests. `model`: what the model's own code answers. `seen`: see
-    `Seen`.
-    """
-
-    row: Row
-    sides: dict[str, Launch]
-    seconds: float
-    scale: str
-    model: Sequence[Rows]
-    seen: Seen = field(default_factory=Seen)
-
-    def order(self, number: int) -> list[str]:
-        """Lists the sides in the order of their turns in the round of this number."""
-        return list(self.sides)[:: -1 if number % 2 else 1]
-
-    def leave_out(self, side: str, error: SystemExit) -> None:
-        """Leaves out a peer that did not start, and keeps its reason. Raises the error where the side started before,
-        where it is ours, and where it is a signal's."""
-        if side in self.seen.cold or not isinstance(error.code, str) or side.startswith(OURS):
-            raise error
-        tell(f"{self.row.name}, {side}: {error.code}")
-        self.seen.absent[side] = error.code.partition("\n")[0].partition(" (/")[0]  # no path of this machine
-        del self.sides[side]
 
 
 @contextmanager
@@ -63,13 +32,12 @@ def _one_after_the_other(trial: Trial, number: int) -> Iterator[Measured]:
 
 
 def _started_for_its_turn(trial: Trial, side: str, number: int) -> Iterator[Measured]:
-    row, launch = trial.row, trial.sides[side]
     online: dict[str, dict[str, float]] = {}
     again = side in trial.seen.cold
-    with started(f"{row.name}, {side}", launch) as server:
-        introduce(row, side, server, trial.seen, trial.model)
-        for of in row.cases:
-            figures = turn(row, of, side, server, trial.seconds, trial.scale, launch.priority, number, trial.seen)
+    with started(f"{trial.row.name}, {side}", trial.sides[side]) as server:
+        introduce(trial, side, server)
+        for of in trial.row.cases:
+            figures = turn(trial, of, side, server, number)
             if figures:
                 online[of.name] = figures | ({"start to ready, s": server.seconds} if again else {})
     _add_engine(trial, side, online)
@@ -80,7 +48,7 @@ def _add_engine(trial: Trial, side: str, online: dict[str, dict[str, float]]) ->
     """Adds what the first case takes without a server to its figures, where the row asks for that."""
     launch, first = trial.sides[side], online.get(trial.row.cases[0].name)
     if trial.row.offline and launch.offline and first is not None:
-        first |= without_server(trial.row, launch, trial.seconds, first)
+        first |= without_server(trial, side, first)
 
 
 @contextmanager
@@ -95,14 +63,13 @@ def together(trial: Trial) -> Iterator[Round]:
             except SystemExit as error:
                 trial.leave_out(side, error)
             else:
-                introduce(row, side, servers[side], trial.seen, trial.model)
+                introduce(trial, side, servers[side])
 
         def asked_in_turns(number: int) -> Iterator[Measured]:
             online: dict[str, dict[str, dict[str, float]]] = {side: {} for side in trial.sides}
             for of in row.cases:
                 for side in trial.order(number):
-                    how = (trial.seconds, trial.scale, trial.sides[side].priority, number, trial.seen)
-                    figures = turn(row, of, side, servers[side], *how)
+                    figures = turn(trial, of, side, servers[side], number)
                     if figures:
                         online[side][of.name] = figures
             for side, by_case in online.items():

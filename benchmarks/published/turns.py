@@ -6,19 +6,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import numpy as np
 
 from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import modules_of
-from benchmarks.published.asking import Rows
 from benchmarks.published.comparison import answers, compared
 from benchmarks.published.driver import COMPARED
-from benchmarks.published.row import Case, Row
-from benchmarks.published.servers import OFFLINE, Launch, ReadyServer
+from benchmarks.published.row import Case
+from benchmarks.published.servers import OFFLINE, ReadyServer
+from benchmarks.published.trial import Trial, tell
 
 START = '{"seconds":'
 """The beginning of the line that `offline.py` prints."""
@@ -26,47 +25,27 @@ PAUSE = 1.0
 """Seconds in which a server that is ready comes to rest."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Seen:
-    """What the first start of each side shows, by side: seconds to ready, answers, their cosines to the model's own
-    code, and reasons of sides that did not start."""
-
-    cold: dict[str, float] = field(default_factory=dict)
-    answers: dict[str, Sequence[Rows]] = field(default_factory=dict)
-    cosines: dict[str, dict[str, float]] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-
-
-def introduce(row: Row, side: str, server: ReadyServer, seen: Seen, model: Sequence[Rows]) -> None:
-    """Compares the answers of a side's first start with the `model`'s own, before anything is timed."""
+def introduce(trial: Trial, side: str, server: ReadyServer) -> None:
+    """Compares the answers of a side's first start with the model's own, before anything is timed."""
+    seen = trial.seen
     tell(f"  {side}: ready after {server.seconds:.1f} s")
     if side not in seen.cold:
-        seen.answers[side] = answers(row, server.url)
-        seen.cosines[side] = compared(side, seen.answers[side], model)
+        seen.answers[side] = answers(trial.row, server.url)
+        seen.cosines[side] = compared(side, seen.answers[side], trial.model)
         seen.cold[side] = round(server.seconds, 1)
         tell(f"  {side}: cosines to the model {seen.cosines[side]}")
     time.sleep(PAUSE)
 
 
-def turn(
-    row: Row,
-    of: Case,
-    side: str,
-    server: ReadyServer,
-    seconds: float,
-    scale: str,
-    priority: str,
-    number: int,
-    seen: Seen,
-) -> dict[str, float]:
+def turn(trial: Trial, of: Case, side: str, server: ReadyServer, number: int) -> dict[str, float]:
     """Runs the clients of a case in the round of this `number` against a server that is ready; gives the figures, none
     where they fail: then the case is absent, with its reason."""
     try:
-        figures = clients(row, of, server, seconds, scale, priority, number)
+        figures = clients(trial, of, side, server, number)
     except SystemExit as error:
         if not isinstance(error.code, str):
             raise  # a signal's
-        seen.absent[f"{side}, {of.name}"] = error.code
+        trial.seen.absent[f"{side}, {of.name}"] = error.code
         tell(error.code)
         return {}
     line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:6])
@@ -74,13 +53,13 @@ def turn(
     return figures | _memory(server, figures)
 
 
-def without_server(row: Row, launch: Launch, seconds: float, online: Mapping[str, float]) -> dict[str, float]:
+def without_server(trial: Trial, side: str, online: Mapping[str, float]) -> dict[str, float]:
     """Measures the first case's texts one at a time in the process of the model; gives how much a server adds.
 
     Empty, with a line on standard error, where that process fails.
     """
-    workload = row.cases[0].stream.workload
-    wanted = {"texts": [text for texts in texts_of(workload, COMPARED) for text in texts], "seconds": seconds}
+    row, launch, workload = trial.row, trial.sides[side], trial.row.cases[0].stream.workload
+    wanted = {"texts": [text for texts in texts_of(workload, COMPARED) for text in texts], "seconds": trial.seconds}
     request = json.dumps({**launch.engine, **wanted})
     environment = {**os.environ, **OFFLINE, **launch.environment}
     with tempfile.TemporaryFile("w+") as log:
@@ -97,11 +76,10 @@ def without_server(row: Row, launch: Launch, seconds: float, online: Mapping[str
     return {"p50 ms without a server": milliseconds, "p50 ms that a server adds": online["p50 ms"] - milliseconds}
 
 
-def clients(
-    row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str = "", number: int = 0
-) -> dict[str, float]:
+def clients(trial: Trial, of: Case, side: str, server: ReadyServer, number: int) -> dict[str, float]:
     """Runs the clients of a case in a process of their own and gives their figures. Exits where it fails."""
-    wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
+    row, priority = trial.row, trial.sides[side].priority
+    wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": trial.seconds, "scale": trial.scale}
     wanted |= {"requests": of.stream.requests, "priority": priority, "round": number, "watch": server.pids}
     command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
@@ -119,8 +97,3 @@ def _memory(server: ReadyServer, figures: Mapping[str, float]) -> dict[str, floa
         "server: peak MiB": sum(figures[f"{name}: peak MiB"] for name in server.pids),
     }
     return {f"{name}: MiB at rest": value for name, value in server.rest.items()} | whole
-
-
-def tell(line: str) -> None:
-    """Prints a line on standard error."""
-    print(line, file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@ from benchmarks.published import comparison, driver, models, page, run, servers,
 from benchmarks.published.row import OURS, Case, Row
 from benchmarks.published.rows import rows
 from benchmarks.published.servers import Launch, ReadyServer
+from benchmarks.published.trial import Trial
 from benchmarks.rounds import ALONE, SHARE
 from support.published import CASE, ROW, fake
 
@@ -62,15 +63,14 @@ def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.Monkey
     asked: list[tuple[str, str]] = []
     numbers: list[int] = []
 
-    def clients(
-        row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, priority: str, number: int
-    ) -> dict[str, float]:
+    def clients(trial: Trial, of: Case, side: str, server: ReadyServer, number: int) -> dict[str, float]:
         assert all(is_running(pid) for pid in pids.values())
-        asked.append((of.name, next(side for side, launch in sides.items() if launch.url == server.url)))
+        assert sides[side].url == server.url
+        asked.append((of.name, side))
         numbers.append(number)
         return {"requests/s": 5.0, "fake: CPU ms/request": 1.0, "fake: peak MiB": 9.0}
 
-    def introduce(row: Row, side: str, server: ReadyServer, *_: object) -> None:
+    def introduce(trial: Trial, side: str, server: ReadyServer) -> None:
         pids[side] = server.pids["fake"]
 
     pids: dict[str, int] = {}
@@ -186,7 +186,7 @@ def test_results_of_another_processor_come_with_their_conditions(monkeypatch: py
     """Where and how each row was measured stands before its lines."""
     result = result_of("requests/s", {OURS: 8.0, "vLLM": 4.0}) | {
         "benchmark": "published/dense",
-        "machine": {"cores": 4, "processor": "Zen 4", "commit": "abc"},
+        "machine": {"cores": 4, "processor": "Zen 5", "commit": "abc"},
         "settings": {
             "threads": 2,
             "rounds": 3,
@@ -198,11 +198,11 @@ def test_results_of_another_processor_come_with_their_conditions(monkeypatch: py
         },
         "peers": {"vllm": {"vllm": "1.2"}},
     }
-    monkeypatch.setattr(page, "read", lambda wanted: result if wanted == "published/zen-4/dense" else {})
-    conditions, lines = page.elsewhere("published/zen-4").split("\n\n")
-    assert conditions.startswith("- dense: 2 of 4 cores of Zen 4; medians (quartiles) of 3 rounds, all servers loaded")
+    monkeypatch.setattr(page, "read", lambda wanted: result if wanted == "published/zen-5/dense" else {})
+    conditions, lines = page.elsewhere("published/zen-5").split("\n\n")
+    assert conditions.startswith("- dense: 2 of 4 cores of Zen 5; medians (quartiles) of 3 rounds, all servers loaded")
     assert "| dense, alone | 8 requests/s | 4 requests/s (vLLM) |" in lines
-    assert page.elsewhere("published/zen-3") == page.NO_RESULT
+    assert page.elsewhere("published/zen-4") == page.NO_RESULT
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_conditions_tell_how_long_a_case_is_asked(counts: dict[str, int], says: 
     settings = {"threads": 2, "rounds": 1, "seconds": 9.0, "scale": "small", "flags": {}, "preloaded in vLLM": []}
     told = page.conditions(
         {
-            "machine": {"cores": 2, "processor": "Zen 4", "commit": "abc"},
+            "machine": {"cores": 2, "processor": "Zen 5", "commit": "abc"},
             "settings": settings | {"requests": counts},
             "peers": {"vllm": {}},
         }
@@ -249,9 +249,25 @@ def test_a_short_row_asks_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(driver, "drive", drive)
     monkeypatch.setattr(turns.subprocess, "run", in_this_process)
-    turns.clients(row, case, ReadyServer(url="", pids={}, seconds=0.0, rest={}), 1.0, "small", number=2)
+    trial = Trial(row=row, sides={OURS: fake("rows")}, seconds=1.0, scale="small", model=[])
+    turns.clients(trial, case, OURS, ReadyServer(url="", pids={}, seconds=0.0, rest={}), number=2)
     assert driven == [("token-embeddings", case, 2)]
     assert case.stream.requests == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "together", "says"),
+    [
+        (0, False, "a round takes about 8 minutes, all some 23"),  # two sides of 150 s, a fifth more for their clients
+        (0, True, "a round takes about 6 minutes, all some 20"),  # both start once
+        (4, True, "a round takes about 3 minutes, all some 12"),  # 28 tokens at half of 0.56 a second
+    ],
+)
+def test_the_estimate_counts_starts_and_what_a_case_is_asked(requests: int, together: bool, says: str) -> None:
+    """Seconds where a case has no count of requests, else the tokens of these."""
+    row, sides = replace(ROW, cases=(CASE.asking(requests),)), {OURS: fake("rows"), "vLLM": fake("rows")}
+    options = run.RunOptions(scale="small", rounds=3, seconds=150.0, cores=[0], sides=list(sides), together=together)
+    assert run.estimate(row, sides, 150.0, 0.56, options) == says
 
 
 def test_a_row_that_fails_is_told_and_the_others_are_measured(
