@@ -155,7 +155,7 @@ def step_rows() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "published": summary,
-    "published/zen-4": partial(elsewhere, "published/zen-4"),
+    "published/zen-5": partial(elsewhere, "published/zen-5"),
     "published/headlines": headlines,
     "published/shares": where_time_goes,
     f"published/{STEP_ROWS}": step_rows,

@@ -25,6 +25,7 @@ from benchmarks.published.driver import COMPARED, Window, drive, figures, seeds
 from benchmarks.published.row import OURS, Row, Stream
 from benchmarks.published.rows import SHORT_STEPS, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
+from benchmarks.published.trial import Trial
 from benchmarks.workloads import INSTRUCTED
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
@@ -349,10 +350,12 @@ def test_what_a_server_adds_is_told_beside_its_own_engine(monkeypatch: pytest.Mo
     """Online minus offline; nothing where the engine fails."""
     row = replace(rows()["clients"], dtype="float32")
     launch = launches(replace(row, vllm={}), [0])[OURS]
-    told = turns.without_server(row, launch, 0.2, {"p50 ms": 1e6})
+    broken = replace(launch, engine={"engine": "none"})
+    trial = Trial(row=row, sides={OURS: launch, "broken": broken}, seconds=0.2, scale="small", model=[])
+    told = turns.without_server(trial, OURS, {"p50 ms": 1e6})
     assert 0 < told["p50 ms without a server"] < 1e6
     assert told["p50 ms that a server adds"] == 1e6 - told["p50 ms without a server"]
-    assert turns.without_server(row, replace(launch, engine={"engine": "none"}), 0.2, {"p50 ms": 1.0}) == {}
+    assert turns.without_server(trial, "broken", {"p50 ms": 1.0}) == {}
 
 
 def test_vllm_is_described_by_the_name_that_it_looks_for(tmp_path: Path) -> None:

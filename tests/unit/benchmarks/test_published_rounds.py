@@ -141,14 +141,13 @@ def test_a_peer_that_does_not_start_is_absent_and_ours_is_measured(
 def test_a_case_that_fails_leaves_out_its_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other cases of the side are kept."""
 
-    def clients(row: Row, case: Case, server: ReadyServer, *_: object) -> dict[str, float]:
-        if case.name == "huge" and server.url == peer.url:
+    def clients(trial: Trial, case: Case, side: str, *_: object) -> dict[str, float]:
+        if case.name == "huge" and side == "vLLM":
             sys.exit("huge: the clients ended with 1")
         return {"requests/s": 5.0, "fake: CPU ms/request": 1, "fake: peak MiB": 9}
 
-    peer = fake("rows")
     row = replace(ROW, cases=(CASE, replace(CASE, name="huge")))
-    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: fake("rows"), "vLLM": peer})
+    monkeypatch.setattr(run, "launches", lambda row, cores: {name: fake("rows") for name in (OURS, "vLLM")})
     monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
     monkeypatch.setattr(turns, "clients", clients)
     monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
