@@ -4,6 +4,7 @@ made otherwise stays as it is."""
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +180,32 @@ def test_what_follows_attention_equals_pytorch(
         expected = norms[2](h + added) if post_normalised else h + norms[2](added)
     assert close(ours, expected, dtype)
     assert torch.equal(torch.cat(alone), ours[list(places)])
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_threads_that_steal_blocks_change_no_bits(dtype: torch.dtype) -> None:
+    """Three callers at once, with more threads than there are cores, so that threads wait and steal in every order."""
+    torch.manual_seed(0)
+    width, inner, rows = 96, 1024, 100
+    linears = [nn.Linear(*sizes).to(dtype) for sizes in ((width, width), (width, inner), (inner, width))]
+    packed = [PackedLinear(linear) for linear in linears]
+    norms = [Norm.random(width, kind).numbers for kind in ("layer", "none", "layer")]
+    x = torch.randn(rows, width).to(dtype)
+
+    def run() -> Tensor:
+        weights, biases = [linear.weight for linear in packed], [linear.bias for linear in packed]
+        with torch.inference_mode():
+            y: Tensor = torch.ops.selvage.feed_forward(x, x, weights, biases, norms, EPSILON, True, 1, False, True)
+        return y
+
+    def equal(expected: Tensor) -> bool:
+        with in_threads(4):
+            return all(torch.equal(run(), expected) for _ in range(300))
+
+    with in_threads(1):
+        expected = run()
+    with ThreadPoolExecutor(3) as callers:
+        assert all(callers.map(equal, [expected] * 3))
 
 
 def rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -9,13 +9,12 @@
 #include <torch/library.h>
 
 #include <numeric>
-#include <tuple>
 #include <vector>
 
 #include "head.h"
 #include "layer.h"
 #include "operators.h"
-#include "tasks.h"
+#include "work_stealing.h"
 
 namespace selvage {
 namespace {
@@ -40,14 +39,15 @@ bool reads_again(const Layers&... layers) {
   return (layers.is_by_vectors() && ...) && (bytes(layers) + ...) <= CACHED_BYTES;
 }
 
-// Calls `work(first, last, workspace)` in all threads, each with some of the blocks.
-const auto share_blocks = [](int64_t blocks, const auto& work) {
-  at::parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
-    thread_local Workspace workspace;
-    work(first, last, workspace);
-    release_products<BFloat16>();
-  });
-};
+// Weights that a thread reads behind blocks `first` to `last` - 1 of a layer, or none: see `StealableBlocks::run`. `next`: the
+// layer whose weights are read next.
+template <typename Layer>
+const void* weights_behind(const Layer& layer, int64_t first, int64_t last, int64_t step, const Layer* next = nullptr) {
+  const int64_t block = step > 0 ? last : first + step;
+  if (block >= 0 && block < layer.outputs / layer.block) return layer.weights_of(block);
+  if (next == nullptr) return nullptr;
+  return next->weights_of(step > 0 ? 0 : next->outputs / next->block - 1);
+}
 
 // Into how many parts the outputs are cut where rows are too few for all threads: then each thread reads a part of the weights.
 // No more than that takes, since each part waits for the memory of its first weights; and so that all threads have equal work.
@@ -78,45 +78,40 @@ struct AttentionInputs {
     const int64_t row_bytes = (layer.inputs + layer.outputs) * static_cast<int64_t>(sizeof(Number));
     const int64_t threads = at::get_num_threads(), cuts = cuts_of_outputs(rows, threads);
     const RowBlocks row_blocks(rows, threads / cuts, most_rows(row_bytes), reads_again(layer));
-    const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block, units = (blocks + unit - 1) / unit;  // of whole heads
-    const int64_t parts = std::min(cuts, units);
-    const std::vector<int64_t> costs(row_blocks.count * parts, 1);
-    share_tasks(costs, [&](const auto& next) {
-      thread_local Workspace workspace;
-      for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
-        for (; task < end; task++) {
-          const int64_t block = task / parts, part = task % parts, row = row_blocks.first(block);
-          const int64_t first = units * part / parts * unit, last = std::min(units * (part + 1) / parts * unit, blocks);
-          run_block(from + row * layer.inputs, row, row_blocks.size(block), first, last, to + row * layer.outputs, workspace);
-        }
-      }
-      release_products<BFloat16>();
+    share_stealable(row_blocks.count, [&](int64_t task, StealableBlocks& stealable, Workspace& workspace) {
+      const int64_t row = row_blocks.first(task);
+      run_rows(from + row * layer.inputs, row, row_blocks.size(task), to + row * layer.outputs, stealable, workspace);
     });
     return y;
   }
 
  private:
-  // Computes the outputs of blocks `first` to `last` - 1 for `rows` tokens from `token` on.
-  void run_block(const Number* x, int64_t token, int64_t rows, int64_t first, int64_t last, Number* to,
-                 Workspace& workspace) const {
+  // Computes the outputs of `rows` tokens from `token` on.
+  void run_rows(const Number* x, int64_t token, int64_t rows, Number* to, StealableBlocks& stealable, Workspace& memory) const {
     if (norm) {
-      Number* normed = workspace.hidden.take<Number>(rows * layer.inputs);
+      Number* normed = memory.hidden.take<Number>(rows * layer.inputs);
       for (int64_t row = 0; row < rows; row++) norm.run(x + row * layer.inputs, layer.inputs, normed + row * layer.inputs);
       x = normed;
     }
-    const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
-    layer.run(input, rows, first, last, nullptr, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
-      Number* numbers = to + row * layer.outputs + column;
-      for (int64_t i = 0; i < layer.block; i += WIDTH) store(numbers + i, outputs(i));
-    });
-    const int64_t begin = first * layer.block / heads.depth;
-    const int64_t end = std::min(last * layer.block / heads.depth, heads.queries + heads.keys);
-    for (int64_t row = 0; row < rows; row++) {
-      for (int64_t head = begin; head < end; head++) {
-        Number* numbers = to + row * layer.outputs + head * heads.depth;
-        finish_head(numbers, heads.depth, head < heads.queries ? query_norm : key_norm, rotation, token + row);
+    const auto input = layer.prepare(x, layer.inputs, rows, memory.input);
+    const int64_t blocks = layer.outputs / layer.block;
+    const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block;  // blocks of whole heads
+    stealable.run((blocks + unit - 1) / unit, memory, [&](int64_t part, int64_t step, Workspace& workspace) {
+      const int64_t first = part * unit, last = std::min(first + unit, blocks);
+      layer.run(input, rows, first, last, weights_behind(layer, first, last, step * unit), workspace.products,
+                [&](int64_t row, int64_t column, const auto& outputs) {
+                  Number* numbers = to + row * layer.outputs + column;
+                  for (int64_t i = 0; i < layer.block; i += WIDTH) store(numbers + i, outputs(i));
+                });
+      const int64_t begin = first * layer.block / heads.depth;
+      const int64_t end = std::min(last * layer.block / heads.depth, heads.queries + heads.keys);
+      for (int64_t row = 0; row < rows; row++) {
+        for (int64_t head = begin; head < end; head++) {
+          Number* numbers = to + row * layer.outputs + head * heads.depth;
+          finish_head(numbers, heads.depth, head < heads.queries ? query_norm : key_norm, rotation, token + row);
+        }
       }
-    }
+    });
   }
 };
 
@@ -136,85 +131,62 @@ struct FeedForward {
     at::Tensor y = at::empty_like(x);
     const Number *residual = x.const_data_ptr<Number>(), *from = attended.const_data_ptr<Number>();
     Number* to = y.mutable_data_ptr<Number>();
-    if (rows <= FEW_ROWS) {
-      thread_local Workspace memory;
-      run_rows(residual, from, rows, to, memory, share_blocks);
-    } else {
-      run_blocks(residual, from, rows, to);
-    }
+    const int64_t width = output.outputs;
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float)) + (width + down.inputs) * static_cast<int64_t>(sizeof(Number));
+    const int64_t threads = rows <= FEW_ROWS ? 1 : at::get_num_threads();
+    const RowBlocks row_blocks(rows, threads, most_rows(row_bytes), reads_again(output, up, down));
+    share_stealable(row_blocks.count, [&](int64_t task, StealableBlocks& stealable, Workspace& memory) {
+      const int64_t first = row_blocks.first(task) * width, first_input = row_blocks.first(task) * output.inputs;
+      run_rows(residual + first, from + first_input, row_blocks.size(task), to + first, stealable, memory);
+    });
     return y;
   }
 
  private:
-  // Divides the rows among the threads.
-  void run_blocks(const Number* x, const Number* attended, int64_t rows, Number* to) const {
-    const int64_t width = output.outputs;
-    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float)) + (width + down.inputs) * static_cast<int64_t>(sizeof(Number));
-    const RowBlocks row_blocks(rows, at::get_num_threads(), most_rows(row_bytes), reads_again(output, up, down));
-    const std::vector<int64_t> costs(row_blocks.count, 1);
-    share_tasks(costs, [&](const auto& next) {
-      thread_local Workspace workspace;
-      const auto alone = [&](int64_t blocks, const auto& work) { work(0, blocks, workspace); };
-      for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
-        for (; task < end; task++) {
-          const int64_t first = row_blocks.first(task);
-          run_rows(x + first * width, attended + first * output.inputs, row_blocks.size(task), to + first * width, workspace, alone);
-        }
-      }
-      release_products<BFloat16>();
-    });
-  }
-
-  // Computes rows, with what they need in `memory`. `share` divides the blocks of outputs of each product.
-  template <typename Share>
-  void run_rows(const Number* x, const Number* attended, int64_t rows, Number* to, Workspace& memory, const Share& share) const {
+  // Computes rows, with what they need in `memory`.
+  void run_rows(const Number* x, const Number* attended, int64_t rows, Number* to, StealableBlocks& stealable, Workspace& memory) const {
     const int64_t width = output.outputs;
     float* h = memory.residuals.take<float>(rows * width);
-    add_product(output, &up, attended, rows, output_norm, x, h, memory, share);
+    add_product(output, &up, attended, rows, output_norm, x, h, stealable, memory);
     Number* normed = memory.hidden.take<Number>(rows * width);
     for (int64_t row = 0; row < rows; row++) norm.run(h + row * width, width, normed + row * width);
     Number* inner = memory.inner.take<Number>(rows * down.inputs);
-    share(up.outputs / up.block, [&](int64_t first, int64_t last, Workspace& workspace) {
-      multiply_inner(normed, rows, first, last, inner, workspace);
-    });
-    add_product(down, nullptr, inner, rows, down_norm, h, to, memory, share);
+    multiply_inner(normed, rows, inner, stealable, memory);
+    add_product(down, nullptr, inner, rows, down_norm, h, to, stealable, memory);
   }
 
-  // Computes the inner numbers of blocks `first` to `last` - 1 of the outputs of `up`.
-  void multiply_inner(const Number* x, int64_t rows, int64_t first, int64_t last, Number* inner, Workspace& workspace) const {
-    const auto input = up.prepare(x, up.inputs, rows, workspace.input);
+  // Computes the inner numbers of `rows` rows.
+  void multiply_inner(const Number* x, int64_t rows, Number* inner, StealableBlocks& stealable, Workspace& memory) const {
+    const auto input = up.prepare(x, up.inputs, rows, memory.input);
     const int64_t inputs = down.inputs, half = up.block / 2;
-    const void* after = weights_behind(up, first, down);
-    up.run(input, rows, first, last, after, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
-      if (gated) {
-        Number* numbers = inner + row * inputs + column / 2;
-        for (int64_t i = 0; i < half; i += WIDTH) {
-          store(numbers + i, activated<Number>(outputs(i), activation) * outputs(half + i));
+    stealable.run(up.outputs / up.block, memory, [&](int64_t block, int64_t step, Workspace& workspace) {
+      const void* after = weights_behind(up, block, block + 1, step, &down);
+      up.run(input, rows, block, block + 1, after, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
+        if (gated) {
+          Number* numbers = inner + row * inputs + column / 2;
+          for (int64_t i = 0; i < half; i += WIDTH) {
+            store(numbers + i, activated<Number>(outputs(i), activation) * outputs(half + i));
+          }
+        } else {
+          Number* numbers = inner + row * inputs + column;
+          for (int64_t i = 0; i < up.block; i += WIDTH) store(numbers + i, activated<Number>(outputs(i), activation));
         }
-      } else {
-        Number* numbers = inner + row * inputs + column;
-        for (int64_t i = 0; i < up.block; i += WIDTH) store(numbers + i, activated<Number>(outputs(i), activation));
-      }
+      });
     });
-  }
-
-  // Weights of the layer behind `layer` from about where a thread goes on that began this one with block `first`.
-  static const void* weights_behind(const Layer& layer, int64_t first, const Layer& next) {
-    return next.weights_of(first * layer.block * (next.outputs / next.block) / layer.outputs);
   }
 
   // Adds the product W x + b to the residual, normalised before or, in post-normalised layers, afterwards. `next`: the layer
   // whose weights are read next.
-  template <typename Residual, typename To, typename Share>
+  template <typename Residual, typename To>
   void add_product(const Layer& layer, const Layer* next, const Number* x, int64_t rows, const Norm& norm,
-                   const Residual* residual, To* to, Workspace& memory, const Share& share) const {
+                   const Residual* residual, To* to, StealableBlocks& stealable, Workspace& memory) const {
     const int64_t width = layer.outputs;
     const bool inside = norm && !post_normalised;
     float* sums = norm ? memory.sums.take<float>(rows * width) : nullptr;
-    share(width / layer.block, [&](int64_t first, int64_t last, Workspace& workspace) {
-      const auto input = layer.prepare(x, layer.inputs, rows, workspace.input);
-      const void* after = next == nullptr ? nullptr : weights_behind(layer, first, *next);
-      layer.run(input, rows, first, last, after, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
+    const auto input = layer.prepare(x, layer.inputs, rows, memory.input);
+    stealable.run(width / layer.block, memory, [&](int64_t block, int64_t step, Workspace& workspace) {
+      const void* after = weights_behind(layer, block, block + 1, step, next);
+      layer.run(input, rows, block, block + 1, after, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
         const int64_t begin = row * width + column;
         for (int64_t place = begin; place < begin + layer.block; place += WIDTH) {
           const Vector value = inside ? outputs(place - begin) : outputs(place - begin) + load(residual + place);

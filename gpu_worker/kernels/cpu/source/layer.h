@@ -8,7 +8,6 @@
 #include "linear.h"
 #include "scratch.h"
 #include "split.h"
-#include "tasks.h"
 
 namespace selvage {
 
@@ -25,7 +24,7 @@ constexpr int64_t CACHED_BYTES = 6 << 20;
 constexpr int64_t TILE_ROWS = 6;                // rows of a product's tile for blocks of 64 outputs
 constexpr int64_t SHORT_BLOCK = 4 * TILE_ROWS;  // rows, about, of a block that reads such weights once more
 constexpr int64_t FEWEST_SHORT = 4;             // short blocks of a thread: with fewer, threads would not end together
-constexpr int64_t MOST_SHORT = RUNS_BY_THREAD;  // with more, neighbours would be one run
+constexpr int64_t MOST_SHORT = 8;               // enough for threads to end together
 
 // Rows cut into blocks whose sizes differ by one step at most, the longer ones first, so that threads end together.
 struct RowBlocks {
