@@ -23,7 +23,7 @@ namespace {
 // from further away and each block reads all of them.
 constexpr int64_t BLOCK_BYTES = 1 << 22;
 constexpr int64_t MOST_BLOCK_ROWS = 256;
-constexpr int64_t FEW_ROWS = 32;  // so few are divided by outputs: reading the weights takes the time, each thread reads a part
+constexpr int64_t FEW_ROWS = 32;  // all threads share so few: reading the weights takes the time, each thread reads a part
 
 // Most rows of a block: the more there are, the fewer times large weights are read.
 int64_t most_rows(int64_t row_bytes) {
@@ -49,12 +49,12 @@ const void* weights_behind(const Layer& layer, int64_t first, int64_t last, int6
   return next->weights_of(step > 0 ? 0 : next->outputs / next->block - 1);
 }
 
-// Into how many parts the outputs are cut where rows are too few for all threads: then each thread reads a part of the weights.
-// No more than that takes, since each part waits for the memory of its first weights; and so that all threads have equal work.
-int64_t cuts_of_outputs(int64_t rows, int64_t threads) {
-  int64_t cuts = 1;
-  while (cuts < threads && (threads % cuts != 0 || rows * cuts < threads * MOST_ROWS)) cuts++;
-  return cuts;
+// How many threads share a block of rows where rows are too few for all: then each thread reads a part of the weights. So many
+// that all have equal work.
+int64_t threads_of_block(int64_t rows, int64_t threads) {
+  int64_t sharing = 1;
+  while (sharing < threads && (threads % sharing != 0 || rows * sharing < threads * MOST_ROWS)) sharing++;
+  return sharing;
 }
 
 // Heads of `depth` numbers that a row begins with: `queries` and then `keys`; values follow.
@@ -71,13 +71,13 @@ struct AttentionInputs {
   Rotation rotation;
 
   at::Tensor run(const at::Tensor& x) const {
-    const int64_t rows = x.size(0), blocks = layer.outputs / layer.block;
+    const int64_t rows = x.size(0);
     at::Tensor y = at::empty({rows, layer.outputs}, x.options());
     const Number* from = x.const_data_ptr<Number>();
     Number* to = y.mutable_data_ptr<Number>();
     const int64_t row_bytes = (layer.inputs + layer.outputs) * static_cast<int64_t>(sizeof(Number));
-    const int64_t threads = at::get_num_threads(), cuts = cuts_of_outputs(rows, threads);
-    const RowBlocks row_blocks(rows, threads / cuts, most_rows(row_bytes), reads_again(layer));
+    const int64_t threads = at::get_num_threads();
+    const RowBlocks row_blocks(rows, threads / threads_of_block(rows, threads), most_rows(row_bytes), reads_again(layer));
     share_stealable(row_blocks.count, [&](int64_t task, StealableBlocks& stealable, Workspace& workspace) {
       const int64_t row = row_blocks.first(task);
       run_rows(from + row * layer.inputs, row, row_blocks.size(task), to + row * layer.outputs, stealable, workspace);
