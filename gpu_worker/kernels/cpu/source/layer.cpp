@@ -9,7 +9,6 @@
 #include <torch/library.h>
 
 #include <numeric>
-#include <vector>
 
 #include "head.h"
 #include "layer.h"
