@@ -12,7 +12,10 @@ CLEAR = 0.8
 TRIALS = 3
 """Number of trials in all of which a run must be clearly faster."""
 Clock = Callable[[], float]
-"""A clock in seconds, of the wall or of the calling thread."""
+"""A clock in seconds, of the wall, of the calling thread or of this process."""
+OF_PROCESS = 0.1
+"""Seconds that a run should take by the process's clock. It counts the threads of other cores whenever the system's
+timer ticks, each 1 to 10 ms: of a run of 20 ms, three readings of one may all be a fifth off."""
 
 
 def wall_clock() -> float:
@@ -21,7 +24,12 @@ def wall_clock() -> float:
 
 
 def clearly_fastest(
-    runs: Mapping[N, Callable[[], object]], usual: N, rounds: int, clear: float = CLEAR, clock: Clock = wall_clock
+    runs: Mapping[N, Callable[[], object]],
+    usual: N,
+    rounds: int,
+    clear: float = CLEAR,
+    clock: Clock = wall_clock,
+    least: float = 0.0,
 ) -> N:
     """Name of the fastest run where it is clearly faster than the `usual` one after every trial, else `usual`.
 
@@ -29,11 +37,12 @@ def clearly_fastest(
     round does not count. Near ties are noise, and all workers of a kind should choose alike: one disturbed moment must
     not change the choice. `clear`: the largest share of the usual run's time at which another is clearly faster.
     `clock`: on a processor that of this process, since the wall's counts other processes too, and the thread's only a
-    part of a run that several threads share.
+    part of a run that several threads share. `least`: seconds by the clock that are measured at least; a shorter run is
+    repeated as long, and has its share.
     """
     times = shortest_seconds(runs, 0, clock)
     for _ in range(TRIALS):
-        _shorten(times, runs, rounds, clock)
+        _shorten(times, runs, rounds, clock, least)
         fastest = min(times, key=times.__getitem__)
         if times[fastest] >= clear * times[usual]:
             return usual
@@ -49,11 +58,24 @@ def shortest_seconds(runs: Mapping[N, Callable[[], object]], rounds: int, clock:
 
 
 def _shorten(
-    times: dict[N, float], runs: Mapping[N, Callable[[], object]], rounds: int, clock: Clock = wall_clock
+    times: dict[N, float],
+    runs: Mapping[N, Callable[[], object]],
+    rounds: int,
+    clock: Clock = wall_clock,
+    least: float = 0.0,
 ) -> None:
     """Runs all of them one after the other, `rounds` times, and lowers `times` to the shortest run of each."""
     for _ in range(rounds):
         for name, run in runs.items():
-            start = clock()
-            run()
-            times[name] = min(times[name], clock() - start)
+            times[name] = min(times[name], _seconds(run, clock, least))
+
+
+def _seconds(run: Callable[[], object], clock: Clock, least: float) -> float:
+    """Seconds of a run: the mean of as many as take `least` seconds together."""
+    count, start = 0, clock()
+    while True:
+        run()
+        count += 1
+        spent = clock() - start
+        if spent >= least:
+            return spent / count

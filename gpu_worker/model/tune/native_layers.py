@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.device.fastest import clearly_fastest
+from gpu_worker.device.fastest import OF_PROCESS, clearly_fastest
 from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, OneByOne, PackedAttention
 from gpu_worker.kernels.attention.native import NativeAttention
@@ -77,7 +77,7 @@ def _is_slower(native: nn.Module, layer: nn.Module, run: LayerRun, attention: Pa
     try:
         with torch.inference_mode():
             runs = {name: partial(module, **keywords) for name, module in (("native", native), ("written", layer))}
-            return clearly_fastest(runs, "native", ROUNDS, AHEAD, time.process_time) == "written"
+            return clearly_fastest(runs, "native", ROUNDS, AHEAD, time.process_time, OF_PROCESS) == "written"
     except Exception as error:  # a class that wants its other arguments by place cannot be timed alone
         if ran_out(error):
             raise
