@@ -10,6 +10,7 @@ from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.kernels.maxsim.fixed import FixedMaxSim
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
 
+
 def choose(device: torch.device, width: int, *, same_bits: bool = False) -> MaxSimKernel:
     """Returns the fastest kernel for token vectors of `width` dimensions, compiled where it needs to be.
 

@@ -1,8 +1,9 @@
 """The packed execution mode: an unmodified encoder runs all sequences of a batch at once, end to end."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -15,11 +16,24 @@ from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.token_types import TokenTypes
 
 
+class RunsDirectly(Protocol):
+    """What runs a model's modules without its own code around them."""
+
+    def serves(self, ragged: AttentionCall) -> bool:
+        """Whether it serves this run."""
+
+    def run(self, inputs: Mapping[str, Tensor], ragged: AttentionCall) -> Tensor:
+        """Last hidden states [1, T, H]. `inputs` [1, T]: ids, positions and token types, named as models name them."""
+
+
 class PackedEncoder(Encoder):
     """An encoder in which every layer attends through `attention`.
 
-    `order` is entered while a batch runs: what keeps PyTorch's operators in one order, or nothing.
+    `order` is entered while a batch runs: what keeps PyTorch's operators in one order, or nothing. `direct`: what runs
+    the model where it serves, see `tune/direct_run`; None where its own code does.
     """
+
+    direct: RunsDirectly | None = None
 
     def __init__(
         self,
@@ -50,16 +64,14 @@ class PackedEncoder(Encoder):
         """Last hidden states [T, H], with layers that attend through `attention`."""
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
-        types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
+        inputs = {"input_ids": batch.ids, "position_ids": batch.positions}
+        if batch.token_types is not None:
+            inputs["token_type_ids"] = batch.token_types
+        ragged = AttentionCall(attention=attention, batch=batch)
         with self.order:
-            output = self.model(
-                input_ids=batch.ids,
-                position_ids=batch.positions,
-                ragged=AttentionCall(attention=attention, batch=batch),
-                use_cache=False,
-                return_dict=True,
-                **types,
-            )
+            if self.direct is not None and self.direct.serves(ragged):
+                return self.direct.run(inputs, ragged)[0]
+            output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 

@@ -8,9 +8,8 @@ Texts that begin alike run so too, and pieces of texts where the layers keep the
 adds those of the pieces.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from gpu_worker.kernels.attention.interface import AttentionCall
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.tune.module_calls import ModuleCall
 from gpu_worker.model.tune.native_layers import NativeLayer, Rotary, angles
 from gpu_worker.ragged.batch import RaggedBatch
 
@@ -67,37 +67,16 @@ class JoinedLayers:
         return rows[None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A recorded call of a layer."""
+def join_layers(encoder: PackedEncoder, calls: Sequence[ModuleCall], compared: RaggedBatch) -> list[list[NativeLayer]]:
+    """Joins what can be joined among the encoder's layers, in place, and returns those that run in each call.
 
-    layer: NativeLayer
-    states: Tensor
-    keywords: Mapping[str, Any]
-    output: Tensor
-
-    def precedes(self, other: "_Call") -> bool:
-        """Whether nothing happened between this call and the next one, whose layer is of the same kind."""
-        mine, its = self.keywords, other.keywords
-        return (
-            other.states is self.output
-            and (self.layer.kind, self.layer.terms, self.layer.rotated)
-            == (other.layer.kind, other.layer.terms, other.layer.rotated)
-            and mine.keys() == its.keys()
-            and all(mine[name] is its[name] for name in mine.keys() - {"hidden_states"})
-        )
-
-
-def join_layers(encoder: PackedEncoder, recorded: RaggedBatch, compared: RaggedBatch) -> list[int]:
-    """Joins what can be joined among the encoder's layers, in place, and returns how many run in each call.
-
-    `recorded`: what shows where something happens between layers. None are joined where hidden states of `compared`
-    then have other bits.
+    `calls`: those of a recorded run, which show where something happens between layers. None are joined where hidden
+    states of `compared` then have other bits.
     """
     layers = [module for module in encoder.model.modules() if isinstance(module, NativeLayer)]
     if not layers or type(encoder.attention) is not NativeAttention:
         return []
-    chains = _chains(_record(encoder, layers, recorded))
+    chains = _chains([call for call in calls if isinstance(call.module, NativeLayer) and call.states is not None])
     with torch.inference_mode():
         expected = encoder(compared)
         for chain in chains:
@@ -105,43 +84,37 @@ def join_layers(encoder: PackedEncoder, recorded: RaggedBatch, compared: RaggedB
             for layer in chain:
                 layer.joined = joined
         if torch.equal(encoder(compared), expected):
-            return [len(chain) for chain in chains]
+            return chains
     for layer in layers:
         layer.joined = None
     return []
 
 
-def _record(encoder: PackedEncoder, layers: Sequence[NativeLayer], batch: RaggedBatch) -> list[_Call]:
-    """The calls of these layers in one run, in their order."""
-    calls: list[_Call] = []
-
-    def note(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-        states = arguments[0] if arguments else keywords.get("hidden_states")
-        if isinstance(states, Tensor):
-            calls.append(_Call(layer=layer, states=states, keywords=keywords, output=output))
-
-    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    try:
-        with torch.inference_mode():
-            encoder(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return calls
-
-
-def _chains(calls: Sequence[_Call]) -> list[list[NativeLayer]]:
+def _chains(calls: Sequence[ModuleCall]) -> list[list[NativeLayer]]:
     """Layers that follow one another. A layer that was called more than once, or adds a bias, is in none."""
     chains: list[list[NativeLayer]] = []
-    layers = [call.layer for call in calls]
-    before: _Call | None = None
+    layers = [call.module for call in calls]
+    before: ModuleCall | None = None
     for call in calls:
-        if layers.count(call.layer) > 1 or call.layer.terms.bias is not None:
+        layer = cast(NativeLayer, call.module)
+        if layers.count(layer) > 1 or layer.terms.bias is not None:
             before = None
             continue
-        if before is not None and before.precedes(call):
-            chains[-1].append(call.layer)
+        if before is not None and _follows(before, call):
+            chains[-1].append(layer)
         else:
-            chains.append([call.layer])
+            chains.append([layer])
         before = call
     return chains
+
+
+def _follows(before: ModuleCall, after: ModuleCall) -> bool:
+    """Whether nothing happened between two calls, and whether their layers are of one kind."""
+    kinds = [(layer.kind, layer.terms, layer.rotated) for layer in (before.module, after.module)]
+    mine, its = before.keywords, after.keywords
+    return (
+        after.states is before.output
+        and kinds[0] == kinds[1]
+        and mine.keys() == its.keys()
+        and all(mine[name] is its[name] for name in mine.keys() - {"hidden_states"})
+    )

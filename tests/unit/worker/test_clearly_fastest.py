@@ -13,7 +13,7 @@ CLEAR = 0.93
 
 
 class CoarseClock:
-    """A process of two threads: the clock knows the first one's time, and of the other one what it had at the latest tick."""
+    """A process of two threads: the clock knows the time of the first one, and of the other what it had at a tick."""
 
     def __init__(self, phase: float) -> None:
         self.seconds = phase

@@ -16,6 +16,7 @@ from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.joined_layers import JoinedLayers, join_layers
+from gpu_worker.model.tune.module_calls import record_calls
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
@@ -51,7 +52,9 @@ def rows_of(model: Model) -> Tensor:
 def join(model: Model) -> list[int]:
     assert isinstance(model.encoder, PackedEncoder)
     batch = Probes.of(model.encoder.model.config, 64).batch(range(3), model.encoder)
-    return join_layers(model.encoder, batch, batch)
+    model.encoder.direct = None
+    chains = join_layers(model.encoder, record_calls(model.encoder, batch), batch)
+    return [len(chain) for chain in chains]
 
 
 def groups(model: Model) -> list[int]:

@@ -56,6 +56,14 @@ int64_t threads_of_block(int64_t rows, int64_t threads) {
   return sharing;
 }
 
+// Calls `work(row)` for each of `rows` rows; threads that are done with their own take some of them.
+template <typename Work>
+void share_rows(int64_t rows, StealableBlocks& stealable, Workspace& memory, const Work& work) {
+  stealable.run((rows + ROW_STEP - 1) / ROW_STEP, memory, [&](int64_t part, int64_t, Workspace&) {
+    for (int64_t row = part * ROW_STEP; row < std::min(rows, (part + 1) * ROW_STEP); row++) work(row);
+  });
+}
+
 // Heads of `depth` numbers that a row begins with: `queries` and then `keys`; values follow.
 struct Heads {
   int64_t depth, queries, keys;
@@ -87,12 +95,14 @@ struct AttentionInputs {
  private:
   // Computes the outputs of `rows` tokens from `token` on.
   void run_rows(const Number* x, int64_t token, int64_t rows, Number* to, StealableBlocks& stealable, Workspace& memory) const {
-    if (norm) {
-      Number* normed = memory.hidden.take<Number>(rows * layer.inputs);
-      for (int64_t row = 0; row < rows; row++) norm.run(x + row * layer.inputs, layer.inputs, normed + row * layer.inputs);
-      x = normed;
+    Number* normed = norm ? memory.hidden.take<Number>(rows * layer.inputs) : nullptr;
+    const auto input = layer.input(norm ? normed : x, layer.inputs, rows, memory.input);
+    if (norm || layer.PREPARES) {
+      share_rows(rows, stealable, memory, [&](int64_t row) {
+        if (norm) norm.run(x + row * layer.inputs, layer.inputs, normed + row * layer.inputs);
+        layer.prepare(input, row);
+      });
     }
-    const auto input = layer.prepare(x, layer.inputs, rows, memory.input);
     const int64_t blocks = layer.outputs / layer.block;
     const int64_t unit = std::lcm(heads.depth, layer.block) / layer.block;  // blocks of whole heads
     stealable.run((blocks + unit - 1) / unit, memory, [&](int64_t part, int64_t step, Workspace& workspace) {
@@ -146,17 +156,28 @@ struct FeedForward {
   void run_rows(const Number* x, const Number* attended, int64_t rows, Number* to, StealableBlocks& stealable, Workspace& memory) const {
     const int64_t width = output.outputs;
     float* h = memory.residuals.take<float>(rows * width);
-    add_product(output, &up, attended, rows, output_norm, x, h, stealable, memory);
     Number* normed = memory.hidden.take<Number>(rows * width);
-    for (int64_t row = 0; row < rows; row++) norm.run(h + row * width, width, normed + row * width);
     Number* inner = memory.inner.take<Number>(rows * down.inputs);
-    multiply_inner(normed, rows, inner, stealable, memory);
-    add_product(down, nullptr, inner, rows, down_norm, h, to, stealable, memory);
+    const auto input = output.input(attended, output.inputs, rows, memory.input);
+    if (output.PREPARES) share_rows(rows, stealable, memory, [&](int64_t row) { output.prepare(input, row); });
+    float* sums = add_product(output, &up, input, rows, output_norm, x, h, stealable, memory);
+    const auto up_input = up.input(normed, up.inputs, rows, memory.input);
+    share_rows(rows, stealable, memory, [&](int64_t row) {
+      if (output_norm) finish_row(output_norm, sums + row * width, x + row * width, h + row * width);
+      norm.run(h + row * width, width, normed + row * width);
+      up.prepare(up_input, row);
+    });
+    multiply_inner(up_input, rows, inner, stealable, memory);
+    const auto down_input = down.input(inner, down.inputs, rows, memory.input);
+    if (down.PREPARES) share_rows(rows, stealable, memory, [&](int64_t row) { down.prepare(down_input, row); });
+    sums = add_product(down, nullptr, down_input, rows, down_norm, h, to, stealable, memory);
+    if (!down_norm) return;
+    share_rows(rows, stealable, memory,
+               [&](int64_t row) { finish_row(down_norm, sums + row * width, h + row * width, to + row * width); });
   }
 
   // Computes the inner numbers of `rows` rows.
-  void multiply_inner(const Number* x, int64_t rows, Number* inner, StealableBlocks& stealable, Workspace& memory) const {
-    const auto input = up.prepare(x, up.inputs, rows, memory.input);
+  void multiply_inner(const typename Layer::Input& input, int64_t rows, Number* inner, StealableBlocks& stealable, Workspace& memory) const {
     const int64_t inputs = down.inputs, half = up.block / 2;
     stealable.run(up.outputs / up.block, memory, [&](int64_t block, int64_t step, Workspace& workspace) {
       const void* after = weights_behind(up, block, block + 1, step, &down);
@@ -174,35 +195,34 @@ struct FeedForward {
     });
   }
 
-  // Adds the product W x + b to the residual, normalised before or, in post-normalised layers, afterwards. `next`: the layer
-  // whose weights are read next.
+  // Adds the product W x + b to the residual, into `to`. Where a normalisation follows, rows wait for `finish_row` in what is
+  // returned: with the residual in post-normalised layers, and without in others. `next`: the layer whose weights are read next.
   template <typename Residual, typename To>
-  void add_product(const Layer& layer, const Layer* next, const Number* x, int64_t rows, const Norm& norm,
-                   const Residual* residual, To* to, StealableBlocks& stealable, Workspace& memory) const {
+  float* add_product(const Layer& layer, const Layer* next, const typename Layer::Input& input, int64_t rows, const Norm& norm,
+                     const Residual* residual, To* to, StealableBlocks& stealable, Workspace& memory) const {
     const int64_t width = layer.outputs;
-    const bool inside = norm && !post_normalised;
+    const bool alone = norm && !post_normalised;
     float* sums = norm ? memory.sums.take<float>(rows * width) : nullptr;
-    const auto input = layer.prepare(x, layer.inputs, rows, memory.input);
     stealable.run(width / layer.block, memory, [&](int64_t block, int64_t step, Workspace& workspace) {
       const void* after = weights_behind(layer, block, block + 1, step, next);
       layer.run(input, rows, block, block + 1, after, workspace.products, [&](int64_t row, int64_t column, const auto& outputs) {
         const int64_t begin = row * width + column;
         for (int64_t place = begin; place < begin + layer.block; place += WIDTH) {
-          const Vector value = inside ? outputs(place - begin) : outputs(place - begin) + load(residual + place);
+          const Vector value = alone ? outputs(place - begin) : outputs(place - begin) + load(residual + place);
           norm ? store(sums + place, value) : store(to + place, value);
         }
       });
     });
-    if (!norm) return;
-    for (int64_t row = 0; row < rows; row++) {
-      float* numbers = sums + row * width;
-      if (!inside) {
-        norm.run(numbers, width, to + row * width);
-        continue;
-      }
-      norm.run(numbers, width, numbers);
-      for (int64_t i = 0; i < width; i += WIDTH) store(to + row * width + i, load(residual + row * width + i) + load(numbers + i));
-    }
+    return sums;
+  }
+
+  // Normalises the row of a product that `add_product` left, and adds the residual where it is not in there.
+  template <typename Residual, typename To>
+  void finish_row(const Norm& norm, float* row, const Residual* residual, To* to) const {
+    const int64_t width = output.outputs;
+    if (post_normalised) return norm.run(row, width, to);
+    norm.run(row, width, row);
+    for (int64_t i = 0; i < width; i += WIDTH) store(to + i, load(residual + i) + load(row + i));
   }
 };
 

@@ -84,7 +84,10 @@ struct Linear : LayerShape {
   const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
   bool is_by_vectors() const { return by_vectors<Number>(); }
 
-  Input prepare(const Number* x, int64_t stride, int64_t, Scratch&) const { return {x, stride}; }
+  // Rows x, `stride` numbers apart, as `run` takes them once each of them is prepared, which these need not be.
+  static constexpr bool PREPARES = false;
+  Input input(const Number* x, int64_t stride, int64_t, Scratch&) const { return {x, stride}; }
+  void prepare(const Input&, int64_t) const {}
 
   // Calls `use(row, column, y)` for each row and each of the blocks `first` to `last` - 1 of outputs, the first of which is
   // `column`; y(i) are the WIDTH outputs from the block's i-th on. `after`: see `multiply_blocks`.
@@ -106,8 +109,10 @@ struct QuantizedLinear : LayerShape {
   const float *bias, *scale, *sums;
 
   struct Input {
-    const uint8_t* rows;
-    const float *steps, *least;
+    const Number* numbers;
+    int64_t stride;
+    uint8_t* rows;
+    float *steps, *least;
   };
 
   QuantizedLinear(const at::Tensor& weight, const at::Tensor& numbers)
@@ -120,14 +125,13 @@ struct QuantizedLinear : LayerShape {
   const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
   bool is_by_vectors() const { return by_vectors<uint8_t>(); }
 
-  Input prepare(const Number* x, int64_t stride, int64_t rows, Scratch& scratch) const {
+  static constexpr bool PREPARES = true;
+  Input input(const Number* x, int64_t stride, int64_t rows, Scratch& scratch) const {
     auto* steps = scratch.take<float>(2 * rows + (rows * inputs + 3) / 4);
-    float* least = steps + rows;
-    auto* quantized = reinterpret_cast<uint8_t*>(least + rows);
-    for (int64_t row = 0; row < rows; row++) {
-      quantize(x + row * stride, inputs, quantized + row * inputs, steps[row], least[row]);
-    }
-    return {quantized, steps, least};
+    return {x, stride, reinterpret_cast<uint8_t*>(steps + 2 * rows), steps, steps + rows};
+  }
+  void prepare(const Input& x, int64_t row) const {
+    quantize(x.numbers + row * x.stride, inputs, x.rows + row * inputs, x.steps[row], x.least[row]);
   }
 
   template <typename Use>
@@ -141,7 +145,7 @@ struct QuantizedLinear : LayerShape {
         return at::vec::fmadd(sum * step, load(scale + column), offset);
       });
     };
-    multiply_blocks<int32_t>(x.rows, inputs, rows, weight, inputs, block, first, last, after, scratch, use_block);
+    multiply_blocks<int32_t>(static_cast<const uint8_t*>(x.rows), inputs, rows, weight, inputs, block, first, last, after, scratch, use_block);
   }
 };
 

@@ -10,6 +10,17 @@ namespace selvage {
 constexpr float STEPS = 255.0f;
 constexpr float SMALLEST_STEP = 1e-30f;  // of a row whose numbers are all equal
 
+// The last byte of each integer.
+inline void store_bytes(uint8_t* to, Integers numbers) {
+#ifdef CPU_CAPABILITY_AVX512
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(numbers));
+#else
+  int32_t whole[WIDTH];
+  numbers.store(whole);
+  for (int64_t i = 0; i < WIDTH; i++) to[i] = static_cast<uint8_t>(whole[i]);
+#endif
+}
+
 // x [count] -> q [count] from 0 to 255, where x = step * q + least up to half a step. 0 is among the numbers that a row
 // spans, as it is among those that ReLU and GELU give most.
 template <typename Number>
@@ -22,11 +33,9 @@ inline void quantize(const Number* x, int64_t count, uint8_t* q, float& step, fl
   least = -largest(Vector(0.0f) - low);
   step = std::max((largest(high) - least) / STEPS, SMALLEST_STEP);
   const Vector factor(1.0f / step), offset(-least / step);
-  int32_t whole[WIDTH];
   for (int64_t i = 0; i < count; i += WIDTH) {
     const Vector steps = at::vec::clamp(at::vec::fmadd(load(x + i), factor, offset), Vector(0.0f), Vector(STEPS));
-    at::vec::convert_to_int_of_same_size<float>(steps.round()).store(whole);
-    for (int64_t j = 0; j < WIDTH; j++) q[i + j] = static_cast<uint8_t>(whole[j]);
+    store_bytes(q + i, at::vec::convert_to_int_of_same_size<float>(steps.round()));
   }
 }
 

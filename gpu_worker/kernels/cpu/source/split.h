@@ -20,7 +20,9 @@ struct SplitLinear : LayerShape {
   int64_t parts;
 
   struct Input {
-    const BFloat16* rows;
+    const float* numbers;
+    int64_t stride;
+    BFloat16* rows;
   };
 
   SplitLinear(const at::Tensor& weight, const at::Tensor& bias)
@@ -35,20 +37,20 @@ struct SplitLinear : LayerShape {
   const void* weights_of(int64_t part) const { return weight + part * block * parts * inputs; }
   bool is_by_vectors() const { return false; }
 
-  Input prepare(const float* x, int64_t stride, int64_t rows, Scratch& scratch) const {
-    auto* split = scratch.take<BFloat16>(rows * parts * inputs);
-    for (int64_t row = 0; row < rows; row++) {
-      BFloat16* first = split + ((row + 1) * parts - 1) * inputs;
-      for (int64_t i = 0; i < inputs; i += WIDTH) {
-        Vector rest = load(x + row * stride + i);
-        for (int64_t part = 0; part < parts; part++) {
-          BFloat16* place = first - part * inputs + i;
-          store(place, rest);
-          rest = rest - load(place);
-        }
+  static constexpr bool PREPARES = true;
+  Input input(const float* x, int64_t stride, int64_t rows, Scratch& scratch) const {
+    return {x, stride, scratch.take<BFloat16>(rows * parts * inputs)};
+  }
+  void prepare(const Input& x, int64_t row) const {
+    BFloat16* first = x.rows + ((row + 1) * parts - 1) * inputs;
+    for (int64_t i = 0; i < inputs; i += WIDTH) {
+      Vector rest = load(x.numbers + row * x.stride + i);
+      for (int64_t part = 0; part < parts; part++) {
+        BFloat16* place = first - part * inputs + i;
+        store(place, rest);
+        rest = rest - load(place);
       }
     }
-    return {split};
   }
 
   template <typename Use>

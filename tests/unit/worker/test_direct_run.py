@@ -1,0 +1,128 @@
+"""Modules around layers are called without the model's own code, with the same bits, where it does nothing else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.joining import DIRECT
+from gpu_worker.model.loading import load
+from gpu_worker.model.tune.direct_run import install_direct_run
+from gpu_worker.model.tune.joined_layers import join_layers
+from gpu_worker.model.tune.module_calls import ModuleCall, RepeatedCall, record_calls
+from gpu_worker.model.tune.native_layers import NativeLayer
+from gpu_worker.model.verify.probes import Probes
+from gpu_worker.ragged.batch import RaggedBatch
+from support.native import LIBRARY, needs_kernels
+
+pytestmark = needs_kernels
+CPU = Placement.choose("cpu", "float32")
+
+
+def encoder_of(name: str, dtype: Dtype = "float32") -> PackedEncoder:
+    """The encoder of a tiny random model, which a load lets run directly."""
+    model = load(f"random:{name}", Placement.choose("cpu", dtype))
+    assert DIRECT in model.findings
+    assert isinstance(model.encoder, PackedEncoder)
+    return model.encoder
+
+
+def rows_of(encoder: PackedEncoder, lengths: Sequence[int] = (1, 40, 300)) -> Tensor:
+    texts = [np.arange(5, 5 + length, dtype=np.int32) for length in lengths]
+    batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=encoder.token_types)
+    with torch.inference_mode():
+        return encoder(batch)
+
+
+def install(encoder: PackedEncoder) -> bool:
+    """Records a run anew, and lets the encoder run directly where it can."""
+    encoder.direct = None
+    batch = Probes.of(encoder.model.config, 64).batch(range(3), encoder)
+    calls = record_calls(encoder, batch)
+    return install_direct_run(encoder, join_layers(encoder, calls, batch), calls, batch)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "name", ["tiny-bert", "tiny-roberta", "tiny-nomic-bert", "tiny-qwen3", "tiny-modernbert", "tiny-gemma3"]
+)
+def test_a_direct_run_gives_the_bits_of_the_models_own_code(
+    name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions that count some tokens only, rotary angles of one kind and of two, and a normalisation at the end."""
+    if getattr(torch, dtype) not in LIBRARY.formats:
+        pytest.skip(f"the kernels have no {dtype} here")
+    encoder = encoder_of(name, dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(encoder.model), "forward", None)
+        directly = rows_of(encoder)
+    encoder.direct = None
+    assert torch.equal(rows_of(encoder), directly)
+
+
+def test_the_models_own_code_runs_where_layers_run_apart() -> None:
+    encoder = encoder_of("tiny-bert")
+    directly, ran = rows_of(encoder), list[nn.Module]()
+    for module in encoder.model.modules():
+        if isinstance(module, NativeLayer):
+            module.joined = None
+    with encoder.model.register_forward_hook(lambda model, *_: ran.append(model)):
+        assert torch.equal(rows_of(encoder), directly)
+    assert ran == [encoder.model]
+
+
+def changed_states(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (arguments[0] * 2, *arguments[1:])
+
+
+def changed_output(_: Any, __: Any, output: Any) -> Any:
+    output.last_hidden_state = output.last_hidden_state * 2
+    return output
+
+
+def test_the_models_own_code_runs_where_it_does_more() -> None:
+    """Before layers, and behind them."""
+    encoder = encoder_of("tiny-bert")
+    first = encoder.model.encoder.layer[0]
+    with first.register_forward_pre_hook(changed_states):
+        assert not install(encoder)
+    with encoder.model.register_forward_hook(changed_output):
+        assert not install(encoder)
+    assert install(encoder)
+
+
+def test_the_models_own_code_runs_where_bits_differ() -> None:
+    """A tensor that it changes in place stays the same tensor."""
+    encoder = encoder_of("tiny-bert")
+
+    def changed_in_place(_: Any, arguments: tuple[Tensor, ...]) -> None:
+        arguments[0].mul_(2)
+
+    with encoder.model.encoder.register_forward_pre_hook(changed_in_place):
+        assert not install(encoder)
+    assert encoder.direct is None
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor, *, times: int = 2, to: Tensor | None = None) -> Tensor:
+        return x * times if to is None else to
+
+
+def test_a_call_is_repeated_with_other_tensors() -> None:
+    ids, positions = torch.ones(3), torch.zeros(3)
+    call = ModuleCall(module=Doubled(), arguments=(ids,), keywords={"times": 3, "to": None}, output=None)
+    again = RepeatedCall(call, {"ids": ids, "positions": positions})
+    assert torch.equal(again.make({"ids": torch.arange(4), "positions": positions}), torch.arange(4) * 3)
+
+
+@pytest.mark.parametrize("unknown", [torch.ones(3), [1], {"a": 1}])
+def test_a_call_with_anything_else_is_not_repeated(unknown: Any) -> None:
+    ids = torch.ones(3)
+    call = ModuleCall(module=Doubled(), arguments=(ids,), keywords={"to": unknown}, output=None)
+    with pytest.raises(ValueError, match="no argument that a call can be repeated with"):
+        RepeatedCall(call, {"ids": ids})
