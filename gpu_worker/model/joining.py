@@ -23,7 +23,8 @@ def with_joined_layers(mode: ExecutionMode, probes: Probes) -> ExecutionMode:
         return mode
     longest = max(range(len(probes.texts)), key=lambda number: len(probes.texts[number]))
     compared = probes.batch((*RECORDED, longest), encoder)
-    calls = record_calls(encoder, probes.batch(RECORDED, encoder))
+    recorded = probes.batch(RECORDED, encoder)
+    calls = record_calls(encoder.model, lambda: encoder(recorded))
     chains = join_layers(encoder, calls, compared)
     if not chains:
         return mode

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import AttentionCall
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.tune.embedding_sum import EmbeddingSum
 from gpu_worker.model.tune.module_calls import ModuleCall, RepeatedCall, maker_of
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.ragged.batch import RaggedBatch
@@ -30,7 +31,7 @@ class DirectRun:
     `embeddings` makes hidden states, `angles` make rotary angles, `norm` makes the last states; None where layers do.
     """
 
-    embeddings: RepeatedCall
+    embeddings: RepeatedCall | EmbeddingSum
     angles: Sequence[RepeatedCall]
     layers: Sequence[tuple[NativeLayer, int | None]]
     """The first layer of each call of several, and the number of what makes its angles; None for a layer without."""
@@ -94,11 +95,28 @@ def _direct_run(chains: Sequence[Sequence[NativeLayer]], calls: Sequence[ModuleC
             number = makers.index(maker)
         layers.append((chain[0], number))
     return DirectRun(
-        embeddings=RepeatedCall(embeddings, inputs),
+        embeddings=_embeddings(embeddings, before, inputs),
         angles=[RepeatedCall(maker, {**inputs, STATES: first.states}) for maker in makers],
         layers=layers,
         norm=_norm_behind(of_layers[-1].output, model.output.last_hidden_state, calls),
     )
+
+
+def _embeddings(
+    maker: ModuleCall, calls: Sequence[ModuleCall], inputs: Mapping[str, Tensor]
+) -> RepeatedCall | EmbeddingSum:
+    """What makes the states before the first layer: a sum of tables where that gives the bits of the module's own call.
+
+    Raises ValueError where neither can be made again.
+    """
+    try:
+        embeddings = EmbeddingSum.of(maker, calls, inputs)
+        with torch.inference_mode():
+            if torch.equal(embeddings.make(inputs), maker.output):
+                return embeddings
+    except ValueError:  # it is another module
+        pass
+    return RepeatedCall(maker, inputs)
 
 
 def _norm_behind(states: Tensor, last: Tensor, calls: Sequence[ModuleCall]) -> nn.Module | None:

@@ -1,14 +1,11 @@
-"""Records which modules a run of an encoder calls, with what, and what each returns; such a call can be made again."""
+"""Records which modules a run calls, with what, and what each returns; such a call can be made again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.ragged.batch import RaggedBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +24,17 @@ class ModuleCall:
         return states if isinstance(states, Tensor) else None
 
 
-def record_calls(encoder: PackedEncoder, batch: RaggedBatch) -> list[ModuleCall]:
-    """The calls of all modules in one run by the model's own code, in the order in which they ended; the last one is
-    that of the model itself."""
+def record_calls(model: nn.Module, run: Callable[[], object]) -> list[ModuleCall]:
+    """The calls of a model and of all its modules while `run` runs, in the order in which they ended."""
     calls: list[ModuleCall] = []
 
     def note(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
         calls.append(ModuleCall(module=module, arguments=arguments, keywords=keywords, output=output))
 
-    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in encoder.model.modules()]
+    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in model.modules()]
     try:
         with torch.inference_mode():
-            encoder(batch)
+            run()
     finally:
         for hook in hooks:
             hook.remove()

@@ -12,7 +12,8 @@ from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.joining import DIRECT
 from gpu_worker.model.loading import load
-from gpu_worker.model.tune.direct_run import install_direct_run
+from gpu_worker.model.tune.direct_run import DirectRun, install_direct_run
+from gpu_worker.model.tune.embedding_sum import EmbeddingSum
 from gpu_worker.model.tune.joined_layers import join_layers
 from gpu_worker.model.tune.module_calls import ModuleCall, RepeatedCall, record_calls
 from gpu_worker.model.tune.native_layers import NativeLayer
@@ -43,7 +44,7 @@ def install(encoder: PackedEncoder) -> bool:
     """Records a run anew, and lets the encoder run directly where it can."""
     encoder.direct = None
     batch = Probes.of(encoder.model.config, 64).batch(range(3), encoder)
-    calls = record_calls(encoder, batch)
+    calls = record_calls(encoder.model, lambda: encoder(batch))
     return install_direct_run(encoder, join_layers(encoder, calls, batch), calls, batch)
 
 
@@ -106,6 +107,63 @@ def test_the_models_own_code_runs_where_bits_differ() -> None:
     with encoder.model.encoder.register_forward_pre_hook(changed_in_place):
         assert not install(encoder)
     assert encoder.direct is None
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"), [("tiny-bert", 3), ("tiny-roberta", 3), ("tiny-distilbert", 2), ("tiny-qwen3", 0)]
+)
+def test_a_sum_of_tables_is_made_without_its_module(name: str, terms: int) -> None:
+    direct = encoder_of(name).direct
+    assert isinstance(direct, DirectRun)
+    assert (len(direct.embeddings.terms) if isinstance(direct.embeddings, EmbeddingSum) else 0) == terms
+
+
+class Embeddings(nn.Module):
+    """Rows of two tables, normalised and handed on, as classes write them."""
+
+    def __init__(self, **options: float) -> None:
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(50, 8), nn.Embedding(3, 8)
+        self.norm, self.drop, self.options = nn.LayerNorm(8), nn.Dropout(), options
+        self.eval()
+
+    def forward(self, ids: Tensor, kinds: Tensor) -> Tensor:
+        rows = self.words(ids) * self.options.get("factor", 1) + self.kinds(kinds)
+        rows = self.drop(self.norm(rows))
+        return rows * 2 if "doubled" in self.options else rows
+
+
+IDS, KINDS = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([[0, 0, 1, 1, 2]])
+
+
+def sum_of(module: Embeddings, kinds: Tensor, inputs: dict[str, Tensor]) -> EmbeddingSum:
+    calls = record_calls(module, lambda: module(IDS, kinds))
+    return EmbeddingSum.of(calls[-1], calls, inputs)
+
+
+@pytest.mark.parametrize("kinds", [KINDS, torch.ones_like(KINDS)])
+def test_a_sum_of_tables_gives_the_bits_of_its_module(kinds: Tensor) -> None:
+    """Also of a table that nobody gives an index for: all tokens have one row of it."""
+    module, named = Embeddings(), {"ids": IDS} | ({"kinds": kinds} if kinds is KINDS else {})
+    embeddings, other = sum_of(module, kinds, named), torch.tensor([[9, 2, 6]])
+    with torch.inference_mode():
+        expected = module(other, kinds[:, :3])
+        assert torch.equal(embeddings.make({"ids": other, "kinds": kinds[:, :3]}), expected)
+
+
+def test_another_module_is_no_sum_of_tables() -> None:
+    with pytest.raises(ValueError, match="no normalised sum of tables"):
+        sum_of(Embeddings(doubled=1), KINDS, {"ids": IDS, "kinds": KINDS})
+    with pytest.raises(ValueError, match="picked by something else"):
+        sum_of(Embeddings(), KINDS, {"ids": IDS})
+
+
+def test_a_sum_that_gives_other_bits_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module's own call is made instead."""
+    monkeypatch.setattr(EmbeddingSum, "make", lambda self, inputs: self.norm(self.terms[0].of(inputs)))
+    direct = encoder_of("tiny-bert").direct
+    assert isinstance(direct, DirectRun)
+    assert isinstance(direct.embeddings, RepeatedCall)
 
 
 class Doubled(nn.Module):

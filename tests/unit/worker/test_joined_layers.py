@@ -53,7 +53,7 @@ def join(model: Model) -> list[int]:
     assert isinstance(model.encoder, PackedEncoder)
     batch = Probes.of(model.encoder.model.config, 64).batch(range(3), model.encoder)
     model.encoder.direct = None
-    chains = join_layers(model.encoder, record_calls(model.encoder, batch), batch)
+    chains = join_layers(model.encoder, record_calls(model.encoder.model, lambda: model.encoder(batch)), batch)
     return [len(chain) for chain in chains]
 
 
