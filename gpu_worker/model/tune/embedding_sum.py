@@ -54,7 +54,7 @@ class EmbeddingSum:
 
 
 def _term(call: ModuleCall, inputs: Mapping[str, Tensor]) -> _Table | Tensor:
-    """What a table adds. Raises ValueError where it is picked by something that other runs do not have."""
+    """Tells what a table adds to the sum. Raises ValueError where other runs do not have what picks its rows."""
     (index,), rows = call.arguments, cast(nn.Embedding, call.module).weight
     for name, tensor in inputs.items():
         if index is tensor:
