@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention.interface import AttentionCall
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.embedding_sum import EmbeddingSum
@@ -63,8 +64,11 @@ def install_direct_run(
             encoder.direct = direct
             if torch.equal(encoder(compared), expected):
                 return True
-    except ValueError:  # something happens there that calls of these modules do not tell
-        pass
+    except (
+        Exception
+    ) as error:  # the recorded run did more than call these modules, or foreign code wants more than that
+        if ran_out(error):
+            raise
     encoder.direct = None
     return False
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModuleCall:
     """A recorded call of a module: what it was given, and what it returned."""
 
