@@ -64,9 +64,7 @@ def install_direct_run(
             encoder.direct = direct
             if torch.equal(encoder(compared), expected):
                 return True
-    except (
-        Exception
-    ) as error:  # the recorded run did more than call these modules, or foreign code wants more than that
+    except Exception as error:  # it did more than call these modules, or foreign code wants more
         if ran_out(error):
             raise
     encoder.direct = None
