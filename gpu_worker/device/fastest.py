@@ -14,8 +14,8 @@ TRIALS = 3
 Clock = Callable[[], float]
 """A clock in seconds, of the wall, of the calling thread or of this process."""
 OF_PROCESS = 0.1
-"""Seconds that a run should take by the process's clock. It counts the threads of other cores whenever the system's
-timer ticks, each 1 to 10 ms: of a run of 20 ms, three readings of one may all be a fifth off."""
+"""Seconds that a run should take by the process's clock. That counts threads on other cores when the system's timer
+ticks, every 1 to 10 ms: of a run of 20 ms the shortest of three readings can be off by a fifth."""
 
 
 def wall_clock() -> float:
@@ -37,8 +37,8 @@ def clearly_fastest(
     round does not count. Near ties are noise, and all workers of a kind should choose alike: one disturbed moment must
     not change the choice. `clear`: the largest share of the usual run's time at which another is clearly faster.
     `clock`: on a processor that of this process, since the wall's counts other processes too, and the thread's only a
-    part of a run that several threads share. `least`: seconds by the clock that are measured at least; a shorter run is
-    repeated as long, and has its share.
+    part of a run that several threads share. `least`: a run is repeated until so many seconds are over by the
+    clock; its time is their mean.
     """
     times = shortest_seconds(runs, 0, clock)
     for _ in range(TRIALS):

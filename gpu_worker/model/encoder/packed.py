@@ -19,21 +19,21 @@ from gpu_worker.ragged.token_types import TokenTypes
 class RunsDirectly(Protocol):
     """What runs a model's modules without its own code around them."""
 
-    def serves(self, ragged: AttentionCall) -> bool:
-        """Whether it serves this run."""
+    def serves(self, inputs: Mapping[str, Tensor], ragged: AttentionCall) -> bool:
+        """Whether it serves a run with these inputs [1, T]: ids, positions and perhaps token types, by their names."""
 
     def run(self, inputs: Mapping[str, Tensor], ragged: AttentionCall) -> Tensor:
-        """Last hidden states [1, T, H]. `inputs` [1, T]: ids, positions and token types, named as models name them."""
+        """Last hidden states [1, T, H]."""
 
 
 class PackedEncoder(Encoder):
     """An encoder in which every layer attends through `attention`.
 
     `order` is entered while a batch runs: what keeps PyTorch's operators in one order, or nothing. `direct`: what runs
-    the model where it serves, see `tune/direct_run`; None where its own code does.
+    the model where it serves, see `tune/direct_run`; elsewhere its own code does.
     """
 
-    direct: RunsDirectly | None = None
+    direct: tuple[RunsDirectly, ...] = ()
 
     def __init__(
         self,
@@ -64,16 +64,23 @@ class PackedEncoder(Encoder):
         """Last hidden states [T, H], with layers that attend through `attention`."""
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
-        inputs = {"input_ids": batch.ids, "position_ids": batch.positions}
-        if batch.token_types is not None:
-            inputs["token_type_ids"] = batch.token_types
+        inputs = inputs_of(batch)
         ragged = AttentionCall(attention=attention, batch=batch)
         with self.order:
-            if self.direct is not None and self.direct.serves(ragged):
-                return self.direct.run(inputs, ragged)[0]
+            for direct in self.direct:
+                if direct.serves(inputs, ragged):
+                    return direct.run(inputs, ragged)[0]
             output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
+
+
+def inputs_of(batch: RaggedBatch) -> dict[str, Tensor]:
+    """What a model gets of a batch, [1, T] each, by the names that models give it."""
+    inputs = {"input_ids": batch.ids, "position_ids": batch.positions}
+    if batch.token_types is not None:
+        inputs["token_type_ids"] = batch.token_types
+    return inputs
 
 
 def attention_of(batch: RaggedBatch, attention: PackedAttention) -> LayerAttention:

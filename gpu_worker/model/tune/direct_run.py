@@ -1,9 +1,9 @@
 """Runs an encoder by the few modules around its layers, without transformers' own code of the whole model.
 
-Where layers run in one call, that code takes a tenth of a short text's time, though it only hands tensors from one
+Where layers run in one call, that code takes a tenth of a short text's time, though it mostly hands tensors from one
 module to the next: a module makes hidden states of token ids, another rotary angles of positions, layers follow, and a
 last module normalises. A recorded run tells which modules these are; then a run has to give the same bits without the
-code between.
+code between. It serves runs with the inputs of the recorded one: texts with token types and without may run otherwise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention.interface import AttentionCall
-from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.encoder.packed import PackedEncoder, inputs_of
 from gpu_worker.model.tune.embedding_sum import EmbeddingSum
 from gpu_worker.model.tune.module_calls import ModuleCall, RepeatedCall, maker_of
 from gpu_worker.model.tune.native_layers import NativeLayer
@@ -32,14 +32,17 @@ class DirectRun:
     `embeddings` makes hidden states, `angles` make rotary angles, `norm` makes the last states; None where layers do.
     """
 
+    names: frozenset[str]
+    """Names of the inputs of the recorded run."""
     embeddings: RepeatedCall | EmbeddingSum
     angles: Sequence[RepeatedCall]
     layers: Sequence[tuple[NativeLayer, int | None]]
     """The first layer of each call of several, and the number of what makes its angles; None for a layer without."""
     norm: nn.Module | None
 
-    def serves(self, ragged: AttentionCall) -> bool:
-        return all(layer.joined is not None and layer.joined.serve(ragged) for layer, _ in self.layers)
+    def serves(self, inputs: Mapping[str, Tensor], ragged: AttentionCall) -> bool:
+        joined = (layer.joined for layer, _ in self.layers)
+        return inputs.keys() == self.names and all(run is not None and run.serve(ragged) for run in joined)
 
     def run(self, inputs: Mapping[str, Tensor], ragged: AttentionCall) -> Tensor:
         states: Tensor = self.embeddings.make(inputs)
@@ -50,25 +53,33 @@ class DirectRun:
         return states if self.norm is None else self.norm(states)
 
 
-def install_direct_run(
+def add_direct_run(
     encoder: PackedEncoder, chains: Sequence[Sequence[NativeLayer]], calls: Sequence[ModuleCall], compared: RaggedBatch
-) -> bool:
-    """Lets an encoder run so, in place; False where it cannot, or where hidden states of `compared` have other bits.
+) -> str:
+    """Lets an encoder run so, in place, and returns why it cannot; empty where it does.
 
-    `chains`: its layers that run in one call each. `calls`: those of a recorded run.
+    `chains`: its layers that run in one call each. `calls`: those of a recorded run. It cannot where hidden states of
+    `compared`, which has the inputs of that run, have other bits then.
     """
+    earlier = encoder.direct
     try:
         direct = _direct_run(chains, calls)
+        if any(direct.names == other.names for other in earlier if isinstance(other, DirectRun)):
+            return ""
+        if inputs_of(compared).keys() != direct.names:
+            raise ValueError("texts that would be compared have other inputs")
         with torch.inference_mode():
             expected = encoder(compared)
-            encoder.direct = direct
+            encoder.direct = (*earlier, direct)
             if torch.equal(encoder(compared), expected):
-                return True
+                return ""
+        reason = "hidden states have other bits"
     except Exception as error:  # it did more than call these modules, or foreign code wants more
         if ran_out(error):
             raise
-    encoder.direct = None
-    return False
+        reason = str(error) or type(error).__name__
+    encoder.direct = earlier
+    return reason
 
 
 def _direct_run(chains: Sequence[Sequence[NativeLayer]], calls: Sequence[ModuleCall]) -> DirectRun:
@@ -97,6 +108,7 @@ def _direct_run(chains: Sequence[Sequence[NativeLayer]], calls: Sequence[ModuleC
             number = makers.index(maker)
         layers.append((chain[0], number))
     return DirectRun(
+        names=frozenset(inputs),
         embeddings=_embeddings(embeddings, before, inputs),
         angles=[RepeatedCall(maker, {**inputs, STATES: first.states}) for maker in makers],
         layers=layers,
@@ -116,8 +128,9 @@ def _embeddings(
         with torch.inference_mode():
             if torch.equal(embeddings.make(inputs), maker.output):
                 return embeddings
-    except ValueError:  # it is another module
-        pass
+    except (ValueError, RuntimeError) as error:  # it is another module
+        if ran_out(error):
+            raise
     return RepeatedCall(maker, inputs)
 
 

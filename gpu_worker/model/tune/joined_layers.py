@@ -67,15 +67,18 @@ class JoinedLayers:
         return rows[None]
 
 
+def joinable(encoder: PackedEncoder) -> bool:
+    """Whether the encoder has layers of the processor's kernels, which attend by these."""
+    native = any(isinstance(module, NativeLayer) for module in encoder.model.modules())
+    return native and type(encoder.attention) is NativeAttention
+
+
 def join_layers(encoder: PackedEncoder, calls: Sequence[ModuleCall], compared: RaggedBatch) -> list[list[NativeLayer]]:
     """Joins what can be joined among the encoder's layers, in place, and returns those that run in each call.
 
     `calls`: those of a recorded run, which show where something happens between layers. None are joined where hidden
     states of `compared` then have other bits.
     """
-    layers = [module for module in encoder.model.modules() if isinstance(module, NativeLayer)]
-    if not layers or type(encoder.attention) is not NativeAttention:
-        return []
     chains = _chains([call for call in calls if isinstance(call.module, NativeLayer) and call.states is not None])
     with torch.inference_mode():
         expected = encoder(compared)
@@ -85,8 +88,9 @@ def join_layers(encoder: PackedEncoder, calls: Sequence[ModuleCall], compared: R
                 layer.joined = joined
         if torch.equal(encoder(compared), expected):
             return chains
-    for layer in layers:
-        layer.joined = None
+    for chain in chains:
+        for layer in chain:
+            layer.joined = None
     return []
 
 

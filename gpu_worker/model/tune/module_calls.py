@@ -31,7 +31,8 @@ def record_calls(model: nn.Module, run: Callable[[], object]) -> list[ModuleCall
     def note(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
         calls.append(ModuleCall(module=module, arguments=arguments, keywords=keywords, output=output))
 
-    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in model.modules()]
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
     try:
         with torch.inference_mode():
             run()

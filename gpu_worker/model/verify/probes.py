@@ -101,6 +101,24 @@ class Probes:
             tails=[self.tails[number] for number in numbers],
         )
 
+    def pairs(self, numbers: Sequence[int], encoder: Encoder) -> RaggedBatch:
+        """The texts of these numbers as one batch of pairs, each cut in its middle."""
+        texts = [self.texts[number] for number in numbers]
+        seconds = [len(text) // 2 for text in texts]
+        return RaggedBatch.pack(
+            texts, encoder.device, encoder.uncounted, types=encoder.token_types, second_segments=seconds
+        )
+
+    @property
+    def alone(self) -> list[int]:
+        """Numbers of short texts and of those that the tokenizer made, without pairs and tails."""
+        seconds, unwritten = self.second_segments, len(self.texts) - len(self.written)
+        return [
+            number
+            for number, tail in enumerate(self.tails)
+            if not tail and not seconds[number] and (number < self.padded or number >= unwritten)
+        ]
+
     @property
     def longest(self) -> int:
         """Tokens of the longest text."""

@@ -47,4 +47,4 @@ def test_the_faster_run_is_chosen_at_every_moment(native: float, written: float)
 
 def test_single_runs_mislead() -> None:
     """Those of a layer of MiniLM on an AMD of the Zen 4 kind: one load in 30."""
-    assert mistakes(0.0107, 0.0119, 0.0) > 0
+    assert 10 < mistakes(0.0107, 0.0119, 0.0) < 25

@@ -12,7 +12,7 @@ from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.joining import DIRECT
 from gpu_worker.model.loading import load
-from gpu_worker.model.tune.direct_run import DirectRun, install_direct_run
+from gpu_worker.model.tune.direct_run import DirectRun, add_direct_run
 from gpu_worker.model.tune.embedding_sum import EmbeddingSum
 from gpu_worker.model.tune.joined_layers import join_layers
 from gpu_worker.model.tune.module_calls import ModuleCall, RepeatedCall, record_calls
@@ -33,19 +33,21 @@ def encoder_of(name: str, dtype: Dtype = "float32") -> PackedEncoder:
     return model.encoder
 
 
-def rows_of(encoder: PackedEncoder, lengths: Sequence[int] = (1, 40, 300)) -> Tensor:
+def rows_of(encoder: PackedEncoder, lengths: Sequence[int] = (1, 40, 300), seconds: Sequence[int] = ()) -> Tensor:
+    """Hidden states of texts of these lengths, or of pairs whose second texts begin at `seconds`, in one batch."""
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in lengths]
-    batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=encoder.token_types)
+    types = encoder.token_types
+    batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=types, second_segments=seconds)
     with torch.inference_mode():
         return encoder(batch)
 
 
-def install(encoder: PackedEncoder) -> bool:
-    """Records a run anew, and lets the encoder run directly where it can."""
-    encoder.direct = None
+def add(encoder: PackedEncoder) -> str:
+    """Records a run anew, and lets the encoder run directly where it can; else the reason."""
+    encoder.direct = ()
     batch = Probes.of(encoder.model.config, 64).batch(range(3), encoder)
     calls = record_calls(encoder.model, lambda: encoder(batch))
-    return install_direct_run(encoder, join_layers(encoder, calls, batch), calls, batch)
+    return add_direct_run(encoder, join_layers(encoder, calls, batch), calls, batch)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -62,8 +64,31 @@ def test_a_direct_run_gives_the_bits_of_the_models_own_code(
     with monkeypatch.context() as patch:
         patch.setattr(type(encoder.model), "forward", None)
         directly = rows_of(encoder)
-    encoder.direct = None
+    encoder.direct = ()
     assert torch.equal(rows_of(encoder), directly)
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-cross-encoder", "tiny-nomic-bert"])
+def test_texts_and_pairs_run_directly_in_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs have token types, which single texts do not."""
+    encoder, pairs = encoder_of(name), ((9, 40, 300), (4, 0, 150))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(encoder.model), "forward", None)
+        directly = [rows_of(encoder), rows_of(encoder, *pairs), rows_of(encoder)]
+    assert not torch.equal(rows_of(encoder, pairs[0]), directly[1])
+    encoder.direct = ()
+    assert all(map(torch.equal, [rows_of(encoder), rows_of(encoder, *pairs), rows_of(encoder)], directly))
+
+
+def test_the_models_own_code_runs_where_a_step_has_other_inputs() -> None:
+    encoder = encoder_of("tiny-bert")
+    texts, _ = encoder.direct
+    directly, ran = rows_of(encoder, (9, 40), (4, 0)), list[nn.Module]()
+    encoder.direct = (texts,)
+    with encoder.model.register_forward_hook(lambda model, *_: ran.append(model)):
+        assert torch.equal(rows_of(encoder, (9, 40), (4, 0)), directly)
+        rows_of(encoder)
+    assert ran == [encoder.model]
 
 
 def test_the_models_own_code_runs_where_layers_run_apart() -> None:
@@ -91,10 +116,12 @@ def test_the_models_own_code_runs_where_it_does_more() -> None:
     encoder = encoder_of("tiny-bert")
     first = encoder.model.encoder.layer[0]
     with first.register_forward_pre_hook(changed_states):
-        assert not install(encoder)
+        assert add(encoder) == "no module makes the states before the first layer"
     with encoder.model.register_forward_hook(changed_output):
-        assert not install(encoder)
-    assert install(encoder)
+        assert add(encoder) == "more than a normalisation follows the layers"
+    assert not encoder.direct
+    assert add(encoder) == ""
+    assert encoder.direct
 
 
 def test_the_models_own_code_runs_where_bits_differ() -> None:
@@ -105,15 +132,15 @@ def test_the_models_own_code_runs_where_bits_differ() -> None:
         arguments[0].mul_(2)
 
     with encoder.model.encoder.register_forward_pre_hook(changed_in_place):
-        assert not install(encoder)
-    assert encoder.direct is None
+        assert add(encoder) == "hidden states have other bits"
+    assert not encoder.direct
 
 
 @pytest.mark.parametrize(
     ("name", "terms"), [("tiny-bert", 3), ("tiny-roberta", 3), ("tiny-distilbert", 2), ("tiny-qwen3", 0)]
 )
 def test_a_sum_of_tables_is_made_without_its_module(name: str, terms: int) -> None:
-    direct = encoder_of(name).direct
+    direct, *_ = encoder_of(name).direct
     assert isinstance(direct, DirectRun)
     assert (len(direct.embeddings.terms) if isinstance(direct.embeddings, EmbeddingSum) else 0) == terms
 
@@ -128,7 +155,7 @@ class Embeddings(nn.Module):
         self.eval()
 
     def forward(self, ids: Tensor, kinds: Tensor) -> Tensor:
-        rows = self.words(ids) * self.options.get("factor", 1) + self.kinds(kinds)
+        rows = self.words(ids) + self.kinds(kinds)
         rows = self.drop(self.norm(rows))
         return rows * 2 if "doubled" in self.options else rows
 
@@ -161,7 +188,7 @@ def test_another_module_is_no_sum_of_tables() -> None:
 def test_a_sum_that_gives_other_bits_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module's own call is made instead."""
     monkeypatch.setattr(EmbeddingSum, "make", lambda self, inputs: self.norm(self.terms[0].of(inputs)))
-    direct = encoder_of("tiny-bert").direct
+    direct, _ = encoder_of("tiny-bert").direct
     assert isinstance(direct, DirectRun)
     assert isinstance(direct.embeddings, RepeatedCall)
 

@@ -52,7 +52,7 @@ def rows_of(model: Model) -> Tensor:
 def join(model: Model) -> list[int]:
     assert isinstance(model.encoder, PackedEncoder)
     batch = Probes.of(model.encoder.model.config, 64).batch(range(3), model.encoder)
-    model.encoder.direct = None
+    model.encoder.direct = ()
     chains = join_layers(model.encoder, record_calls(model.encoder.model, lambda: model.encoder(batch)), batch)
     return [len(chain) for chain in chains]
 

@@ -31,7 +31,9 @@ at::Tensor linear(const at::Tensor& x, const Layer& layer, Activation activation
       for (; task < end; task++) {
         const int64_t first = task / parts * MOST_ROWS, count = std::min(MOST_ROWS, rows - first), part = task % parts;
         const auto input = layer.input(from + first * layer.inputs, layer.inputs, count, workspace.input);
-        for (int64_t row = 0; row < count && layer.PREPARES; row++) layer.prepare(input, row);
+        if (layer.PREPARES) {
+          for (int64_t row = 0; row < count; row++) layer.prepare(input, row);
+        }
         layer.run(input, count, blocks * part / parts, blocks * (part + 1) / parts, nullptr, workspace.products,
                   [&](int64_t row, int64_t column, const auto& outputs) {
                     Number* numbers = to + (first + row) * layer.outputs + column;

@@ -145,7 +145,7 @@ struct QuantizedLinear : LayerShape {
         return at::vec::fmadd(sum * step, load(scale + column), offset);
       });
     };
-    multiply_blocks<int32_t>(static_cast<const uint8_t*>(x.rows), inputs, rows, weight, inputs, block, first, last, after, scratch, use_block);
+    multiply_blocks<int32_t, uint8_t>(x.rows, inputs, rows, weight, inputs, block, first, last, after, scratch, use_block);
   }
 };
 

@@ -10,7 +10,7 @@ namespace selvage {
 constexpr float STEPS = 255.0f;
 constexpr float SMALLEST_STEP = 1e-30f;  // of a row whose numbers are all equal
 
-// The last byte of each integer.
+// The lowest byte of each integer.
 inline void store_bytes(uint8_t* to, Integers numbers) {
 #ifdef CPU_CAPABILITY_AVX512
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(numbers));

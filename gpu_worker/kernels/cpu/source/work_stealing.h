@@ -33,15 +33,15 @@ class Pause {
   unsigned waits_ = 0;
 };
 
-// The blocks of outputs of one product, and then of the next. Their owner takes them from the front, as their weights lie;
-// thieves take them from the back.
+// The blocks of one piece of work after the other: outputs of a product, or rows between two products. Their owner takes them
+// from the front, as weights lie; thieves take them from the back.
 class alignas(64) StealableBlocks {
  public:
   // Calls `work(block, step, workspace)` once for each block from 0 to `count` - 1, here and in threads that steal, and returns
   // when all have ended. `step`: 1, and -1 in a thief; a thread's next block is probably that many further.
   template <typename Work>
   void run(int64_t count, Workspace& workspace, const Work& work) {
-    TORCH_CHECK(count <= UINT16_MAX, "a layer has ", count, " blocks of outputs, more than ", UINT16_MAX);
+    TORCH_CHECK(count <= UINT16_MAX, "there are ", count, " blocks of outputs or rows, more than ", UINT16_MAX);
     work_ = &work;
     call_ = [](const void* of, int64_t block, int64_t step, Workspace& memory) {
       (*static_cast<const Work*>(of))(block, step, memory);
