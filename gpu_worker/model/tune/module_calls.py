@@ -75,8 +75,8 @@ def _argument(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     for name, tensor in tensors.items():
         if value is tensor:
             return _Named(name)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
+    if value is None or isinstance(value, bool | float | str) or (isinstance(value, int) and value == 0):
+        return value  # any other whole number may count the tokens of the recorded run
     raise ValueError(f"a {type(value).__name__} is no argument that a call can be repeated with")
 
 

@@ -194,18 +194,18 @@ def test_a_sum_that_gives_other_bits_does_not_serve(monkeypatch: pytest.MonkeyPa
 
 
 class Doubled(nn.Module):
-    def forward(self, x: Tensor, *, times: int = 2, to: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, times: float = 2.0, to: Tensor | None = None) -> Tensor:
         return x * times if to is None else to
 
 
 def test_a_call_is_repeated_with_other_tensors() -> None:
     ids, positions = torch.ones(3), torch.zeros(3)
-    call = ModuleCall(module=Doubled(), arguments=(ids,), keywords={"times": 3, "to": None}, output=None)
+    call = ModuleCall(module=Doubled(), arguments=(ids,), keywords={"times": 3.0, "to": None}, output=None)
     again = RepeatedCall(call, {"ids": ids, "positions": positions})
-    assert torch.equal(again.make({"ids": torch.arange(4), "positions": positions}), torch.arange(4) * 3)
+    assert torch.equal(again.make({"ids": torch.arange(4), "positions": positions}), torch.arange(4) * 3.0)
 
 
-@pytest.mark.parametrize("unknown", [torch.ones(3), [1], {"a": 1}])
+@pytest.mark.parametrize("unknown", [torch.ones(3), [1], {"a": 1}, 45])
 def test_a_call_with_anything_else_is_not_repeated(unknown: Any) -> None:
     ids = torch.ones(3)
     call = ModuleCall(module=Doubled(), arguments=(ids,), keywords={"to": unknown}, output=None)
