@@ -22,7 +22,6 @@ from gpu_worker.ragged.batch import RaggedBatch
 from support.native import LIBRARY, needs_kernels
 
 pytestmark = needs_kernels
-CPU = Placement.choose("cpu", "float32")
 
 
 def encoder_of(name: str, dtype: Dtype = "float32") -> PackedEncoder:
@@ -148,16 +147,16 @@ def test_a_sum_of_tables_is_made_without_its_module(name: str, terms: int) -> No
 class Embeddings(nn.Module):
     """Rows of two tables, normalised and handed on, as classes write them."""
 
-    def __init__(self, **options: float) -> None:
+    def __init__(self, *, doubled: bool = False) -> None:
         super().__init__()
         self.words, self.kinds = nn.Embedding(50, 8), nn.Embedding(3, 8)
-        self.norm, self.drop, self.options = nn.LayerNorm(8), nn.Dropout(), options
+        self.norm, self.drop, self.doubled = nn.LayerNorm(8), nn.Dropout(), doubled
         self.eval()
 
     def forward(self, ids: Tensor, kinds: Tensor) -> Tensor:
         rows = self.words(ids) + self.kinds(kinds)
         rows = self.drop(self.norm(rows))
-        return rows * 2 if "doubled" in self.options else rows
+        return rows * 2 if self.doubled else rows
 
 
 IDS, KINDS = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([[0, 0, 1, 1, 2]])
@@ -180,7 +179,7 @@ def test_a_sum_of_tables_gives_the_bits_of_its_module(kinds: Tensor) -> None:
 
 def test_another_module_is_no_sum_of_tables() -> None:
     with pytest.raises(ValueError, match="no normalised sum of tables"):
-        sum_of(Embeddings(doubled=1), KINDS, {"ids": IDS, "kinds": KINDS})
+        sum_of(Embeddings(doubled=True), KINDS, {"ids": IDS, "kinds": KINDS})
     with pytest.raises(ValueError, match="picked by something else"):
         sum_of(Embeddings(), KINDS, {"ids": IDS})
 
