@@ -189,9 +189,7 @@ def _loaded(
         unpacked_reason=mode.unpacked_reason,
         flops_per_token=max(flops, 2.0 * mode.encoder.width**2),
         weight_bytes=weight_bytes([mode.encoder.model, *heads.modules()]),
-        maxsim=maxsim.choose(
-            placement.device, heads.multi_vector.width if heads.multi_vector else 128, same_bits=same_bits
-        ),
+        maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
         cutting=prepared.cutting,
         unshared=prepared.unshared,
         head_order=prepared.head_order,
@@ -227,7 +225,7 @@ def _static(source: Source, names: tuple[str, ...], max_tokens: int, same_bits: 
         unpacked_reason="",
         flops_per_token=2.0 * table.embedding_dim,
         weight_bytes=weight_bytes([table, *prepared.heads.modules()]),
-        maxsim=maxsim.choose(source.placement.device, table.embedding_dim, same_bits=same_bits),
+        maxsim=maxsim.choose(source.placement.device, table.embedding_dim),
         cutting=prepared.cutting,
         head_order=prepared.head_order,
         score_order=prepared.score_order,

@@ -6,20 +6,20 @@ from functools import cache, partial
 import torch
 
 from gpu_worker.device.fastest import OF_PROCESS, clearly_fastest
+from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
-from gpu_worker.kernels.maxsim.fixed import FixedMaxSim
+from gpu_worker.kernels.maxsim.native import NativeMaxSim
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim, Product, onednn, plain
 
 
-def choose(device: torch.device, width: int, *, same_bits: bool = False) -> MaxSimKernel:
+def choose(device: torch.device, width: int) -> MaxSimKernel:
     """Returns the fastest kernel for token vectors of `width` dimensions, compiled where it needs to be.
 
-    `same_bits`: on a processor, the one whose scores have the same bits whatever else is compared.
+    On a processor that is ours in C++ where it is built: it takes a third to a half of the others' time.
     """
-    if same_bits:
-        return FixedMaxSim()
     if device.type == "cpu":
-        return PackedMaxSim(faster_product(width))
+        kernels = library.load()
+        return NativeMaxSim(kernels) if torch.float32 in kernels.formats else PackedMaxSim(faster_product(width))
     if device.type == "cuda":
         try:
             from gpu_worker.kernels.maxsim.kernel import TritonMaxSim

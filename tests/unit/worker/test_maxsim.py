@@ -12,13 +12,27 @@ from hypothesis import strategies as st
 
 from gpu_worker.kernels.maxsim import choice, packed, reference
 from gpu_worker.kernels.maxsim import winners as explaining
-from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
+from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
+from gpu_worker.kernels.maxsim.native import NativeMaxSim
 from gpu_worker.kernels.maxsim.packed import PackedMaxSim
 from gpu_worker.kernels.maxsim.winners import winners
 from shared.vectors import Layout
+from support.native import LIBRARY, needs_kernels, no_kernels
 from support.onednn import needs_packed_layers
 
 LAYOUTS = st.sampled_from(Layout)
+KERNELS = ["packed", pytest.param("native", marks=needs_kernels)]
+
+
+def kernel_of(name: str) -> MaxSimKernel:
+    """The processor's kernel, or that of every device."""
+    return NativeMaxSim(LIBRARY) if name == "native" else PackedMaxSim()
+
+
+def unit_rows(count: int, width: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Random rows of unit length."""
+    drawn = torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(drawn, dim=1).to(dtype)
 
 
 def scattered(lengths: Sequence[int], order: Any, gaps: bool) -> tuple[Texts, int]:
@@ -36,9 +50,12 @@ def rows(count: int, width: int = 5, shift: float = 0.0) -> torch.Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(count)) - shift
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @settings(deadline=None, max_examples=150)
 @given(st.data(), LAYOUTS, st.sampled_from([4, 24, 16_384 * 32]), st.sampled_from([0, 256]), st.booleans())
-def test_packed_equals_the_reference(data: st.DataObject, layout: Layout, block: int, span: int, masked: bool) -> None:
+def test_equals_the_twin_written_out(
+    kernel: str, data: st.DataObject, layout: Layout, block: int, span: int, masked: bool
+) -> None:
     """Several comparisons at once, empty texts, any order and gaps, masked rows, blocks and spans of any size."""
     order = np.random.default_rng(data.draw(st.integers(0, 99)))
     asked_lengths, found_lengths, cuts = [], [], []
@@ -59,54 +76,118 @@ def test_packed_equals_the_reference(data: st.DataObject, layout: Layout, block:
         comparisons.append(Comparison(queries=sides[0], documents=sides[1], layout=layout))
         q, d = q + queries, d + documents_count
     kept: Mask | None = order.random(document_rows) < 0.6 if masked else None
-    vectors = rows(query_rows), rows(document_rows, shift=2)
+    width = data.draw(st.sampled_from([1, 5, 32, 50, 96]))
+    vectors = rows(query_rows, width), rows(document_rows, width, shift=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed, "BLOCK_ELEMENTS", block)
         patch.setattr(packed, "SPAN_ROWS", span)
         patch.setattr(packed, "BEST_ELEMENTS", 8)
-        ours = PackedMaxSim()(*vectors, comparisons, kept)
-    assert torch.allclose(ours, reference.compare(*vectors, comparisons, kept), atol=1e-5)
+        ours = kernel_of(kernel)(*vectors, comparisons, kept)
+    assert torch.allclose(ours, reference.compare(*vectors, comparisons, kept), rtol=1e-5, atol=1e-4)
     assert len(ours) == sum(each.count for each in comparisons)
 
 
 @pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("product", [packed.plain, pytest.param(packed.onednn, marks=needs_packed_layers)])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        PackedMaxSim(packed.plain),
+        pytest.param(PackedMaxSim(packed.onednn), marks=needs_packed_layers),
+        *([] if LIBRARY.missing else [NativeMaxSim(LIBRARY)]),
+    ],
+    ids=lambda kernel: str(kernel.name),
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("query", [1, 31, 32, 33, 1024])
-def test_lengths_that_kernels_fail_at(layout: Layout, product: Any, dtype: torch.dtype, query: int) -> None:
+def test_lengths_that_kernels_fail_at(layout: Layout, kernel: MaxSimKernel, dtype: torch.dtype, query: int) -> None:
     """Of queries and documents, in every number format, within 1e-3; the same input twice gives the same bits."""
     lengths = np.array([1, 15, 16, 17, 8192, 0])
     asked = Texts.end_to_end(np.full(len(lengths), query))
     found = Texts.end_to_end(lengths)
-    generator = torch.Generator().manual_seed(query)
-    vectors = [
-        torch.nn.functional.normalize(torch.randn(int(each.lengths.sum()), 48, generator=generator), dim=1).to(dtype)
-        for each in (asked, found)
-    ]
+    vectors = [unit_rows(int(each.lengths.sum()), 48, dtype, query + side) for side, each in enumerate((asked, found))]
     comparison = [Comparison(queries=asked, documents=found, layout=layout)]
     if layout is Layout.MATRIX:
         one = Texts(starts=asked.starts[:1], lengths=asked.lengths[:1])
         comparison = [Comparison(queries=one, documents=found, layout=layout)]
-    ours = PackedMaxSim(product)(vectors[0], vectors[1], comparison)
+    ours = kernel(vectors[0], vectors[1], comparison)
     assert torch.allclose(ours, reference.compare(vectors[0], vectors[1], comparison), atol=1e-3)
-    assert torch.equal(ours, PackedMaxSim(product)(vectors[0], vectors[1], comparison))
+    assert torch.equal(ours, kernel(vectors[0], vectors[1], comparison))
 
 
-def test_an_absent_row_is_minus_infinity() -> None:
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_many_query_rows_equal_the_twin_and_themselves_alone(dtype: torch.dtype) -> None:
+    """More than are multiplied at once, queries cut among them. A score has the same bits alone, in any order."""
+    asked, found = (
+        Texts.end_to_end(np.array(lengths)) for lengths in ([300, 300, 0, 1100, 1, 512, 40], [37, 0, 1, 150])
+    )
+    vectors = [unit_rows(int(each.lengths.sum()), 64, dtype, side) for side, each in enumerate((asked, found))]
+    kernel = NativeMaxSim(LIBRARY)
+    whole = [Comparison(queries=asked, documents=found, layout=Layout.MATRIX)]
+    table = kernel(*vectors, whole).view(len(asked), len(found))
+    assert torch.allclose(table.flatten(), reference.compare(*vectors, whole), rtol=1e-5, atol=1e-3)
+    turned = slice(None, None, -1)
+    others = Texts(starts=asked.starts[turned], lengths=asked.lengths[turned])
+    other = kernel(*vectors, [Comparison(queries=others, documents=found, layout=Layout.MATRIX)])
+    assert torch.equal(other.view(table.shape).flip(0), table)
+    for query in range(len(asked)):
+        for document in range(len(found)):
+            sides = (asked.part(query, query + 1), found.part(document, document + 1))
+            alone = kernel(*vectors, [Comparison(queries=sides[0], documents=sides[1], layout=Layout.PAIRS)])
+            assert torch.equal(alone[0], table[query, document])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_overflows_stays_infinite_or_none(kernel: str) -> None:
+    """No finite product of another row hides it: the caller is told."""
+    queries = torch.full((3, 32), 1e30)
+    documents = torch.cat([torch.zeros(40, 32), torch.tensor([1e30, -1e30]).repeat(1, 16), torch.zeros(40, 32)])
+    comparison = Comparison(
+        queries=Texts.end_to_end(np.array([3])), documents=Texts.end_to_end(np.array([81])), layout=Layout.MATRIX
+    )
+    assert not kernel_of(kernel)(queries, documents, [comparison]).isfinite().any()
+
+
+@needs_kernels
+def test_the_operator_refuses_what_lies_outside() -> None:
+    """Texts beyond the rows, masks of another length, pairs that are none, rows of other widths."""
+    places = torch.tensor([0]), torch.tensor([3])
+    rows_of = torch.randn(3, 8)
+    maxsim = torch.ops.selvage.maxsim
+    assert maxsim(rows_of, rows_of, *places, *places, [1, 1, 0], None, 0.0).shape == (1,)
+    beyond = torch.tensor([1]), torch.tensor([3])
+    for arguments, reason in (
+        ((rows_of, rows_of, *places, *beyond, [1, 1, 0], None), "outside of the rows"),
+        ((rows_of, rows_of, *beyond, *places, [1, 1, 0], None), "outside of the rows"),
+        ((rows_of, rows_of, *places, *places, [2, 1, 0], None), "fewer texts"),
+        ((rows_of, rows_of, *places, *places, [-1, 1, 0], None), "fewer texts"),
+        ((rows_of, rows_of, *places, *places, [], None), "more texts"),
+        ((rows_of, rows_of, *places, *places, [1, 0, 1], None), "pairs need"),
+        ((rows_of, rows_of, *places, *places, [1, 1, 0], torch.ones(2, dtype=torch.bool)), "mask"),
+        ((rows_of, torch.randn(3, 9), *places, *places, [1, 1, 0], None), "number format"),
+        ((rows_of.double(), rows_of.double(), *places, *places, [1, 1, 0], None), "float32, bfloat16 or float16"),
+    ):
+        with pytest.raises(RuntimeError, match=reason):
+            maxsim(*arguments, 0.0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_absent_row_is_minus_infinity(kernel: str) -> None:
     """Zero padding would raise the score of a short document whose products are all negative."""
     queries, documents = torch.ones(2, 4), -torch.ones(5, 4)
     texts = Texts.end_to_end(np.array([1, 4]))
     for layout, asked in ((Layout.MATRIX, [2]), (Layout.PAIRS, [1, 1])):
         comparison = Comparison(queries=Texts.end_to_end(np.array(asked)), documents=texts, layout=layout)
-        scores = PackedMaxSim()(queries, documents, [comparison], np.array([True, False, True, False, False]))
+        scores = kernel_of(kernel)(queries, documents, [comparison], np.array([True, False, True, False, False]))
         assert scores.tolist() == [-8.0, -8.0] if layout is Layout.MATRIX else [-4.0, -4.0]
 
 
-def test_a_document_of_skipped_rows_alone_has_the_lowest_score() -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_document_of_skipped_rows_alone_has_the_lowest_score(kernel: str) -> None:
     """All punctuation: not NaN, not infinity."""
     texts = Texts.end_to_end(np.array([2, 2]))
     comparison = Comparison(queries=Texts.end_to_end(np.array([3])), documents=texts, layout=Layout.MATRIX)
-    scores = PackedMaxSim()(rows(3), rows(4), [comparison], np.array([False, False, True, False]))
+    scores = kernel_of(kernel)(rows(3), rows(4), [comparison], np.array([False, False, True, False]))
     assert scores[0] == reference.EMPTY_DOCUMENT
     assert scores[1] > -100
 
@@ -154,6 +235,14 @@ def test_the_product_that_is_chosen_agrees() -> None:
         assert choice.faster_product.__wrapped__(128) is packed.plain
 
 
+def test_a_processor_without_kernels_takes_products_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its own kernel is chosen."""
+    cpu = torch.device("cpu")
+    assert isinstance(choice.choose(cpu, 128), NativeMaxSim if torch.float32 in LIBRARY.formats else PackedMaxSim)
+    no_kernels(monkeypatch)
+    assert isinstance(choice.choose(cpu, 128), PackedMaxSim)
+
+
 EMPTY = np.zeros(2048, dtype=np.int64)
 SIZES: dict[str, tuple[list[int], Any, Layout]] = {
     "many rows of both": ([50] * 40, np.full(5000, 20), Layout.MATRIX),
@@ -169,13 +258,14 @@ BOUND = 96 * 1024 * 1024
 libraries' own beginnings among them, and one that has worked before less."""
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("size", SIZES)
-def test_memory_is_bounded_whatever_the_size(size: str) -> None:
+def test_memory_is_bounded_whatever_the_size(size: str, kernel: str) -> None:
     """Far from what all similarities would take, scores and explanations alike, beside rows and results."""
     asked, found, layout = SIZES[size]
     queries, documents = rows(sum(asked), 2), rows(int(found.sum()), 2)
     comparison = Comparison(queries=Texts.end_to_end(np.array(asked)), documents=Texts.end_to_end(found), layout=layout)
-    assert peak_growth(lambda: PackedMaxSim()(queries, documents, [comparison])) < BOUND
+    assert peak_growth(lambda: kernel_of(kernel)(queries, documents, [comparison])) < BOUND
     if layout is Layout.MATRIX:
         result = 8 * len(queries) * len(found)
         grown = peak_growth(lambda: winners(queries, documents, comparison.documents))

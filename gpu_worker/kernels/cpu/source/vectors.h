@@ -3,12 +3,14 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <cstdint>
 #include <limits>
 
 namespace selvage {
 
 using c10::BFloat16;
+using c10::Half;
 using Vector = at::vec::Vectorized<float>;
 using Integers = at::vec::Vectorized<int32_t>;
 constexpr int64_t WIDTH = Vector::size();
@@ -24,7 +26,16 @@ inline Vector load(const BFloat16* row) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
+inline Vector load(const Half* row) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row))); }
+#else
+inline Vector load(const BFloat16* row) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+inline Vector load(const Half* row) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row))); }
+#endif
 
+#ifdef CPU_CAPABILITY_AVX512
 // Rounds to the nearest bfloat16, ties to even, as PyTorch does.
 inline __m256i rounded(Vector x) {
 #ifdef __AVX512BF16__
