@@ -73,7 +73,8 @@ def place(result: Mapping[str, Any]) -> str:
 def speed() -> str:
     """Renders README's table: a few cases, each beside the fastest other product."""
     results = {name: read(name) for name in TITLES}
-    rows = [_speed_row(name, case) for name, title in SPEED for case in _cases(results[name]) if case["case"] == title]
+    chosen = [(name, case) for name, title in SPEED for case in _cases(results[name]) if case["case"] == title]
+    rows = [[_workload(name, case, results), *_speed_row(name, case)] for name, case in chosen]
     if not rows:
         return NO_RESULT
     lines = [f"MiniLM-L6 in float32 on {_machines(results.values())}."]
@@ -84,11 +85,23 @@ def _machines(results: Iterable[Mapping[str, Any]]) -> str:
     """Names each processor once, with its cores and the commits that were measured on it."""
     commits: dict[str, dict[str, None]] = {}
     for machine in (result["machine"] for result in results if result):
-        processor = f"{machine['processor'].partition(' (')[0]}, {machine['cores']} cores"
-        commits.setdefault(processor, {})[machine["commit"]] = None
+        commits.setdefault(f"{_processor(machine)}, {machine['cores']} cores", {})[machine["commit"]] = None
     return "; ".join(
         f"{processor} (commit{'s' * (len(those) > 1)} {' and '.join(those)})" for processor, those in commits.items()
     )
+
+
+def _processor(machine: Mapping[str, Any]) -> str:
+    """A processor's name, without its instructions."""
+    name: str = machine["processor"].partition(" (")[0]
+    return name.replace("(R)", "")
+
+
+def _workload(name: str, case: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """Names a case, and its processor where the results of a table are of several."""
+    several = len({_processor(result["machine"]) for result in results.values() if result}) > 1
+    where = f", {_processor(results[name]['machine'])}" if several else ""
+    return f"{TITLES[name]}, {case['case']}{where}"
 
 
 def _speed_row(name: str, case: Mapping[str, Any]) -> list[str]:
@@ -97,13 +110,17 @@ def _speed_row(name: str, case: Mapping[str, Any]) -> list[str]:
     best = max(_peers(case), key=lambda side: sides[side][figure]["median"])
     times = number(case["ours_over"][best][figure]["median"])
     ours, other = (f"{number(sides[side][figure]['median'])} {figure}" for side in (case["ours"], best))
-    return [f"{TITLES[name]}, {case['case']}", ours, f"{best}: {other}", times]
+    return [ours, f"{best}: {other}", times]
 
 
 def summary() -> str:
     """Renders all cases in one table: our figure, its share of products alone, and ours over each peer's."""
     results = {name: read(name) for name in TITLES}
-    rows = [_summary_row(name, case) for name, result in results.items() for case in _cases(result)]
+    rows = [
+        [_workload(name, case, results), *_summary_row(name, case)]
+        for name, result in results.items()
+        for case in _cases(result)
+    ]
     if not rows:
         return NO_RESULT
     heads = ["", "here", "of products alone", "times others"]
@@ -117,7 +134,7 @@ def _summary_row(name: str, case: Mapping[str, Any]) -> list[str]:
     figure, ours = _figure(name, case), case["sides"][case["ours"]]
     times = "; ".join(f"{shown(over[figure])} x {side}" for side, over in _peers(case).items())
     share = f"{number(ours[SHARE]['median'])} %"
-    return [f"{TITLES[name]}, {case['case']}", f"{number(ours[figure]['median'])} {figure}", share, times]
+    return [f"{number(ours[figure]['median'])} {figure}", share, times]
 
 
 def limits() -> str:
