@@ -3,6 +3,7 @@
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 from gpu_worker.loop.interface import JobSlice, StepHandle
@@ -53,23 +54,23 @@ class UnansweredJob:
         return replace(outcome, queue=started - self.submitted, compute=end - started)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedStep:
     """The job slices of one step, at most one slice of a job."""
 
     slices: list[JobSlice]
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Cost of the step."""
         return sum(job_slice.tokens for job_slice in self.slices)
 
-    @property
+    @cached_property
     def spared(self) -> int:
         """Tokens of texts that the step does not cost."""
         return sum(job_slice.spared for job_slice in self.slices)
 
-    @property
+    @cached_property
     def units(self) -> int:
         """Number of units in the step."""
         return sum(job_slice.units for job_slice in self.slices)
@@ -79,7 +80,7 @@ class PlannedStep:
         """Cost of the step, and of all texts that it goes on with."""
         return sum(job_slice.extent for job_slice in self.slices)
 
-    @property
+    @cached_property
     def brief(self) -> bool:
         """Whether packing and collecting the step take about a millisecond."""
         completed = max((len(job_slice.job.costs) for job_slice in self.slices if job_slice.last), default=0)

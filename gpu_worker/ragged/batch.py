@@ -105,7 +105,7 @@ class RaggedBatch(PackedTexts):
         total = int(offsets[-1])
         rows = np.empty((3, total), dtype=np.int64)
         np.concatenate(texts, out=rows[0], casting="same_kind")
-        rows[1] = np.arange(total) - np.repeat(offsets[:-1], lengths)
+        rows[1] = np.arange(total) - offsets[:-1].repeat(lengths)
         if uncounted is not None:
             rows[1] = _positions(rows[0], offsets[:-1], lengths, uncounted)
         for place, part in enumerate(parts, len(sequences)):
@@ -115,7 +115,10 @@ class RaggedBatch(PackedTexts):
         if token_types is not None:
             rows[2] = token_types
         rows = rows[: 2 if token_types is None else 3]
-        starts, attended = offsets[:-1], lengths - unattended
+        attended = lengths - unattended
+        layout = np.zeros((len(texts), 5), dtype=np.int64)
+        layout[:, 0] = layout[:, 2] = offsets[:-1]
+        layout[:, 1], layout[:, 3] = lengths, attended
         beginnings = len(texts) - sum(part.start > 0 for part in parts)
         first_of_followers = int(offsets[len(texts) - len(followers)])
         batch = cls(
@@ -123,7 +126,7 @@ class RaggedBatch(PackedTexts):
             offsets=offsets,
             tokens=rows[0],
             attended=attended,
-            layout=np.stack([starts, lengths, starts, attended, np.zeros_like(starts)], axis=1),
+            layout=layout,
             uploaded=arrays.add_array(rows),
             spans=tuple(
                 Span.of(offsets[start : stop + 1], unattended[start:stop], arrays)

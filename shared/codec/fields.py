@@ -33,9 +33,8 @@ def number(value: IntEnum) -> Any:
 
 
 def duration_to_pb(seconds: float) -> Duration:
-    message = Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message
+    whole, nanoseconds = divmod(round(seconds * 1e9), 10**9)
+    return Duration(seconds=whole, nanos=nanoseconds)
 
 
 def duration_from_pb(message: Duration) -> float:

@@ -1,6 +1,7 @@
 """Numbers of the contract's enums <-> the names that callers use: OUTPUT_KIND_DENSE is "dense"."""
 
 import re
+from functools import cache
 from typing import Any
 
 from selvage.errors import InvalidInput
@@ -25,11 +26,13 @@ def name(enum: Any, value: int) -> str:
     return descriptor.name.removeprefix(_prefix(enum)).lower() if descriptor else str(value)
 
 
-def names(enum: Any) -> list[str]:
+@cache
+def names(enum: Any) -> tuple[str, ...]:
     """All names that callers may use; 0 has none, because it stands for the default."""
-    return [name(enum, descriptor.number) for descriptor in enum.DESCRIPTOR.values if descriptor.number]
+    return tuple(name(enum, descriptor.number) for descriptor in enum.DESCRIPTOR.values if descriptor.number)
 
 
+@cache
 def _prefix(enum: Any) -> str:
     """What the names of an enum's values begin with, such as INPUT_TYPE_ for InputType."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper() + "_"

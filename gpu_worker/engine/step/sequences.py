@@ -44,7 +44,7 @@ class PooledTokens:
         """One row for each sequence of `lengths` [S], or for each range, without the first `skip` [S] tokens of the
         sequence. Raises InvalidInput for a range of which no token is left."""
         if ranges is None:
-            return cls(counts=np.ones_like(lengths), skip=skip, stops=lengths, one_each=True)
+            return cls(counts=np.ones(len(lengths), dtype=np.int64), skip=skip, stops=lengths, one_each=True)
         counts = np.array(ranges.counts, dtype=np.int64)
         starts, stops = (np.array(side, dtype=np.int64) for side in (ranges.starts, ranges.stops))
         starts = np.maximum(starts, np.repeat(skip, counts))
@@ -81,7 +81,7 @@ class Sequences:
         self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
         self.offsets: Counts = offsets_of(self.lengths)
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-        zeros = np.zeros_like(self.lengths)
+        zeros = np.zeros(len(self.lengths), dtype=np.int64)
         self.skip = zeros if skip is None else skip
         self.pooled = PooledTokens.of(self.lengths, self.skip, job.ranges)
         self.second_segments: Counts = np.array(job.second_segments, dtype=np.int64) if job.second_segments else zeros
@@ -147,7 +147,7 @@ class Selection:
     def of_whole(cls, sequences: Sequences, numbers: Counts) -> "Selection":
         """Selects all tokens of the sequences `numbers`."""
         return cls(
-            sequences=sequences, numbers=numbers, starts=np.zeros_like(numbers), stops=sequences.lengths[numbers]
+            sequences=sequences, numbers=numbers, starts=np.zeros(len(numbers), dtype=np.int64), stops=sequences.lengths[numbers]
         )
 
     @property

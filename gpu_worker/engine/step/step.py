@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import inf
 
 import numpy as np
@@ -59,7 +60,7 @@ class Step:
         seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in whole])
         tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in whole])
         lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in whole])
-        adapters = np.repeat([sequences.adapter for sequences, _ in whole], counts)
+        adapters = np.array([sequences.adapter for sequences, _ in whole], dtype=np.int64).repeat(counts)
         adapted = [(selection.sequences, piece) for selection in selections for piece in selection.pieces()]
         # The batch wants those first that begin a text; what another takes tokens from must be computed before it.
         adapted.sort(key=lambda entry: (entry[1].start > 0, entry[1].cache.depth, entry[0].adapter))
@@ -74,13 +75,15 @@ class Step:
         others = np.arange(len(texts))
         if len(followers):
             others = np.setdiff1d(others, followers)
-        order = others[np.lexsort((tails[others], lengths[others], adapters[others]))]
+        order = others
+        if len(others) > 1:
+            order = others[np.lexsort((tails[others], lengths[others], adapters[others]))]
         places = np.empty(len(texts), dtype=np.int64)
         places[order] = np.arange(len(order))
         places[followers] = np.arange(len(followers)) + len(order) + len(shown)
         packed = [
-            _packed(selection, slice_places, len(order), shown)
-            for selection, slice_places in zip(selections, np.split(places, np.cumsum(counts)[:-1]), strict=True)
+            _packed(selection, places[start:stop], len(order), shown)
+            for selection, (start, stop) in zip(selections, pairwise(accumulate(counts, initial=0)), strict=True)
         ]
         if not texts and not pieces:
             return cls(batch=None, texts=NOTHING, packed=packed)

@@ -76,7 +76,7 @@ def test_choices_are_the_words_of_the_contract() -> None:
         for number in enum.values():
             if number:
                 assert enums.number(enum, enums.name(enum, number), "field") == number
-    assert enums.names(vectors_pb2.OutputKind) == ["dense", "sparse", "multi_vector"]
+    assert enums.names(vectors_pb2.OutputKind) == ("dense", "sparse", "multi_vector")
     assert enums.name(vectors_pb2.OutputKind, 77) == "77"
 
 
