@@ -92,9 +92,9 @@ def _machines(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _processor(machine: Mapping[str, Any]) -> str:
-    """A processor's name, without its instructions."""
-    name: str = machine["processor"].partition(" (")[0]
-    return name.replace("(R)", "")
+    """A processor's name and model, without its instructions."""
+    name, _, rest = machine["processor"].replace("(R)", "").partition(" (")
+    return f"{name} ({rest.rstrip(')').partition(',')[0]})" if rest else name
 
 
 def _workload(name: str, case: Mapping[str, Any], results: Mapping[str, Any]) -> str:

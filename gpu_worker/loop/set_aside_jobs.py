@@ -66,7 +66,7 @@ class SetAsideJobs:
     def _keeping_others_out(self) -> list[OpenJob]:
         """The jobs with room, if the first job in line could not begin even if all jobs ended that are not set aside;
         else none."""
-        if not self._aside:  # as usual: this is read several times a step
+        if not self._aside:  # as most of the time, and this is read several times a step
             return []
         holders = [job for job in self._aside if self._room.room_of(job)]
         held = sum(map(self._room.room_of, holders))

@@ -33,7 +33,7 @@ def number(value: IntEnum) -> Any:
 
 
 def duration_to_pb(seconds: float) -> Duration:
-    whole, nanoseconds = divmod(round(seconds * 1e9), 10**9)
+    whole, nanoseconds = divmod(max(0, round(seconds * 1e9)), 10**9)
     return Duration(seconds=whole, nanos=nanoseconds)
 
 

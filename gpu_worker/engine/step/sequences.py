@@ -147,7 +147,10 @@ class Selection:
     def of_whole(cls, sequences: Sequences, numbers: Counts) -> "Selection":
         """Selects all tokens of the sequences `numbers`."""
         return cls(
-            sequences=sequences, numbers=numbers, starts=np.zeros(len(numbers), dtype=np.int64), stops=sequences.lengths[numbers]
+            sequences=sequences,
+            numbers=numbers,
+            starts=np.zeros(len(numbers), dtype=np.int64),
+            stops=sequences.lengths[numbers],
         )
 
     @property

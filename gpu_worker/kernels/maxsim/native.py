@@ -8,25 +8,32 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
+from gpu_worker.kernels.maxsim.packed import PackedMaxSim
 from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
 from shared.vectors import Layout
+
+MOST_WIDTH = 16_384
+"""Most dimensions of rows that the kernel takes, whose memory grows with them; the largest models have as many."""
 
 
 class NativeMaxSim:
     """The `comparison.MaxSimKernel` for processors whose library of kernels is built (`kernels/cpu`).
 
     A score has the same bits whatever else is compared. Rows in half precision are multiplied as they are where the
-    processor has such products, else as float32.
+    processor has such products, else as float32. Rows of more than MOST_WIDTH dimensions, as callers may send them, are
+    compared as `PackedMaxSim` does it, and have no such bits.
     """
 
     def __init__(self, kernels: KernelLibrary) -> None:
         assert torch.float32 in kernels.formats
-        self.name = f"native ({kernels.instructions})"
+        self.name, self._wide = f"native ({kernels.instructions})", PackedMaxSim()
 
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
     ) -> Tensor:
         """Computes scores (see `comparison.MaxSimKernel`), in all threads of PyTorch."""
+        if queries.shape[1] > MOST_WIDTH:
+            return self._wide(queries, documents, comparisons, row_mask)
         sizes = [(len(part.queries), len(part.documents), int(part.layout is Layout.PAIRS)) for part in comparisons]
         scores: Tensor = torch.ops.selvage.maxsim(
             queries.contiguous(),
@@ -34,7 +41,7 @@ class NativeMaxSim:
             *_places([part.queries for part in comparisons]),
             *_places([part.documents for part in comparisons]),
             [number for size in sizes for number in size],
-            None if row_mask is None else torch.from_numpy(row_mask),
+            None if row_mask is None else torch.from_numpy(np.ascontiguousarray(row_mask)),
             EMPTY_DOCUMENT,
         )
         return scores

@@ -60,16 +60,16 @@ def test_the_speed_table_names_the_fastest_peer(monkeypatch: pytest.MonkeyPatch)
     result = {"machine": machine, "cases": [case, {**case, "case": "250 documents"}]}
     monkeypatch.setattr(render, "read", lambda name: result if name == "maxsim" else {})
     assert render.speed().splitlines() == [
-        "MiniLM-L6 in float32 on A Processor, 2 cores (commit abc).",
+        "MiniLM-L6 in float32 on A Processor (family 1), 2 cores (commit abc).",
         "",
         "| workload | Selvage | best other | times |",
         "| --- | ---: | ---: | ---: |",
         "| MaxSim, 1,000 documents | 48,360 documents/s | maxsim-cpu: 31,860 documents/s | 1.51 |",
     ]
-    other = {"machine": {**machine, "processor": "Another(R) Processor"}, "cases": []}
+    other = {"machine": {**machine, "processor": "A(R) Processor (family 2, avx)"}, "cases": []}
     monkeypatch.setattr(render, "read", lambda name: {"maxsim": result, "services": other}.get(name, {}))
-    assert "| MaxSim, 1,000 documents, A Processor | 48,360 " in render.speed()
-    assert "Another Processor, 2 cores (commit abc)" in render.speed()
+    assert "| MaxSim, 1,000 documents, A Processor (family 1) | 48,360 " in render.speed()
+    assert "A Processor (family 2), 2 cores (commit abc)" in render.speed()
 
 
 def test_the_limits_are_those_of_a_number_format(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,14 +76,14 @@ def test_equals_the_twin_written_out(
         comparisons.append(Comparison(queries=sides[0], documents=sides[1], layout=layout))
         q, d = q + queries, d + documents_count
     kept: Mask | None = order.random(document_rows) < 0.6 if masked else None
-    width = data.draw(st.sampled_from([1, 5, 32, 50, 96]))
+    width = data.draw(st.sampled_from([1, 5, 32, 50, 96, 1030]))
     vectors = rows(query_rows, width), rows(document_rows, width, shift=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed, "BLOCK_ELEMENTS", block)
         patch.setattr(packed, "SPAN_ROWS", span)
         patch.setattr(packed, "BEST_ELEMENTS", 8)
         ours = kernel_of(kernel)(*vectors, comparisons, kept)
-    assert torch.allclose(ours, reference.compare(*vectors, comparisons, kept), rtol=1e-5, atol=1e-4)
+    assert torch.allclose(ours, reference.compare(*vectors, comparisons, kept), rtol=1e-5, atol=1e-3)
     assert len(ours) == sum(each.count for each in comparisons)
 
 
@@ -93,7 +93,7 @@ def test_equals_the_twin_written_out(
     [
         PackedMaxSim(packed.plain),
         pytest.param(PackedMaxSim(packed.onednn), marks=needs_packed_layers),
-        *([] if LIBRARY.missing else [NativeMaxSim(LIBRARY)]),
+        *([NativeMaxSim(LIBRARY)] if torch.float32 in LIBRARY.formats else []),
     ],
     ids=lambda kernel: str(kernel.name),
 )
@@ -138,10 +138,11 @@ def test_many_query_rows_equal_the_twin_and_themselves_alone(dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_what_overflows_stays_infinite_or_none(kernel: str) -> None:
-    """No finite product of another row hides it: the caller is told."""
+@pytest.mark.parametrize("row", [[1e30, 1e30], [1e30, -1e30]], ids=["infinity", "no number"])
+def test_what_overflows_is_not_hidden(kernel: str, row: list[float]) -> None:
+    """No finite product of another row takes its place: the caller is told."""
     queries = torch.full((3, 32), 1e30)
-    documents = torch.cat([torch.zeros(40, 32), torch.tensor([1e30, -1e30]).repeat(1, 16), torch.zeros(40, 32)])
+    documents = torch.cat([torch.zeros(40, 32), torch.tensor(row).repeat(1, 16), torch.zeros(40, 32)])
     comparison = Comparison(
         queries=Texts.end_to_end(np.array([3])), documents=Texts.end_to_end(np.array([81])), layout=Layout.MATRIX
     )
@@ -166,6 +167,8 @@ def test_the_operator_refuses_what_lies_outside() -> None:
         ((rows_of, rows_of, *places, *places, [1, 1, 0], torch.ones(2, dtype=torch.bool)), "mask"),
         ((rows_of, torch.randn(3, 9), *places, *places, [1, 1, 0], None), "number format"),
         ((rows_of.double(), rows_of.double(), *places, *places, [1, 1, 0], None), "float32, bfloat16 or float16"),
+        ((rows_of[:, :0].clone(), rows_of[:, :0].clone(), *places, *places, [1, 1, 0], None), "rows have 0 numbers"),
+        ((torch.randn(3, 16_385), torch.randn(3, 16_385), *places, *places, [1, 1, 0], None), "at most 16384"),
     ):
         with pytest.raises(RuntimeError, match=reason):
             maxsim(*arguments, 0.0)
@@ -241,6 +244,19 @@ def test_a_processor_without_kernels_takes_products_of_pytorch(monkeypatch: pyte
     assert isinstance(choice.choose(cpu, 128), NativeMaxSim if torch.float32 in LIBRARY.formats else PackedMaxSim)
     no_kernels(monkeypatch)
     assert isinstance(choice.choose(cpu, 128), PackedMaxSim)
+
+
+@needs_kernels
+def test_rows_that_are_wider_than_the_kernel_takes_are_compared_as_elsewhere() -> None:
+    """As few rows of so many dimensions as fit into a message. Memory does not grow with what blocks would take."""
+    width = 5_000_000
+    queries, documents = unit_rows(2, width, torch.float32, 1), unit_rows(3, width, torch.float32, 2)
+    texts = [Texts.end_to_end(np.array(lengths)) for lengths in ([2], [1, 2])]
+    comparison = [Comparison(queries=texts[0], documents=texts[1], layout=Layout.MATRIX)]
+    expected = PackedMaxSim()(queries, documents, comparison)
+    scores = list[torch.Tensor]()
+    assert peak_growth(lambda: scores.append(NativeMaxSim(LIBRARY)(queries, documents, comparison))) < BOUND
+    assert torch.allclose(scores[0], expected, atol=1e-5)
 
 
 EMPTY = np.zeros(2048, dtype=np.int64)

@@ -14,7 +14,8 @@
 namespace selvage {
 
 constexpr int64_t QUERY_ROWS = 32;     // rows of a block
-constexpr int64_t FILLED_WIDTH = 32;   // rows that products read have a multiple of so many numbers
+constexpr int64_t FILLED_WIDTH = 32;   // rows that products read have a multiple of so many numbers,
+constexpr int64_t WIDE = 1024;         // and above this of this: brgemm compiles a product for each width, and keeps it
 constexpr int64_t DOCUMENT_ROWS = 36;  // multiplied at a time by vectors: three whole tiles, about as large as a block
 constexpr int64_t BRGEMM_ROWS = 64;    // the same by brgemm
 
@@ -22,11 +23,13 @@ constexpr int64_t BRGEMM_ROWS = 64;    // the same by brgemm
 template <typename Stored, typename Number>
 struct StoredRows {
   const Stored* first;
-  int64_t width, filled;
+  int64_t rows, width, filled;
 
-  StoredRows(const Stored* first, int64_t width) : first(first), width(width), filled(round_up(width, FILLED_WIDTH)) {}
+  StoredRows(const Stored* first, int64_t rows, int64_t width)
+      : first(first), rows(rows), width(width), filled(round_up(width, width > WIDE ? WIDE : FILLED_WIDTH)) {}
 
-  bool can_be_read() const { return std::is_same_v<Stored, Number> && width == filled; }
+  // Whether products can read the rows before `end` where they lie.
+  bool can_be_read(int64_t end) const { return std::is_same_v<Stored, Number> && width == filled && end <= rows; }
   const Stored* at(int64_t row) const { return first + row * width; }
 
   // Writes rows as products read them, with zeros behind each of them.
@@ -77,24 +80,28 @@ class BestProducts {
     float* best = best_.take<float>(blocks_ * QUERY_ROWS);
     std::fill(best, best + blocks_ * QUERY_ROWS, -INFINITE);
     maxima = best;
-    const int64_t step = by_vectors<Number>() ? DOCUMENT_ROWS : BRGEMM_ROWS, filled = documents.filled;
+    const bool vectors = by_vectors<Number>();
+    const int64_t step = vectors ? DOCUMENT_ROWS : BRGEMM_ROWS, filled = documents.filled;
     for (const int64_t end = row + count; row < end; row += step) {
       const int64_t some = std::min(step, end - row);
+      // And one for each number of rows: there, rows that follow are multiplied too.
+      const int64_t multiplied = vectors ? some : round_up(some, ROW_STEP);
       const Number* numbers = nullptr;
       const void* next = nullptr;
       if constexpr (std::is_same_v<Stored, Number>) numbers = documents.at(row), next = documents.at(row + some);
-      if (!documents.can_be_read()) {
+      if (!documents.can_be_read(row + multiplied)) {
         Number* copy = rows_of_documents_.take<Number>(step * filled);
         documents.copy(row, some, copy);
+        std::fill(copy + some * filled, copy + multiplied * filled, Number(0.0f));
         numbers = copy;
       }
       const auto keep = [&](int64_t place, int64_t column, const float* products) {
-        if (mask != nullptr && !mask[row + place]) return;
+        if (place >= some || (mask != nullptr && !mask[row + place])) return;
         for (int64_t i = column; i < column + QUERY_ROWS; i += WIDTH) {
           store(best + i, at::vec::maximum(load(best + i), load(products + i - column)));
         }
       };
-      multiply_blocks<float>(numbers, filled, some, packed_, filled, QUERY_ROWS, 0, blocks_, next, products_, keep);
+      multiply_blocks<float>(numbers, filled, multiplied, packed_, filled, QUERY_ROWS, 0, blocks_, next, products_, keep);
     }
   }
 

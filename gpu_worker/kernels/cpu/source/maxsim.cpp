@@ -16,8 +16,10 @@
 namespace selvage {
 namespace {
 
-constexpr int64_t TOGETHER_ROWS = 512;  // query rows that meet a document at once; with 128 numbers each, a cache holds them
-constexpr int64_t TASK_COST = 8;        // rows of a document that cost as much as beginning one
+constexpr int64_t TOGETHER = 1 << 16;        // numbers of query rows that meet a document at once: a cache holds them
+constexpr int64_t MOST_TOGETHER_ROWS = 512;  // of them, and at least a block
+constexpr int64_t MOST_WIDTH = 16384;        // of rows: memory grows with it
+constexpr int64_t TASK_COST = 8;             // rows of a document that cost as much as beginning one
 
 // Rows `first` to `first` + `rows` - 1 of a tensor.
 struct Text {
@@ -90,6 +92,7 @@ class MaxSim {
       std::fill(matrix.scores + query * matrix.stride + first, matrix.scores + query * matrix.stride + last, 0.0f);
     }
     std::vector<Piece> pieces;
+    const int64_t most = std::clamp(TOGETHER / queries.filled, QUERY_ROWS, MOST_TOGETHER_ROWS);
     int64_t together = 0;
     const auto compare_pieces = [&] {
       best.begin(together, queries.filled);
@@ -107,9 +110,9 @@ class MaxSim {
     for (int64_t query = 0; query < matrix.query_count; query++) {
       const Text text = matrix.queries[query];
       // Cut by the query's own rows, so that their sum does not depend on the queries before it.
-      for (int64_t row = 0; row < text.rows; row += TOGETHER_ROWS) {
-        const int64_t count = std::min(TOGETHER_ROWS, text.rows - row);
-        if (together + count > TOGETHER_ROWS) compare_pieces();
+      for (int64_t row = 0; row < text.rows; row += most) {
+        const int64_t count = std::min(most, text.rows - row);
+        if (together + count > most) compare_pieces();
         pieces.push_back({query, text.first + row, count, together}), together += count;
       }
     }
@@ -137,7 +140,7 @@ std::vector<Text> texts_of(const at::Tensor& firsts, const at::Tensor& rows, int
   const auto *first = firsts.const_data_ptr<int64_t>(), *count = rows.const_data_ptr<int64_t>();
   std::vector<Text> texts;
   for (int64_t i = 0; i < firsts.size(0); i++) {
-    TORCH_CHECK(first[i] >= 0 && count[i] >= 0 && first[i] + count[i] <= most, "text ", i, " lies outside of the rows");
+    TORCH_CHECK(first[i] >= 0 && count[i] >= 0 && count[i] <= most - first[i], "text ", i, " lies outside of the rows");
     texts.push_back({first[i], count[i]});
   }
   return texts;
@@ -186,6 +189,8 @@ at::Tensor maxsim(const at::Tensor& queries, const at::Tensor& documents, const 
   TORCH_CHECK(queries.dim() == 2 && documents.dim() == 2 && queries.size(1) == documents.size(1) && queries.is_contiguous() &&
                   documents.is_contiguous() && queries.scalar_type() == documents.scalar_type(),
               "rows must be [n, width] of one number format and lie together");
+  TORCH_CHECK(queries.size(1) > 0 && queries.size(1) <= MOST_WIDTH, "rows have ", queries.size(1), " numbers, at most ", MOST_WIDTH,
+              " can be compared");
   if (mask) {
     TORCH_CHECK(mask->dim() == 1 && mask->size(0) == documents.size(0) && mask->scalar_type() == at::kBool && mask->is_contiguous(),
                 "the mask must be [documents' rows] bool");
@@ -199,8 +204,8 @@ at::Tensor maxsim(const at::Tensor& queries, const at::Tensor& documents, const 
   const auto matrices = matrices_of(compared, of_queries.data(), of_documents.data(), scores.mutable_data_ptr<float>());
   const auto compute = [&]<typename Stored, typename Number>() {
     const int64_t width = queries.size(1);
-    MaxSim<Stored, Number>{{queries.const_data_ptr<Stored>(), width},
-                           {documents.const_data_ptr<Stored>(), width},
+    MaxSim<Stored, Number>{{queries.const_data_ptr<Stored>(), queries.size(0), width},
+                           {documents.const_data_ptr<Stored>(), documents.size(0), width},
                            mask ? mask->const_data_ptr<bool>() : nullptr,
                            static_cast<float>(empty)}
         .run(matrices);
