@@ -33,8 +33,9 @@ def number(value: IntEnum) -> Any:
 
 
 def duration_to_pb(seconds: float) -> Duration:
-    whole, nanoseconds = divmod(max(0, round(seconds * 1e9)), 10**9)
-    return Duration(seconds=whole, nanos=nanoseconds)
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
 
 
 def duration_from_pb(message: Duration) -> float:
