@@ -19,9 +19,9 @@ MOST_WIDTH = 16_384
 class NativeMaxSim:
     """The `comparison.MaxSimKernel` for processors whose library of kernels is built (`kernels/cpu`).
 
-    A score has the same bits whatever else is compared. Rows in half precision are multiplied as they are where the
-    processor has such products, else as float32. Rows of more than MOST_WIDTH dimensions, as callers may send them, are
-    compared as `PackedMaxSim` does it, and have no such bits.
+    A score has the same bits whatever else is compared. Rows in bfloat16 are multiplied as they are where the processor
+    has such products; otherwise, and in float16, as float32. Rows of more than MOST_WIDTH dimensions, as callers may
+    send them, are compared as `PackedMaxSim` does it, and have no such bits.
     """
 
     def __init__(self, kernels: KernelLibrary) -> None:
