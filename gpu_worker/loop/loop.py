@@ -17,6 +17,7 @@ from gpu_worker.loop.collector import StepCollector
 from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, silent
 from gpu_worker.loop.set_aside_jobs import NOT_READ, SetAsideJobs
+from gpu_worker.loop.slowdowns import MOST as MOST_SLOWED
 from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.unanswered_jobs import UnansweredJobs
@@ -72,15 +73,33 @@ class Loop:
         if self._jobs.of(job.id) is not None:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
         open_job = self._engine.open(job)
-        now, of_key = self._clock(), self._queue.tokens_of_key(job.priority, job.key)
-        cost, expected = sum(open_job.costs), 0.0
-        if self.queued[0] or self._under_way.older is not None:  # else every job is accepted, whatever the load is
-            expected = self._admission.check_job(job, cost, self._load_before_job(), of_key=of_key)
+        now, cost = self._clock(), sum(open_job.costs)
+        expected = self._check_admission(job, cost, now)
         deadline = inf if job.remaining is None else now + job.remaining
         self._queue.add_job(
             open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline
         )
         self._jobs.add(open_job, UnansweredJob(job=job, submitted=now, cost=cost, expected=expected), deadline)
+
+    def _check_admission(self, job: Job, cost: int, now: float) -> float:
+        """See `QueueAdmission.check_job`."""
+        queued = self._queue.waiting_tokens + self._queue.tokens_unserved
+        if not queued and self._under_way.older is None:
+            return 0.0
+        speed = self._budget.speed
+        accepted = self._admission.accepts_at_once(
+            job,
+            cost,
+            queued_tokens=queued,
+            busy=self._under_way.seconds_left(now, speed),
+            tokens_per_second=speed,
+            step_tokens=self.budget,
+            slowdown=MOST_SLOWED,
+        )
+        if accepted:
+            return 0.0
+        of_key = self._queue.tokens_of_key(job.priority, job.key)
+        return self._admission.check_job(job, cost, self._load_before_job(), of_key=of_key)
 
     def cancel(self, identity: int) -> bool:
         """Drops a job without an outcome; False for an unknown one. Slices of it that are under way are computed."""
@@ -108,10 +127,11 @@ class Loop:
 
     def drop_expired(self) -> list[EndedJob]:
         """Ends the jobs whose deadline has passed, and those that are set aside and keep others from room too long."""
-        expired = self._jobs.take_expired(self._clock())
-        late = DeadlineExceeded("the deadline passed before the job was done")
-        ended = [self._end_job(identity, late) for identity in expired]
-        self._set_aside.pass_time(self._clock())
+        now, ended = self._clock(), list[EndedJob]()
+        if expired := self._jobs.take_expired(now):
+            late = DeadlineExceeded("the deadline passed before the job was done")
+            ended = [self._end_job(identity, late) for identity in expired]
+        self._set_aside.pass_time(now)
         while (open_job := self._set_aside.overdue) is not None:
             record = self._jobs.record_of(open_job)
             assert record is not None  # what ended is not set aside

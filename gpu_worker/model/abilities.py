@@ -36,6 +36,7 @@ class Abilities:
             )
             if head is not None
         )
+        self._kinds = frozenset(self.rows)
         self.outputs = () if model.listwise else self.rows
         self.widths = {
             OutputKind.DENSE: heads.dense.width if heads.dense else 0,
@@ -91,12 +92,12 @@ class Abilities:
 
     def check_encode(self, work: Encode) -> None:
         """Raises UnsupportedTask, UnsupportedDimensions or InvalidInput where the model cannot do this work."""
-        if not work.outputs or not work.outputs <= set(self.rows):
+        if not work.outputs or not work.outputs <= self._kinds:
             names = ", ".join(output.name for output in self.rows) or "none"
             raise UnsupportedTask(f"of outputs this model has {names}", field="outputs")
         if work.sparse_top_k < 0:
             raise InvalidInput("sparse_top_k is negative", field="sparse_top_k")
-        for kind in sorted(work.outputs & set(self.widths)):
+        for kind in sorted(work.outputs & self.widths.keys()) if work.dimensions else ():
             if not 0 <= work.dimensions <= self.widths[kind]:
                 raise UnsupportedDimensions(
                     f"dimensions must be 1 to {self.widths[kind]} for {kind.name}", field="dimensions"

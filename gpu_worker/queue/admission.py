@@ -29,6 +29,33 @@ class QueueAdmission:
         self._limits = limits
         self.refused: Counter[str] = Counter()
 
+    def accepts_at_once(
+        self,
+        job: Job,
+        cost: int,
+        *,
+        queued_tokens: int,
+        busy: float,
+        tokens_per_second: float,
+        step_tokens: int,
+        slowdown: float,
+    ) -> bool:
+        """Whether `check_job` accepts a job of `cost` tokens, and returns 0, in whatever order jobs are served: behind
+        all that waits, and slowed down as much as any job can be, it is in time, and done within the time of a full
+        step. A load takes ten times as long to make as this does.
+
+        `slowdown`: the highest that is told. All else: see `Load`.
+        """
+        limits = self._limits
+        if queued_tokens and queued_tokens + cost > limits.queued_tokens:
+            return False
+        if not tokens_per_second:
+            return True
+        longest_wait = busy + queued_tokens / tokens_per_second
+        if longest_wait > LENIENCE * limits.queue_seconds or longest_wait * tokens_per_second + cost >= step_tokens:
+            return False
+        return Estimate(wait=longest_wait, takes=cost / tokens_per_second, slowdown=slowdown).in_time(job.remaining)
+
     def check_job(self, job: Job, cost: int, load: Load, *, of_key: int) -> float:
         """Returns the seconds after which a job of `cost` tokens is done if no more come; 0 where unknown, and where
         its own steps cost more than others can: where it is done within the time of a full step.
@@ -47,8 +74,6 @@ class QueueAdmission:
             wait = load.queue_seconds(cost, job.priority, of_key)
             if wait > LENIENCE * limits.queue_seconds:
                 raise self._refusal("queue_seconds", queue_refusal(wait, limits.queue_seconds), wait)
-        if job.remaining is None and longest_wait * speed + cost < load.step_tokens:
-            return 0.0
         slowdown = load.slowdown(cost, job.priority)
         estimate = Estimate(wait=load.wait(cost, job.priority, of_key), takes=cost / speed, slowdown=slowdown)
         try:

@@ -25,6 +25,7 @@ class Pace:
         self._speeds: dict[int, float] = {}
         self._learned: dict[int, int] = {}
         self._steps = 0
+        self._known: dict[int, float] = {}  # what `speed` gave since the last step, by size
         self._latest: deque[float] = deque(maxlen=LATEST)  # speeds of sizeable steps
 
     def learn(self, tokens: int, seconds: float, *, full: bool = True, computed: int | None = None) -> None:
@@ -37,6 +38,7 @@ class Pace:
             self._latest.append(computed / max(seconds, 1e-6))
         self._steps += 1
         self._learned[size] = self._steps
+        self._known.clear()
 
     def speed(self, tokens: int) -> float:
         """Tokens a second in a step of so many tokens; 0 before the first step.
@@ -46,15 +48,19 @@ class Pace:
         ruled out for ever. Where no smaller one is known either, it is the lowest speed of larger ones.
         """
         size = tokens.bit_length()
-        if self._is_fresh(tokens):
+        if size not in self._known:
+            self._known[size] = self._learned_speed(size)
+        return self._known[size]
+
+    def _learned_speed(self, size: int) -> float:
+        if self._is_fresh(size):
             return self._speeds[size]
         smaller = {other: speed for other, speed in self._speeds.items() if other <= size}
         sizeable = [speed for other, speed in smaller.items() if other >= SIZEABLE.bit_length()]
         return max(sizeable or smaller.values()) if smaller else min(self._speeds.values(), default=0.0)
 
-    def _is_fresh(self, tokens: int) -> bool:
+    def _is_fresh(self, size: int) -> bool:
         """Whether a step of that size ended lately."""
-        size = tokens.bit_length()
         return size in self._speeds and self._steps - self._learned[size] < FRESH_STEPS
 
     def extra_share(self, tokens: int, step: int) -> float:
@@ -66,7 +72,9 @@ class Pace:
         """
         if not self._speeds:
             return inf
-        return tokens / step * (self.speed(step) / self.speed(tokens) - 1) if self._is_fresh(tokens) else 0.0
+        if not self._is_fresh(tokens.bit_length()):
+            return 0.0
+        return tokens / step * (self.speed(step) / self.speed(tokens) - 1)
 
     @property
     def quick(self) -> float:

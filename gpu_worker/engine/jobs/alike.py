@@ -48,7 +48,7 @@ class Alike:
     @classmethod
     def none(cls, sequences: Sequences, groups: Sequence[Group]) -> "Alike":
         """Leaves groups as they are; nothing is shared."""
-        return cls(groups=groups, shared=np.zeros_like(sequences.lengths))
+        return cls(groups=groups, shared=np.zeros(len(sequences), dtype=np.int64))
 
     @classmethod
     def of(

@@ -112,8 +112,9 @@ class JobFactory:
 
     def _skipped(self, job: Job) -> Counts:
         """Tokens [S] at the start of each sequence that pooling leaves out: a prompt, or up to an instruction mark."""
-        lengths = job.tokens.lengths
-        prompts = np.array(job.prompt_lengths or [0] * len(lengths), dtype=np.int64)
+        prompts: Counts = np.zeros(len(job.tokens), dtype=np.int64)
+        if job.prompt_lengths:
+            prompts = np.array(job.prompt_lengths, dtype=np.int64)
         if not self._model.instruction_marks:
             return prompts
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")

@@ -173,7 +173,8 @@ class Units:
         """What units `start` to `stop` - 1 compute, in three arrays [n]: the numbers of their sequences, ascending, the
         first token of each sequence, and the token behind the last one. Pieces of one sequence are joined."""
         if not self._ranges and stop - start == len(self.numbers):  # the whole of a job without pieces, as most are
-            return np.arange(len(self._lengths)), np.zeros_like(self._lengths), self._lengths
+            count = len(self._lengths)
+            return np.arange(count), np.zeros(count, dtype=np.int64), self._lengths
         numbers = np.array(sorted({number for unit in self.numbers[start:stop] for number in unit}), dtype=np.int64)
         starts, stops = np.zeros_like(numbers), self._lengths[numbers]
         for number, first, last in self._joined(unit for unit in range(start, stop) if unit in self._ranges):

@@ -37,7 +37,7 @@ class Outputs:
         self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
         self._texts, self._heads, self._dropped = texts, heads, dropped
         self._dense: dict[RowFormat, RowGroup] = {}
-        self._pooled: dict[RowFormat, list[tuple[Counts, Counts]]] = {}  # skipped tokens and ends of the rows
+        self._pooled: dict[RowGroup, list[tuple[Counts, Counts]]] = {}  # skipped tokens and ends of the rows
         self._tokens: dict[RowFormat, RowGroup] = {}
         self._logits, self._token_logits = RowGroup(RowFormat()), RowGroup(RowFormat())
         self._sparse: dict[int, SparseGroup] = {}
@@ -51,15 +51,15 @@ class Outputs:
 
     def request_dense_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
         """Requests pooled rows, one for each sequence or, where the job has any, for each of its token ranges."""
-        pooled = packed.sequences.pooled
+        pooled, group = packed.sequences.pooled, _group_of(self._dense, row_format)
         rows = pooled.rows_of(packed.numbers)
-        self._pooled.setdefault(row_format, []).append((pooled.skip[rows], pooled.stops[rows]))
+        self._pooled.setdefault(group, []).append((pooled.skip[rows], pooled.stops[rows]))
         places = packed.places if pooled.one_each else np.repeat(packed.places, pooled.counts[packed.numbers])
-        return self._dense.setdefault(row_format, RowGroup(row_format)).add_rows(places)
+        return group.add_rows(places)
 
     def request_token_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
         """Requests token vectors of the selected tokens, one sequence after the other."""
-        return self._tokens.setdefault(row_format, RowGroup(row_format)).add_rows(self._selected_rows(packed))
+        return _group_of(self._tokens, row_format).add_rows(self._selected_rows(packed))
 
     def request_documents(self, packed: PackedSequences, row_format: RowFormat) -> None:
         """Requests token vectors of documents that `add_comparison` will read in place, where the batch has them."""
@@ -128,7 +128,12 @@ class Outputs:
 
     def finite(self, packed: PackedSequences) -> bool:
         """Whether the hidden states of all the sequences' tokens were finite numbers."""
-        return bool(self._finite_sequences[packed.places].all())
+        return self._all_finite or bool(self._finite_sequences[packed.places].all())
+
+    @cached_property
+    def _all_finite(self) -> bool:
+        """Whether those of the whole batch were, as nearly always."""
+        return bool(self._finite_sequences.all())
 
     @cached_property
     def _finite_sequences(self) -> Mask:
@@ -148,7 +153,7 @@ class Outputs:
             return
         assert head is not None
         places = np.concatenate([group.index for group in groups])
-        bounds = [pair for row_format in self._dense for pair in self._pooled[row_format]]
+        bounds = [pair for group in groups for pair in self._pooled[group]]
         skip, stops = (np.concatenate(side) for side in zip(*bounds, strict=True))
         pool = head.plan(self._texts.offsets[places], stops, skip, upload)
         counts = [len(group) for group in groups]
@@ -240,6 +245,14 @@ class Outputs:
     def _download_lexical(self, groups: list[SparseGroup], weights: Sequence[Tensor], download: StepDownload) -> None:
         for group, token_weights in zip(groups, weights, strict=True):
             group.download_tokens(token_weights, self._dropped, download)
+
+
+def _group_of(groups: dict[RowFormat, RowGroup], row_format: RowFormat) -> RowGroup:
+    """The group of all rows in a format; made for the first of them."""
+    group = groups.get(row_format)
+    if group is None:
+        group = groups[row_format] = RowGroup(row_format)
+    return group
 
 
 class _Gather:

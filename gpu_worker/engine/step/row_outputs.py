@@ -1,6 +1,7 @@
 """Rows that a step makes once for all job slices that want one format; each slice has a view of its own rows."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class RowOutput:
     @property
     def finite(self) -> bool:
         """Whether all rows consisted of finite numbers."""
-        return bool(self._group.finite[self._range].all())
+        return self._group.all_finite or bool(self._group.finite[self._range].all())
 
 
 class RowGroup:
@@ -115,6 +116,11 @@ class RowGroup:
         """Which rows consist of finite numbers, [n], once the download arrived."""
         assert self._finite is not None
         return self._finite.array
+
+    @cached_property
+    def all_finite(self) -> bool:
+        """Whether all rows consist of finite numbers, as they nearly always do."""
+        return bool(self.finite.all())
 
     @property
     def scales(self) -> npt.NDArray[Any] | None:

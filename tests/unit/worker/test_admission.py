@@ -53,13 +53,30 @@ def whole_estimate(load: Load, cost: int, limit: float, remaining: float | None)
     return estimate.seconds if estimate.seconds * speed >= load.step_tokens else 0.0
 
 
-@given(loads(), st.integers(1, 6000), st.sampled_from([inf, 0.1, 3.0]), st.sampled_from([None, 0.5, 20.0]))
+@given(
+    loads(),
+    st.integers(1, 6000),
+    st.sampled_from([10**9, 3000]),
+    st.sampled_from([inf, 0.1, 3.0]),
+    st.sampled_from([None, 0.5, 20.0]),
+)
 def test_what_is_answered_early_is_what_the_whole_estimate_says(
-    load: Load, cost: int, limit: float, remaining: float | None
+    load: Load, cost: int, queued: int, limit: float, remaining: float | None
 ) -> None:
-    admission = QueueAdmission(QueueLimits(queued_tokens=10**9, queue_seconds=limit))
+    admission = QueueAdmission(QueueLimits(queued_tokens=queued, queue_seconds=limit))
+    at_once = admission.accepts_at_once(
+        job(1, cost, remaining=remaining),
+        cost,
+        queued_tokens=load.queued_tokens,
+        busy=load.busy,
+        tokens_per_second=load.tokens_per_second,
+        step_tokens=load.step_tokens,
+        slowdown=2.0,
+    )
     try:
         found: float | None = admission.check_job(job(1, cost, remaining=remaining), cost, load, of_key=0)
     except Overloaded:
         found = None
-    assert found == whole_estimate(load, cost, limit, remaining)
+    fits = not load.queued_tokens or load.queued_tokens + cost <= queued
+    assert found == (whole_estimate(load, cost, limit, remaining) if fits else None)
+    assert not at_once or found == 0.0
