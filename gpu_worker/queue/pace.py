@@ -25,7 +25,7 @@ class Pace:
         self._speeds: dict[int, float] = {}
         self._learned: dict[int, int] = {}
         self._steps = 0
-        self._told: dict[int, float] = {}  # what `speed` gave since the last step, by size
+        self._speed_of_size: dict[int, float] = {}  # what `speed` gave since the last step, by size
         self._latest: deque[float] = deque(maxlen=LATEST)  # speeds of sizeable steps
 
     def learn(self, tokens: int, seconds: float, *, full: bool = True, computed: int | None = None) -> None:
@@ -38,7 +38,7 @@ class Pace:
             self._latest.append(computed / max(seconds, 1e-6))
         self._steps += 1
         self._learned[size] = self._steps
-        self._told.clear()
+        self._speed_of_size.clear()
 
     def speed(self, tokens: int) -> float:
         """Tokens a second in a step of so many tokens; 0 before the first step.
@@ -48,9 +48,9 @@ class Pace:
         ruled out for ever. Where no smaller one is known either, it is the lowest speed of larger ones.
         """
         size = tokens.bit_length()
-        if size not in self._told:
-            self._told[size] = self._learned_speed(size)
-        return self._told[size]
+        if size not in self._speed_of_size:
+            self._speed_of_size[size] = self._learned_speed(size)
+        return self._speed_of_size[size]
 
     def _learned_speed(self, size: int) -> float:
         if self._is_fresh(size):
