@@ -82,8 +82,8 @@ class Loop:
         self._jobs.add(open_job, UnansweredJob(job=job, submitted=now, cost=cost, expected=expected), deadline)
 
     def _check_admission(self, job: Job, cost: int, now: float) -> float:
-        """See `QueueAdmission.check_job`."""
-        queued = self._queue.waiting_tokens + self._queue.tokens_unserved
+        """See `QueueAdmission.check_job`, which few jobs need. `now`: by the loop's clock."""
+        queued, _ = self.queued
         if not queued and self._under_way.older is None:
             return 0.0
         speed = self._budget.speed
@@ -128,10 +128,10 @@ class Loop:
     def drop_expired(self) -> list[EndedJob]:
         """Ends the jobs whose deadline has passed, and those that are set aside and keep others from room too long."""
         now, ended = self._clock(), list[EndedJob]()
+        self._set_aside.pass_time(now)
         if expired := self._jobs.take_expired(now):
             late = DeadlineExceeded("the deadline passed before the job was done")
             ended = [self._end_job(identity, late) for identity in expired]
-        self._set_aside.pass_time(now)
         while (open_job := self._set_aside.overdue) is not None:
             record = self._jobs.record_of(open_job)
             assert record is not None  # what ended is not set aside

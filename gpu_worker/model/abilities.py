@@ -97,8 +97,10 @@ class Abilities:
             raise UnsupportedTask(f"of outputs this model has {names}", field="outputs")
         if work.sparse_top_k < 0:
             raise InvalidInput("sparse_top_k is negative", field="sparse_top_k")
-        for kind in sorted(work.outputs & self.widths.keys()) if work.dimensions else ():
-            if not 0 <= work.dimensions <= self.widths[kind]:
+        if not work.dimensions:
+            return
+        for kind in sorted(work.outputs & self.widths.keys()):
+            if not 1 <= work.dimensions <= self.widths[kind]:
                 raise UnsupportedDimensions(
                     f"dimensions must be 1 to {self.widths[kind]} for {kind.name}", field="dimensions"
                 )

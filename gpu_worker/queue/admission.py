@@ -42,7 +42,7 @@ class QueueAdmission:
     ) -> bool:
         """Whether `check_job` accepts a job of `cost` tokens, and returns 0, in whatever order jobs are served: behind
         all that waits, and slowed down as much as any job can be, it is in time, and done within the time of a full
-        step. A load takes ten times as long to make as this does.
+        step. It spares most jobs the making of a load, which takes much longer.
 
         `slowdown`: the highest that is told. All else: see `Load`.
         """
@@ -52,9 +52,10 @@ class QueueAdmission:
         if not tokens_per_second:
             return True
         longest_wait = busy + queued_tokens / tokens_per_second
-        if longest_wait > LENIENCE * limits.queue_seconds or longest_wait * tokens_per_second + cost >= step_tokens:
+        if longest_wait > LENIENCE * limits.queue_seconds:
             return False
-        return Estimate(wait=longest_wait, takes=cost / tokens_per_second, slowdown=slowdown).in_time(job.remaining)
+        estimate = Estimate(wait=longest_wait, takes=cost / tokens_per_second, slowdown=slowdown)
+        return estimate.seconds * tokens_per_second < step_tokens and estimate.in_time(job.remaining)
 
     def check_job(self, job: Job, cost: int, load: Load, *, of_key: int) -> float:
         """Returns the seconds after which a job of `cost` tokens is done if no more come; 0 where unknown, and where

@@ -29,6 +29,7 @@ class JobFactory:
     def __init__(self, model: Model, limits: PieceLimits = WHOLE) -> None:
         self._model, self._limits = model, limits
         self._abilities = Abilities(model)
+        self._of_queries = self._abilities if model.query is None else Abilities(model.query)
         head = model.heads.multi_vector
         self._skiplist = Skiplist(model.late_interaction, skip_first=bool(head and head.skip_first))
 
@@ -76,7 +77,7 @@ class JobFactory:
         sequences = Sequences(job, self._skipped(job), skiplist, queries=queries)
         if EncodePartsJob.serves(work, len(sequences)):
             return EncodePartsJob(sequences, work, self._model.heads, self._limits)
-        abilities = self._abilities if side is self._model else Abilities(side)
+        abilities = self._abilities if side is self._model else self._of_queries
         return EncodeJob(sequences, work, side.heads, abilities.sparse_cost, self._limits)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
@@ -112,9 +113,8 @@ class JobFactory:
 
     def _skipped(self, job: Job) -> Counts:
         """Tokens [S] at the start of each sequence that pooling leaves out: a prompt, or up to an instruction mark."""
-        prompts: Counts = np.zeros(len(job.tokens), dtype=np.int64)
-        if job.prompt_lengths:
-            prompts = np.array(job.prompt_lengths, dtype=np.int64)
+        count, prompted = len(job.tokens), bool(job.prompt_lengths)
+        prompts = np.array(job.prompt_lengths, dtype=np.int64) if prompted else np.zeros(count, dtype=np.int64)
         if not self._model.instruction_marks:
             return prompts
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
-from gpu_worker.ragged.texts import row_ranges
+from gpu_worker.ragged.texts import offsets_of, row_ranges
 from gpu_worker.ragged.token_types import Counts, Ids
 from shared.errors import InvalidInput
 from shared.jobs import Job
@@ -44,7 +44,7 @@ class PooledTokens:
         """One row for each sequence of `lengths` [S], or for each range, without the first `skip` [S] tokens of the
         sequence. Raises InvalidInput for a range of which no token is left."""
         if ranges is None:
-            return cls(counts=_ones(len(lengths)), skip=skip, stops=lengths, one_each=True)
+            return cls(counts=np.ones(len(lengths), dtype=np.int64), skip=skip, stops=lengths, one_each=True)
         counts = np.array(ranges.counts, dtype=np.int64)
         starts, stops = (np.array(side, dtype=np.int64) for side in (ranges.starts, ranges.stops))
         starts = np.maximum(starts, np.repeat(skip, counts))
@@ -79,7 +79,7 @@ class Sequences:
         """`skip`: None for no token. `select`: chooses the selected tokens; None: all tokens."""
         self.queries, self.key = queries, job.key
         self.lengths: Counts = np.array(job.tokens.lengths, dtype=np.int64)
-        self.offsets: Counts = np.array(job.tokens.offsets, dtype=np.int64)
+        self.offsets: Counts = offsets_of(self.lengths)
         self.ids: Ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         zeros = np.zeros(len(self.lengths), dtype=np.int64)
         self.skip = zeros if skip is None else skip
@@ -241,11 +241,3 @@ class PackedSequences:
     def __len__(self) -> int:
         """Number of sequences: n."""
         return len(self.numbers)
-
-
-@lru_cache(maxsize=64)
-def _ones(count: int) -> Counts:
-    """A one for each of so many sequences. Most jobs have few sequences, and nobody writes to them."""
-    ones: Counts = np.ones(count, dtype=np.int64)
-    ones.flags.writeable = False
-    return ones

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
@@ -39,6 +39,16 @@ def loads(draw: st.DrawFn) -> Load:
     )
 
 
+JUST_A_STEP = Load(
+    queued_tokens=489,
+    tokens_per_second=50.0,
+    backlogs={Priority.DEFAULT: Backlog(keys=1, tokens=489, jobs=(0,) * 8 + (1,))},
+    turn=256,
+    step_tokens=512,
+)
+"""With 23 tokens more it is a step, to the bit."""
+
+
 def whole_estimate(load: Load, cost: int, limit: float, remaining: float | None) -> float | None:
     """Seconds that are expected of a job, 0 where it is answered within a full step's time; None: it is refused."""
     speed = load.tokens_per_second
@@ -60,6 +70,7 @@ def whole_estimate(load: Load, cost: int, limit: float, remaining: float | None)
     st.sampled_from([inf, 0.1, 3.0]),
     st.sampled_from([None, 0.5, 20.0]),
 )
+@example(JUST_A_STEP, 23, 10**9, inf, None)
 def test_what_is_answered_early_is_what_the_whole_estimate_says(
     load: Load, cost: int, queued: int, limit: float, remaining: float | None
 ) -> None:

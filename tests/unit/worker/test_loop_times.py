@@ -198,4 +198,8 @@ def test_the_wait_of_a_job_that_comes_is_that_of_the_load(chunk: int) -> None:
                 express += load.express_tokens
                 assert before.wait(cost, priority) == load.wait(cost, priority)
                 assert before.queue_seconds(cost, priority) == load.queue_seconds(cost, priority)
+                asked = job(1000, cost, priority=priority, remaining=60.0)
+                of_key = loop._queue.tokens_of_key(priority, asked.key)
+                expected = loop._admission.check_job(asked, cost, load, of_key=of_key)
+                assert loop._check_admission(asked, cost, loop._clock()) == expected
     assert express
