@@ -2,8 +2,7 @@
 made otherwise stays as it is."""
 
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from transformers.models.bert.modeling_bert import BertLayer
 
 from gpu_worker.device.fastest import clearly_fastest
 from gpu_worker.device.placement import Placement
@@ -332,31 +332,50 @@ def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes native layers slow, and has the load time them."""
-    honest = NativeLayer.forward
+class TwoClocks:
+    """A process's clock and the wall's: they advance by what a layer takes, and by nothing else."""
 
-    def waiting(self: NativeLayer, *arguments: Any, **options: Any) -> Tensor:
-        end = time.process_time() + 0.05  # a load asks for the process's time
-        while time.process_time() < end:
-            pass
-        return honest(self, *arguments, **options)
+    def __init__(self) -> None:
+        self.process = self.wall = 0.0
 
-    monkeypatch.setattr(NativeLayer, "forward", waiting)
+    def taking(self, layer: type[nn.Module], process: float, wall: float) -> Callable[..., Any]:
+        """The forward of layers that take so many seconds by each clock."""
+        honest = layer.forward
+
+        def timed(itself: nn.Module, *arguments: Any, **options: Any) -> Any:
+            self.process, self.wall = self.process + process, self.wall + wall
+            return honest(itself, *arguments, **options)
+
+        return timed
+
+
+def time_layers(monkeypatch: pytest.MonkeyPatch, process: float, wall: float) -> None:
+    """Has the load time layers: native ones take so many seconds by each clock, written ones 0.02."""
+    clocks = TwoClocks()
+    monkeypatch.setattr(native_layers, "CLOCKS", (lambda: clocks.process, lambda: clocks.wall))
+    for layer, seconds in ((NativeLayer, (process, wall)), (BertLayer, (0.02, 0.02))):
+        monkeypatch.setattr(layer, "forward", clocks.taking(layer, *seconds))
     monkeypatch.setattr(native_layers, "clearly_fastest", clearly_fastest)
 
 
 def test_layers_that_are_slower_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The load times a layer of each; a model whose own is clearly faster keeps it, and the log says so."""
-    slow_down(monkeypatch)
+    time_layers(monkeypatch, process=0.05, wall=0.05)
     model = load("random:tiny-bert", CPU)
     assert not model.native_layers
     assert any("clearly faster" in line for line in model.findings)
 
 
+@pytest.mark.parametrize(("process", "wall"), [(0.05, 0.019), (0.019, 0.05)])
+def test_layers_that_only_wait_longer_serve(process: float, wall: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While other processes compute, threads that wait for each other burn time, or all of a run stands still."""
+    time_layers(monkeypatch, process, wall)
+    assert load("random:tiny-bert", CPU).native_layers
+
+
 def test_layers_of_same_bits_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their bits must not hang on a moment at load."""
-    slow_down(monkeypatch)
+    time_layers(monkeypatch, process=0.05, wall=0.05)
     assert load("random:tiny-bert", CPU, same_bits=True).native_layers
 
 

@@ -20,16 +20,18 @@ struct AtEnd {
   ~AtEnd() { end(); }
 };
 
-// Waits for another thread: by spinning and, where that takes long, by sleeping, so that whoever wants the core has it.
+// Waits for another thread: spins for as long as most waits take and as OpenMP's threads do, then lets whoever wants the core
+// have it, and sleeps if even that takes long. The other thread may have lost its core, and this one may hold what it needs.
 class Pause {
  public:
   void wait() {
-    if (++waits_ % WAITS == 0) return std::this_thread::sleep_for(std::chrono::microseconds(50));
-    __builtin_ia32_pause();
+    if (++waits_ <= SPINS) return __builtin_ia32_pause();
+    if (waits_ <= SPINS + YIELDS) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
  private:
-  static constexpr unsigned WAITS = 300'000;  // some milliseconds, as long as OpenMP's threads do
+  static constexpr unsigned SPINS = 1'000, YIELDS = 1'000;  // up to some 50 microseconds, up to a millisecond
   unsigned waits_ = 0;
 };
 
