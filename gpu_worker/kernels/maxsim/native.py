@@ -27,6 +27,7 @@ class NativeMaxSim:
     def __init__(self, kernels: KernelLibrary) -> None:
         assert torch.float32 in kernels.formats
         self.name, self._wide = f"native ({kernels.instructions})", PackedMaxSim()
+        self._in_bfloat16 = torch.bfloat16 in kernels.formats
 
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
@@ -43,6 +44,7 @@ class NativeMaxSim:
             [number for size in sizes for number in size],
             None if row_mask is None else torch.from_numpy(np.ascontiguousarray(row_mask)),
             EMPTY_DOCUMENT,
+            self._in_bfloat16,
         )
         return scores
 
