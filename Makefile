@@ -36,7 +36,7 @@ TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels
+.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels emulated
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,17 @@ test: $(VENV)/dev $(VENV)/all-kernels ## run all tests that need no GPU
 
 test-slow: $(VENV)/dev $(VENV)/all-kernels ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
 	$(TOGETHER) -m slow
+
+# A library to preload, by which a processor with AVX-512 finds the instructions that it lacks, and computes them slowly.
+# Not float16, which oneDNN would compute with instructions that it does not have.
+PROCESSOR ?= amx
+EMULATED ?= $(patsubst %,tests/unit/worker/test_%.py,maxsim native_attention native_layers native_rows joined_layers int8) \
+  -k 'not formats_that_the_kernels_have_not'
+$(VENV)/emulation.so: $(wildcard tests/emulation/*) | $(VENV)/dev
+	$(CXX) -O2 -std=c++20 -mfma -Wall -shared -fPIC -ftls-model=initial-exec tests/emulation/processor.cpp -o $@
+
+emulated: $(VENV)/all-kernels $(VENV)/emulation.so ## run the kernels' tests as on AMX (or PROCESSOR=avx512_bf16), on any x86 with AVX-512; 20 minutes
+	EMULATED_PROCESSOR=$(PROCESSOR) LD_PRELOAD=$(abspath $(VENV)/emulation.so) $(TOGETHER) --timeout 3600 $(EMULATED)
 
 compose-test: $(VENV)/dev $(VENV)/all-kernels ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
 	$(BIN)/python tests/compose/prove.py

@@ -1,0 +1,146 @@
+// A library to preload (LD_PRELOAD): on a processor with AVX-512 a process finds AVX512_BF16, AVX512_VNNI and, where
+// EMULATED_PROCESSOR is "amx", AMX for bfloat16 and int8.
+//
+// CPUID is made to fault (arch_prctl, ARCH_SET_CPUID) and tells of them; what the processor does not know raises SIGILL, and
+// the handler computes it. AVX512_FP16 is told of too, since oneDNN uses AMX only beside it, but not computed: float16 is to
+// run as PyTorch runs it without oneDNN.
+#include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <string_view>
+
+#include "tile_instructions.h"
+#include "vector_instructions.h"
+
+namespace emulation {
+namespace {
+
+constexpr int ARCH_SET_CPUID = 0x1012, ARCH_GET_XCOMP_PERM = 0x1022, ARCH_REQ_XCOMP_PERM = 0x1023;
+constexpr uint64_t TILE_STATES = 3 << 17;
+
+using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
+Sigaction set_handler = nullptr;
+bool ready = false, with_tiles = false;
+
+long call_kernel(long number, const long (&arguments)[6]) {
+  const auto& [a, b, c, d, e, f] = arguments;
+  register long r10 asm("r10") = d, r8 asm("r8") = e, r9 asm("r9") = f;
+  long result = 0;
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  return result;
+}
+
+bool let_cpuid_fault(bool fault) { return call_kernel(SYS_arch_prctl, {ARCH_SET_CPUID, !fault}) == 0; }
+
+struct Identity {
+  unsigned eax, ebx, ecx, edx;
+};
+
+// What CPUID gives for a leaf: the processor's own answer, and what is emulated beside it.
+Identity identity(unsigned leaf, unsigned part) {
+  Identity id{};
+  let_cpuid_fault(false);
+  const unsigned last = __get_cpuid_max(0, nullptr);
+  if (leaf <= last || leaf > 0xffff) __cpuid_count(leaf, part, id.eax, id.ebx, id.ecx, id.edx);
+  let_cpuid_fault(true);
+  if (leaf == 7 && part == 0) {
+    id.eax = std::max(id.eax, 1u);
+    id.ecx |= 1u << 11;                                                       // AVX512_VNNI
+    if (with_tiles) id.edx |= 1u << 22 | 1u << 23 | 1u << 24 | 1u << 25;      // AMX_BF16, AVX512_FP16, AMX_TILE, AMX_INT8
+  }
+  if (leaf == 7 && part == 1) id.eax |= 1u << 5 | (with_tiles ? 1u << 4 : 0);  // AVX512_BF16; AVX_VNNI
+  if (!with_tiles) return id;
+  if (leaf == 0) id.eax = std::max(id.eax, 0x1eu);
+  if (leaf == 0xd && part == 0) id.eax |= TILE_STATES;
+  if (leaf == 0x1d) id = part == 0 ? Identity{1, 0, 0, 0} : Identity{8192 | 1024 << 16, 64 | 8 << 16, 16, 0};  // palette 1
+  if (leaf == 0x1e) id = {0, 16 | 64 << 8, 0, 0};
+  return id;
+}
+
+// Has the signal end the process, as it would without a handler, when the instruction is tried again.
+void give_up(int signal) {
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  set_handler(signal, &usual, nullptr);
+}
+
+// Computes the instruction, and those behind it as far as they are of the same kind: a signal costs more than they do.
+void on_unknown_instruction(int signal, siginfo_t*, void* context) {
+  Registers registers(context);
+  Instruction it;
+  int computed = 0;
+  for (; computed < 4096 && read(registers, it); computed++) {
+    if (!run_vector_instruction(registers, it) && !(with_tiles && run_tile_instruction(registers, it))) break;
+    registers.go_on_at(it.behind);
+  }
+  if (computed > 0) return;
+  std::fprintf(stderr, "emulation: an instruction that is not emulated:");
+  for (int i = 0; i < 12; i++) std::fprintf(stderr, " %02x", registers.next_instruction()[i]);
+  std::fputc('\n', stderr);
+  give_up(signal);
+}
+
+void on_fault(int signal, siginfo_t* about, void* context) {
+  Registers registers(context);
+  const uint8_t* const code = registers.next_instruction();
+  const bool cpuid = about->si_code == SI_KERNEL && code[0] == 0x0f && code[1] == 0xa2;
+  if (!cpuid) return give_up(signal);
+  const Identity id = identity(registers.general(0), registers.general(1));
+  registers.general(0) = id.eax, registers.general(3) = id.ebx, registers.general(1) = id.ecx, registers.general(2) = id.edx;
+  registers.go_on_at(code + 2);
+}
+
+__attribute__((constructor)) void begin() {
+  const char* const processor = std::getenv("EMULATED_PROCESSOR");
+  with_tiles = processor != nullptr && std::string_view(processor) == "amx";
+  set_handler = reinterpret_cast<Sigaction>(dlsym(RTLD_NEXT, "sigaction"));
+  struct sigaction action {};
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  action.sa_sigaction = on_unknown_instruction;
+  set_handler(SIGILL, &action, nullptr);
+  action.sa_sigaction = on_fault;
+  set_handler(SIGSEGV, &action, nullptr);
+  if (!let_cpuid_fault(true)) {
+    std::fprintf(stderr, "emulation: CPUID cannot be made to fault on this processor and kernel\n");
+    _exit(69);
+  }
+  ready = true;
+}
+
+}  // namespace
+}  // namespace emulation
+
+// Handlers of others, such as Python's faulthandler, must not take the place of ours.
+extern "C" int sigaction(int signal, const struct sigaction* action, struct sigaction* before) {
+  using namespace emulation;
+  if (set_handler == nullptr) set_handler = reinterpret_cast<Sigaction>(dlsym(RTLD_NEXT, "sigaction"));
+  const bool ours = ready && action != nullptr && (signal == SIGILL || signal == SIGSEGV);
+  return set_handler(signal, ours ? nullptr : action, before);
+}
+
+// A kernel that knows no tiles would refuse the leave to use them, for which PyTorch and oneDNN ask by `syscall`.
+extern "C" long syscall(long number, ...) noexcept {
+  using namespace emulation;
+  std::va_list list;
+  va_start(list, number);
+  long arguments[6];
+  for (long& argument : arguments) argument = va_arg(list, long);
+  va_end(list);
+  if (with_tiles && number == SYS_arch_prctl && arguments[0] == ARCH_REQ_XCOMP_PERM) return 0;
+  if (with_tiles && number == SYS_arch_prctl && arguments[0] == ARCH_GET_XCOMP_PERM) {
+    *reinterpret_cast<uint64_t*>(arguments[1]) = TILE_STATES;
+    return 0;
+  }
+  const long result = call_kernel(number, arguments);
+  if (result >= 0 || result < -4095) return result;
+  errno = static_cast<int>(-result);
+  return -1;
+}
