@@ -2,8 +2,8 @@
 // EMULATED_PROCESSOR is "amx", AMX for bfloat16 and int8.
 //
 // CPUID is made to fault (arch_prctl, ARCH_SET_CPUID) and tells of them; what the processor does not know raises SIGILL, and
-// the handler computes it. AVX512_FP16 is told of too, since oneDNN uses AMX only beside it, but not computed: float16 is to
-// run as PyTorch runs it without oneDNN.
+// the handler computes it. Beside AMX it tells of AVX512_FP16, without which oneDNN uses no AMX, but does not compute it: float16
+// by oneDNN ends the process.
 #include <dlfcn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -43,6 +43,11 @@ bool let_cpuid_fault(bool fault) { return call_kernel(SYS_arch_prctl, {ARCH_SET_
 struct Identity {
   unsigned eax, ebx, ecx, edx;
 };
+
+[[noreturn]] void refuse(const char* reason) {
+  std::fprintf(stderr, "emulation: %s\n", reason);
+  _exit(69);
+}
 
 // What CPUID gives for a leaf: the processor's own answer, and what is emulated beside it.
 Identity identity(unsigned leaf, unsigned part) {
@@ -99,8 +104,12 @@ void on_fault(int signal, siginfo_t* about, void* context) {
 }
 
 __attribute__((constructor)) void begin() {
-  const char* const processor = std::getenv("EMULATED_PROCESSOR");
-  with_tiles = processor != nullptr && std::string_view(processor) == "amx";
+  const char* const named = std::getenv("EMULATED_PROCESSOR");
+  const std::string_view processor = named == nullptr ? "" : named;
+  with_tiles = processor == "amx";
+  if (!with_tiles && processor != "avx512_bf16") refuse("EMULATED_PROCESSOR must be amx or avx512_bf16");
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx512f")) refuse("this processor has no AVX-512");
   set_handler = reinterpret_cast<Sigaction>(dlsym(RTLD_NEXT, "sigaction"));
   struct sigaction action {};
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
@@ -108,10 +117,7 @@ __attribute__((constructor)) void begin() {
   set_handler(SIGILL, &action, nullptr);
   action.sa_sigaction = on_fault;
   set_handler(SIGSEGV, &action, nullptr);
-  if (!let_cpuid_fault(true)) {
-    std::fprintf(stderr, "emulation: CPUID cannot be made to fault on this processor and kernel\n");
-    _exit(69);
-  }
+  if (!let_cpuid_fault(true)) refuse("CPUID cannot be made to fault on this processor and kernel");
   ready = true;
 }
 
