@@ -36,8 +36,8 @@ USUAL, TEXTS, ROUNDS = 128, 8, 1
 AHEAD = 0.93
 """Largest share of the native layer's time at which the layer as it is written serves."""
 CLOCKS = time.process_time, wall_clock
-"""A layer as it is written serves only where it is faster by each of these: the wall's clock counts what other processes
-do, and the process's counts threads that wait for one which has lost its core."""
+"""A layer as it is written serves only where it is faster by each of these: the wall's clock counts what other
+processes do, and the process's counts threads that wait for one which has lost its core."""
 
 
 def install_layers(
