@@ -36,7 +36,7 @@ TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels emulated
+.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels emulated sanitized
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,16 +97,28 @@ test: $(VENV)/dev $(VENV)/all-kernels ## run all tests that need no GPU
 test-slow: $(VENV)/dev $(VENV)/all-kernels ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
 	$(TOGETHER) -m slow
 
+KERNEL_TESTS = $(patsubst %,tests/unit/worker/test_%.py,maxsim native_attention native_layers native_rows joined_layers int8)
+
 # A library to preload, by which a processor with AVX-512 finds the instructions that it lacks, and computes them slowly.
 # Not float16, which oneDNN would compute with instructions that it does not have.
 PROCESSOR ?= amx
-EMULATED ?= $(patsubst %,tests/unit/worker/test_%.py,maxsim native_attention native_layers native_rows joined_layers int8) \
-  -k 'not formats_that_the_kernels_have_not'
+EMULATED ?= $(KERNEL_TESTS) -k 'not formats_that_the_kernels_have_not'
 $(VENV)/emulation.so: $(wildcard tests/emulation/*) | $(VENV)/dev
 	$(CXX) -O2 -std=c++20 -mfma -Wall -shared -fPIC -ftls-model=initial-exec tests/emulation/processor.cpp -o $@
 
-emulated: $(VENV)/all-kernels $(VENV)/emulation.so ## run the kernels' tests as on AMX (or PROCESSOR=avx512_bf16), on any x86 with AVX-512; 20 minutes
+emulated: $(VENV)/all-kernels $(VENV)/emulation.so ## run the kernels' tests as on AMX (PROCESSOR=avx512_bf16, avx512_vnni), on any x86 with AVX-512; 20 minutes
 	EMULATED_PROCESSOR=$(PROCESSOR) LD_PRELOAD=$(abspath $(VENV)/emulation.so) $(TOGETHER) --timeout 3600 $(EMULATED)
+
+# Tests of lesser instructions run processes of their own, with the kernels that serve. The library of C++ is preloaded so that
+# the sanitizer finds what throws; pytest would keep a report that is printed.
+SANITIZED ?= $(KERNEL_TESTS) -k 'not lesser'
+REPORT = log_path=$(abspath $(VENV))/sanitized/report
+sanitized: $(VENV)/all-kernels ## run the kernels' tests under AddressSanitizer and UBSan (ATEN_CPU_CAPABILITY=avx2: as on AVX2)
+	$(BIN)/python -m tests.support.sanitized
+	rm -f $(VENV)/sanitized/report.*
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:$(REPORT) UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
+	  $(TOGETHER) -p tests.support.sanitized $(SANITIZED) || { cat $(VENV)/sanitized/report.*; false; }
 
 compose-test: $(VENV)/dev $(VENV)/all-kernels ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
 	$(BIN)/python tests/compose/prove.py

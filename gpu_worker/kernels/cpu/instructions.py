@@ -27,7 +27,8 @@ INSTRUCTION_SETS = (
     InstructionSet("avx512", _AVX512),
     InstructionSet("avx2", ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2")),
 )
-"""All sets, the best first. Matrix units (AMX) need no set of their own: oneDNN compiles products while it runs."""
+"""All sets, the best first. Matrix units (AMX) need no set of their own: oneDNN compiles products while it runs. Nor
+does VNNI without AVX512_BF16: the one product by it asks for it."""
 
 
 def supported() -> tuple[InstructionSet, ...]:

@@ -37,13 +37,18 @@ struct Lanes<BFloat16> {
 };
 #endif
 
-#ifdef __AVX512VNNI__
 template <>
 struct Lanes<uint8_t> {
   using Sums = __m512i;
-  static Sums add(Sums sums, __m512i a, __m512i b) { return _mm512_dpbusd_epi32(sums, a, b); }
-};
+  static Sums add(Sums sums, __m512i a, __m512i b) {
+#ifdef __AVX512VNNI__
+    return _mm512_dpbusd_epi32(sums, a, b);
+#else  // by its name: Cascade Lake and Ice Lake have VNNI, and load the library for processors without AVX512_BF16
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
+    return sums;
 #endif
+  }
+};
 
 template <typename Left>
 concept HasLanes = requires { typename Lanes<Left>::Sums; };
@@ -122,14 +127,17 @@ void multiply_by_vectors(const Left* x, int64_t stride, int64_t rows, const Righ
 
 #endif
 
+// Whether the processor has these instructions, by PyTorch's name of them.
+inline bool has_instructions(const char* name) {
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto found = capabilities.find(name);
+  return found != capabilities.end() && found->second.toBool();
+}
+
 // Whether brgemm multiplies this format by matrix units here.
 template <typename Left>
 bool has_matrix_units() {
-  static const bool found = [] {
-    const auto capabilities = at::cpu::get_cpu_capabilities();
-    const auto units = capabilities.find(sizeof(Left) == 2 ? "amx_bf16" : "amx_int8");
-    return sizeof(Left) < 4 && units != capabilities.end() && units->second.toBool();
-  }();
+  static const bool found = sizeof(Left) < 4 && has_instructions(sizeof(Left) == 2 ? "amx_bf16" : "amx_int8");
   return found;
 }
 
@@ -137,7 +145,10 @@ bool has_matrix_units() {
 template <typename Number>
 bool by_vectors() {
 #ifdef CPU_CAPABILITY_AVX512
-  if constexpr (HasLanes<Number>) return !has_matrix_units<Number>();
+  if constexpr (HasLanes<Number>) {
+    static const bool has_them = sizeof(Number) > 1 || has_instructions("avx512_vnni");
+    return has_them && !has_matrix_units<Number>();
+  }
 #endif
   return false;
 }
