@@ -113,12 +113,12 @@ emulated: $(VENV)/all-kernels $(VENV)/emulation.so ## run the kernels' tests as 
 # the sanitizer finds what throws; pytest would keep a report that is printed.
 SANITIZED ?= $(KERNEL_TESTS) -k 'not lesser'
 REPORT = log_path=$(abspath $(VENV))/sanitized/report
-sanitized: $(VENV)/all-kernels ## run the kernels' tests under AddressSanitizer and UBSan (ATEN_CPU_CAPABILITY=avx2: as on AVX2)
+sanitized: $(VENV)/dev ## run the kernels' tests under AddressSanitizer and UBSan (ATEN_CPU_CAPABILITY=avx2: as on AVX2)
 	$(BIN)/python -m tests.support.sanitized
 	rm -f $(VENV)/sanitized/report.*
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:$(REPORT) UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
-	  $(TOGETHER) -p tests.support.sanitized $(SANITIZED) || { cat $(VENV)/sanitized/report.*; false; }
+	  $(TOGETHER) -p tests.support.sanitized $(SANITIZED) || { cat $(VENV)/sanitized/report.* 2>/dev/null; false; }
 
 compose-test: $(VENV)/dev $(VENV)/all-kernels ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
 	$(BIN)/python tests/compose/prove.py
