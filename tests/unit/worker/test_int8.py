@@ -18,6 +18,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Linear, Model, load
 from gpu_worker.model.tune import int8
+from gpu_worker.model.tune.blocked_linear import BlockedLinear, blocked
 from gpu_worker.model.tune.int8 import Int8Linear, QuantizedLinear, rounded
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.random_models import miniature
@@ -70,15 +71,42 @@ def test_rows_at_the_edge() -> None:
 
 
 @needs_int8
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 40), st.sampled_from([32, 96, 384]), st.sampled_from([32, 64, 192]), st.integers(0, 9))
+def test_sums_are_exact_where_neighbours_come_to_128(rows: int, inputs: int, outputs: int, seed: int) -> None:
+    """The largest numbers of each side, which fill 16 bits without VNNI, among random ones."""
+    chance = np.random.default_rng(seed)
+    left = chance.integers(-127, 128, (outputs, inputs // 2))
+    right = chance.integers(np.maximum(-127, -128 - left), np.minimum(127, 128 - left), endpoint=True)
+    weight = np.stack([left, right], axis=2)
+    weight[:3] = np.array([[64, 64], [-64, -64], [127, 1]])[:, None]
+    weight = weight.reshape(outputs, inputs)
+    x = chance.integers(0, 256, (rows, inputs))
+    x[0], x[:, -1] = 255, 255  # so that each number is a step of its row
+    packed, ones = blocked(torch.from_numpy(weight).to(torch.int8)), torch.ones(outputs)
+    numbers = torch.stack([0 * ones, ones, torch.from_numpy(weight.sum(axis=1)).float()])
+    y = BlockedLinear(packed, numbers)(torch.from_numpy(x).float())
+    assert np.array_equal(y.numpy(), x @ weight.T)
+
+
+@needs_int8
 @settings(deadline=None, max_examples=20)
-@given(st.integers(1, 6), st.integers(1, 300))
-def test_weights_are_off_by_half_a_step(outputs: int, inputs: int) -> None:
-    """Each output has its own scale; a row of zeros stays zeros."""
-    weight = torch.randn(outputs, inputs) * torch.logspace(-3, 3, outputs)[:, None]
+@given(st.integers(1, 6), st.integers(1, 150))
+def test_weights_are_off_by_half_a_step(outputs: int, pairs: int) -> None:
+    """Each output has its own scale; a row of zeros stays zeros; two neighbours come to 128 at most."""
+    weight = torch.randn(outputs, 2 * pairs) * torch.logspace(-3, 3, outputs)[:, None]
     weight[0] = 0
     numbers, scales = rounded(weight)
     assert (numbers * scales[:, None] - weight).abs().le(scales[:, None] * 0.5001).all()
     assert not numbers[0].any()
+    assert numbers.int().view(outputs, pairs, 2).sum(dim=2).abs().max() <= 128
+
+
+def test_neighbours_of_half_a_step_are_rounded_up_together() -> None:
+    """63.5 and 63.5 are the worst: 64 and 64 still fit into 16 bits with 255."""
+    numbers, scales = rounded(torch.tensor([[0.5, 0.5, -0.5, -0.5, 1.0, -1.0]]))
+    assert numbers.tolist() == [[64, 64, -64, -64, 127, -127]]
+    assert scales == 1 / 127
 
 
 def loaded(name: str, linear: Linear, dtype: str = "float32") -> Model:
@@ -164,7 +192,7 @@ def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatc
     setting = WorkerSettings.read(["--linear=int8"]).linear
     for kernels, reason in (
         (library.KernelLibrary(missing="none are built"), "no int8 products: none are built"),
-        (library.KernelLibrary(formats=frozenset({torch.float32})), "it has no VNNI instructions"),
+        (library.KernelLibrary(formats=frozenset({torch.float32})), "oneDNN multiplies none here"),
         (library.KernelLibrary(formats=frozenset({torch.float32}), int8=True), "have no bfloat16"),
     ):
         monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "block_products.h"
 #include "products.h"
 
 namespace selvage {
@@ -61,23 +62,13 @@ bool has_int8_product() {
   });
 }
 
-// Whether products of the largest numbers of 8 bits are exact: without VNNI pairs of them saturate at 16 bits.
-bool int8_saturates() {
-  const std::vector<uint8_t> left(ROWS * DEPTHS[0], 255);
-  const std::vector<int8_t> right(DEPTHS[0] * COLUMNS, -127);
-  std::vector<int32_t> product(ROWS * COLUMNS);
-  multiply(ROWS, COLUMNS, DEPTHS[0], left.data(), DEPTHS[0], right.data(), COLUMNS, product.data(), COLUMNS, false);
-  at::native::cpublas::brgemm_release(true);
-  return product[0] != -127 * 255 * DEPTHS[0];
-}
-
 std::vector<std::string> formats() {
   std::vector<std::string> names;
   if (has_product<float>()) names.emplace_back("float32");
 #ifdef CPU_CAPABILITY_AVX512
   if (has_product<c10::BFloat16>()) names.emplace_back("bfloat16");
 #endif
-  if (has_int8_product() && !int8_saturates()) names.emplace_back("int8");
+  if (by_vectors<uint8_t>() || has_int8_product()) names.emplace_back("int8");
   return names;
 }
 

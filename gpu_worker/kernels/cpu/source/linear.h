@@ -101,7 +101,8 @@ struct Linear : LayerShape {
 };
 
 // y = x W^T + b with weights of 8 bits by output, W = scale * w, and rows of 8 bits by row, x = step * q + least for q
-// from 0 to 255. So y = step * scale * sum(q w) + least * scale * sum(w) + b; sums of q w are exact.
+// from 0 to 255. So y = step * scale * sum(q w) + least * scale * sum(w) + b. Sums of q w are exact where 255 times the sum of
+// two neighbours, w[2 i] + w[2 i + 1], fits into 16 bits.
 // `numbers` [3, outputs]: bias, scale, and scale * sum(w).
 template <typename Number>
 struct QuantizedLinear : LayerShape {
@@ -120,7 +121,9 @@ struct QuantizedLinear : LayerShape {
         weight(weight.const_data_ptr<int8_t>()),
         bias(numbers.const_data_ptr<float>()),
         scale(bias + outputs),
-        sums(scale + outputs) {}
+        sums(scale + outputs) {
+    TORCH_CHECK(block == 64 || block == 32, "blocks of 8 bits must have 32 or 64 outputs");
+  }
 
   const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
   bool is_by_vectors() const { return by_vectors<uint8_t>(); }

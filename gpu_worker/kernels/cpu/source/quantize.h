@@ -10,14 +10,13 @@ namespace selvage {
 constexpr float STEPS = 255.0f;
 constexpr float SMALLEST_STEP = 1e-30f;  // of a row whose numbers are all equal
 
-// The lowest byte of each integer.
+// Integers from 0 to 255 as bytes.
 inline void store_bytes(uint8_t* to, Integers numbers) {
 #ifdef CPU_CAPABILITY_AVX512
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(numbers));
 #else
-  int32_t whole[WIDTH];
-  numbers.store(whole);
-  for (int64_t i = 0; i < WIDTH; i++) to[i] = static_cast<uint8_t>(whole[i]);
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(numbers), _mm256_extracti128_si256(numbers, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
 #endif
 }
 
