@@ -29,7 +29,8 @@ def fingerprint_of(
         source.placement.dtype_name,
     ]
     facts += [packages.installed(), packages.code_of(source.model)]
-    facts += [linear] if linear.partition(",")[0] in {rounded.NAME for rounded in ROUNDED.values()} else []
+    rounded = [layers for layers in ROUNDED.values() if linear.startswith(layers.NAME)]
+    facts += [linear.replace(layers.NAME, layers.ROUNDING) for layers in rounded]
     facts += [linear, bits.build(), *(["adapters"] if adapted else [])] if same_bits else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()

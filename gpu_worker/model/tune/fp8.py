@@ -17,8 +17,8 @@ from gpu_worker.model.tune.linear import plain_layers
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
-NAME = "fp8 by row"
-"""Name of these linear layers in the card."""
+NAME = ROUNDING = "fp8 by row"
+"""Name of these linear layers in the card and, with how they round, for the fingerprint."""
 TYPE = torch.float8_e4m3fn
 """Number format of the rounded rows."""
 LARGEST = torch.finfo(TYPE).max

@@ -3,8 +3,9 @@
 A row of weights is rounded once, at load, to -127 to 127. A row of activations, which belongs to one token, is rounded
 in every call to 0 to 255 between its smallest and its largest number, so it does not depend on other tokens of the
 batch. Sums are exact integers: processors without VNNI add products of two neighbours in 16 bits, so two weights side
-by side come to 128 at most. All processors round alike, so workers on any of them give the same rows but for the last
-digits of float32. `closeness` measures how rounding changes a model, as for fp8.
+by side come to 128 at most. All processors round weights alike, so workers on any of them may serve together: their
+rows differ where a token's number lies between two steps. `closeness` measures how rounding changes a model, as for
+fp8.
 """
 
 from collections.abc import Iterable
@@ -23,6 +24,8 @@ from shared.errors import ModelRefused
 
 NAME = "int8 by token"
 """Name of these linear layers in the card."""
+ROUNDING = f"{NAME}, neighbours to 128"
+"""How numbers are rounded, for the fingerprint: it changes with them."""
 LARGEST = 127
 """Largest rounded weight, and largest sum of two neighbours before they are rounded."""
 LEAST = 1e-12
@@ -71,7 +74,7 @@ def check_device(placement: Placement) -> None:
         raise ModelRefused(f"--linear = 'int8': it is for processors, fp8 for CUDA; this is {placement.device}")
     kernels = library.load()
     if not kernels.int8:
-        reason = kernels.missing or "oneDNN multiplies none here"
+        reason = kernels.missing or "ONEDNN_MAX_CPU_ISA forbids its matrix units"
         raise ModelRefused(f"--linear = 'int8': this processor has no int8 products: {reason}")
     if placement.dtype not in kernels.formats:
         raise ModelRefused(f"--linear = 'int8': this processor's kernels have no {placement.dtype_name}")

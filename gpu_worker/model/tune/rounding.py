@@ -10,9 +10,10 @@ from gpu_worker.model.tune import fp8, int8
 
 
 class RoundedLayers(Protocol):
-    """A module of rounded layers. `NAME` stands in the card and counts for the fingerprint."""
+    """A module of rounded layers. `NAME` stands in the card, `ROUNDING` counts for the fingerprint."""
 
     NAME: str
+    ROUNDING: str
 
     def check_device(self, placement: Placement) -> None:
         """Raises ModelRefused where a placement cannot run these layers."""

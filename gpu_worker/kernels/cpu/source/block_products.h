@@ -25,9 +25,9 @@ struct Ahead {
 
 // A [ROWS, items] x B [items, vectors] -> C [ROWS, vectors], in items of 32 bits. B and C are VECTORS vectors of a block
 // that is BLOCK outputs wide.
-template <typename Lanes, int64_t BLOCK, int ROWS, int VECTORS>
+template <typename Instructions, int64_t BLOCK, int ROWS, int VECTORS>
 void multiply_tile(const int32_t* a, int64_t a_stride, const int32_t* b, int64_t items, int32_t* c, Ahead ahead) {
-  using Sums = typename Lanes::Sums;
+  using Sums = typename Instructions::Sums;
   Sums sums[ROWS][VECTORS];
 #pragma GCC unroll 12
   for (int row = 0; row < ROWS; row++) {
@@ -35,7 +35,7 @@ void multiply_tile(const int32_t* a, int64_t a_stride, const int32_t* b, int64_t
     for (int i = 0; i < VECTORS; i++) sums[row][i] = Sums{};
   }
   for (int64_t group = 0; group < items; group += GROUP) {
-    for (int64_t i = 0; i < ahead.lines; i++, ahead.next += LINE) _mm_prefetch(ahead.next, _MM_HINT_T1);
+    for (int64_t i = 0; i < ahead.lines; i++, ahead.next += LINE_ITEMS) _mm_prefetch(ahead.next, _MM_HINT_T1);
     for (int64_t item = group; item < group + GROUP; item++, b += BLOCK) {
       Items right[VECTORS];
       for (int i = 0; i < VECTORS; i++) right[i] = load_items(b + LANES * i);
@@ -43,7 +43,7 @@ void multiply_tile(const int32_t* a, int64_t a_stride, const int32_t* b, int64_t
         int32_t number;
         std::memcpy(&number, a + row * a_stride + item, sizeof(number));
         const Items left = everywhere(number);
-        for (int i = 0; i < VECTORS; i++) sums[row][i] = Lanes::add(sums[row][i], left, right[i]);
+        for (int i = 0; i < VECTORS; i++) sums[row][i] = Instructions::add(sums[row][i], left, right[i]);
       }
     }
   }
@@ -55,23 +55,23 @@ void multiply_tile(const int32_t* a, int64_t a_stride, const int32_t* b, int64_t
 }
 
 // The same for `rows` rows, of at most ROWS.
-template <typename Lanes, int64_t BLOCK, int VECTORS, int ROWS = MOST_SUMS / VECTORS>
+template <typename Instructions, int64_t BLOCK, int VECTORS, int ROWS = MOST_SUMS / VECTORS>
 void multiply_rows(int64_t rows, const int32_t* a, int64_t a_stride, const int32_t* b, int64_t items, int32_t* c, Ahead ahead) {
   if constexpr (ROWS > 0) {
-    if (rows == ROWS) return multiply_tile<Lanes, BLOCK, ROWS, VECTORS>(a, a_stride, b, items, c, ahead);
-    multiply_rows<Lanes, BLOCK, VECTORS, ROWS - 1>(rows, a, a_stride, b, items, c, ahead);
+    if (rows == ROWS) return multiply_tile<Instructions, BLOCK, ROWS, VECTORS>(a, a_stride, b, items, c, ahead);
+    multiply_rows<Instructions, BLOCK, VECTORS, ROWS - 1>(rows, a, a_stride, b, items, c, ahead);
   }
 }
 
 // See `multiply_blocks`; for blocks of BLOCK outputs.
-template <typename Lanes, int64_t BLOCK, typename Sum, typename Left, typename Right, typename Use>
+template <typename Instructions, int64_t BLOCK, typename Sum, typename Left, typename Right, typename Use>
 void multiply_by_vectors(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t first,
                          int64_t last, const void* after, const Use& use) {
   constexpr int64_t VECTORS = std::min(BLOCK / LANES, TILE_VECTORS), COLUMNS = LANES * VECTORS, MOST = MOST_SUMS / VECTORS;
   constexpr int64_t T = TOGETHER<Right>;
   const int64_t tiles = (rows + MOST - 1) / MOST, items = inputs / T, groups = items / GROUP;
   if (tiles == 0) return;
-  const int64_t looks = tiles * BLOCK / COLUMNS * groups, lines = (items * BLOCK / LINE + looks - 1) / looks;
+  const int64_t looks = tiles * BLOCK / COLUMNS * groups, lines = (items * BLOCK / LINE_ITEMS + looks - 1) / looks;
   const auto* left = reinterpret_cast<const int32_t*>(x);
   const auto* right = reinterpret_cast<const int32_t*>(weight) + first * BLOCK * items;
   alignas(64) Sum sums[MOST * BLOCK];
@@ -81,9 +81,9 @@ void multiply_by_vectors(const Left* x, int64_t stride, int64_t rows, const Righ
     for (int64_t tile = 0; tile < tiles; tile++) {
       const int64_t row = rows * tile / tiles, count = rows * (tile + 1) / tiles - row;
       const int32_t* numbers = left + row * stride / T;
-      for (int64_t column = 0; column < BLOCK; column += COLUMNS, ahead.next += LINE * lines * groups) {
+      for (int64_t column = 0; column < BLOCK; column += COLUMNS, ahead.next += LINE_ITEMS * lines * groups) {
         auto* products = reinterpret_cast<int32_t*>(sums + column);
-        multiply_rows<Lanes, BLOCK, VECTORS>(count, numbers, stride / T, right + column, items, products, ahead);
+        multiply_rows<Instructions, BLOCK, VECTORS>(count, numbers, stride / T, right + column, items, products, ahead);
       }
       for (int64_t i = 0; i < count; i++) use(row + i, part * BLOCK, sums + i * BLOCK);
     }
@@ -97,11 +97,15 @@ inline bool has_instructions(const char* name) {
   return found != capabilities.end() && found->second.toBool();
 }
 
-// Whether brgemm multiplies this format by matrix units here.
+// Whether brgemm multiplies this format by matrix units here. A library for AVX2 serves where something forbids more.
 template <typename Left>
 bool has_matrix_units() {
+#ifdef CPU_CAPABILITY_AVX512
   static const bool found = sizeof(Left) < 4 && has_instructions(sizeof(Left) == 2 ? "amx_bf16" : "amx_int8");
   return found;
+#else
+  return false;
+#endif
 }
 
 // Whether products of this format run by vectors here.
@@ -131,9 +135,9 @@ void multiply_blocks(const Left* x, int64_t stride, int64_t rows, const Right* w
                      int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) {
   if constexpr (HasLanes<Left>) {
     if (by_vectors<Left>() && (block == 64 || block == 32)) {
-      return with_lanes<Left>([&]<typename Chosen>() {
-        block == 64 ? multiply_by_vectors<Chosen, 64, Sum>(x, stride, rows, weight, inputs, first, last, after, use)
-                    : multiply_by_vectors<Chosen, 32, Sum>(x, stride, rows, weight, inputs, first, last, after, use);
+      return with_lanes<Left>([&]<typename Instructions>() {
+        block == 64 ? multiply_by_vectors<Instructions, 64, Sum>(x, stride, rows, weight, inputs, first, last, after, use)
+                    : multiply_by_vectors<Instructions, 32, Sum>(x, stride, rows, weight, inputs, first, last, after, use);
       });
     }
   }

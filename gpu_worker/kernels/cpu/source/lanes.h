@@ -9,7 +9,7 @@
 
 namespace selvage {
 
-constexpr int64_t LINE = 16;  // items of 32 bits in a line of memory
+constexpr int64_t LINE_ITEMS = 16;  // items of 32 bits in a line of memory
 
 #ifdef CPU_CAPABILITY_AVX512
 
