@@ -20,7 +20,7 @@ from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
 from benchmarks.benchmark import Options
 from benchmarks.docstrings import Docstring, corpus
-from benchmarks.our_kernels import has_int8
+from benchmarks.our_kernels import formats
 from benchmarks.rounds import Figures, Turn
 from benchmarks.workloads import MINILM, minilm_folder
 from embedded.options import EngineOptions
@@ -47,11 +47,11 @@ BLOCK = 500
 
 def sides() -> dict[str, EngineOptions]:
     """Selects the number formats in which this processor makes products."""
-    half = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    half, ours = torch.ops.mkldnn._is_mkldnn_bf16_supported(), set(formats())
     return {
         name: options
         for name, options in SIDES.items()
-        if (half or options["dtype"] != "bfloat16") and (has_int8() or "linear" not in options)
+        if (half or options["dtype"] != "bfloat16") and ("linear" not in options or {"int8", options["dtype"]} <= ours)
     }
 
 

@@ -34,7 +34,7 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
     able = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if dtype == "bfloat16" and not able:
         raise Refused("this processor makes no products in bfloat16; emulated ones take ten times as long")
-    fastest: Any = ("bfloat16" if able else "float32") if dtype == "int8" else dtype
+    fastest: Any = ("bfloat16" if "bfloat16" in our_kernels.formats() else "float32") if dtype == "int8" else dtype
     try:
         linear: Any = "int8" if dtype == "int8" else "auto"
         engine = ours.Ours(name, dtype=fastest, linear=linear, max_tokens=max_tokens, same_bits=same_bits)
