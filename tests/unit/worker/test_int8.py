@@ -139,6 +139,16 @@ def test_a_load_in_int8(dtype: str) -> None:
 
 
 @needs_int8
+def test_another_rounding_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of before and after a change of it are told apart, though their cards name the same layers."""
+    today = loaded("tiny-roberta", "int8")
+    monkeypatch.setattr(int8, "ROUNDING", "int8 as it was")
+    before = loaded("tiny-roberta", "int8")
+    assert before.fingerprint != today.fingerprint
+    assert card_of(before).linear == card_of(today).linear
+
+
+@needs_int8
 def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
     """But for those that choose experts, that a head shares, or whose sizes the kernels do not take."""
     shared = nn.Linear(32, 32)
@@ -192,7 +202,7 @@ def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatc
     setting = WorkerSettings.read(["--linear=int8"]).linear
     for kernels, reason in (
         (library.KernelLibrary(missing="none are built"), "no int8 products: none are built"),
-        (library.KernelLibrary(formats=frozenset({torch.float32})), "ONEDNN_MAX_CPU_ISA forbids its matrix units"),
+        (library.KernelLibrary(formats=frozenset({torch.float32})), "which ONEDNN_MAX_CPU_ISA may forbid"),
         (library.KernelLibrary(formats=frozenset({torch.float32}), int8=True), "have no bfloat16"),
     ):
         monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)
