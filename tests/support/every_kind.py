@@ -30,7 +30,7 @@ COSINE = 0.999
 """Least cosine of rows in bfloat16."""
 
 
-def caller_rows(*lengths: int, width: int = 64) -> MultiVectors:
+def caller_rows(*lengths: int, width: int) -> MultiVectors:
     """Rows of a caller's documents."""
     data = np.random.default_rng(3).standard_normal((sum(lengths), width), dtype=np.float32)
     return MultiVectors(data_type=DataType.FLOAT32, dimensions=width, lengths=lengths, data=data.tobytes())
@@ -63,8 +63,10 @@ def vector_engine(name: str, dtype: str, splade: bool, has_same_bits: bool = Fal
     )
 
 
-def vector_jobs(sequences: list[list[int]], queried: list[list[int]], documents: list[list[int]]) -> list[Job]:
-    """Encodes, scores and comparisons of every kind. `queried`: three queries."""
+def vector_jobs(
+    sequences: list[list[int]], queried: list[list[int]], documents: list[list[int]], width: int = 64
+) -> list[Job]:
+    """Encodes, scores and comparisons of every kind. `queried`: three queries; `width`: numbers of a token row."""
     texts, compared = RaggedTokens.of(sequences), RaggedTokens.of([*queried, *documents])
     pairs = RaggedTokens.of([*documents, *reversed(documents)])
     explained = RaggedTokens.of([queried[1], *documents])
@@ -89,7 +91,7 @@ def vector_jobs(sequences: list[list[int]], queried: list[list[int]], documents:
             (
                 MaxSim(
                     queries=None,
-                    documents=caller_rows(*rows),
+                    documents=caller_rows(*rows, width=width),
                     layout=layout,
                     unit_rows=True,
                     mean=mean,
