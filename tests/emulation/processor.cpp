@@ -1,5 +1,6 @@
 // A library to preload (LD_PRELOAD): on a processor with AVX-512 a process finds AVX512_VNNI; where EMULATED_PROCESSOR is
-// "avx512_bf16" or "amx" rather than "avx512_vnni", AVX512_BF16; and for "amx" AMX for bfloat16 and int8.
+// "avx512_bf16" or "amx" rather than "avx512_vnni", AVX512_BF16; and for "amx" AMX for bfloat16 and int8. Where it is "avx_vnni",
+// it finds AVX-VNNI alone, which serves where a process is held to AVX2.
 //
 // CPUID is made to fault (arch_prctl, ARCH_SET_CPUID) and tells of them; what the processor does not know raises SIGILL, and
 // the handler computes it. Beside AMX it tells of AVX512_FP16, without which oneDNN uses no AMX, but does not compute it: float16
@@ -25,7 +26,7 @@ constexpr uint64_t TILE_STATES = 3 << 17;
 
 using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
 Sigaction set_handler = nullptr;
-bool ready = false, with_tiles = false, with_bfloat16 = false;
+bool ready = false, with_tiles = false, with_bfloat16 = false, with_avx_vnni = false, with_avx512_vnni = false;
 
 long call_kernel(long number, const long (&arguments)[6]) {
   const auto& [a, b, c, d, e, f] = arguments;
@@ -58,10 +59,10 @@ Identity identity(unsigned leaf, unsigned part) {
   let_cpuid_fault(true);
   if (leaf == 7 && part == 0) {
     id.eax = std::max(id.eax, 1u);
-    id.ecx |= 1u << 11;                                                       // AVX512_VNNI
-    if (with_tiles) id.edx |= 1u << 22 | 1u << 23 | 1u << 24 | 1u << 25;      // AMX_BF16, AVX512_FP16, AMX_TILE, AMX_INT8
+    if (with_avx512_vnni) id.ecx |= 1u << 11;
+    if (with_tiles) id.edx |= 1u << 22 | 1u << 23 | 1u << 24 | 1u << 25;  // AMX_BF16, AVX512_FP16, AMX_TILE, AMX_INT8
   }
-  if (leaf == 7 && part == 1) id.eax |= (with_bfloat16 ? 1u << 5 : 0) | (with_tiles ? 1u << 4 : 0);  // AVX512_BF16; AVX_VNNI
+  if (leaf == 7 && part == 1) id.eax |= (with_bfloat16 ? 1u << 5 : 0) | (with_avx_vnni ? 1u << 4 : 0);
   if (!with_tiles) return id;
   if (leaf == 0) id.eax = std::max(id.eax, 0x1eu);
   if (leaf == 0xd && part == 0) id.eax |= TILE_STATES;
@@ -107,7 +108,8 @@ __attribute__((constructor)) void begin() {
   const char* const named = std::getenv("EMULATED_PROCESSOR");
   const std::string_view processor = named == nullptr ? "" : named;
   with_tiles = processor == "amx", with_bfloat16 = with_tiles || processor == "avx512_bf16";
-  if (!with_bfloat16 && processor != "avx512_vnni") refuse("EMULATED_PROCESSOR must be amx, avx512_bf16 or avx512_vnni");
+  with_avx_vnni = with_tiles || processor == "avx_vnni", with_avx512_vnni = with_bfloat16 || processor == "avx512_vnni";
+  if (!with_avx_vnni && !with_avx512_vnni) refuse("EMULATED_PROCESSOR must be amx, avx512_bf16, avx512_vnni or avx_vnni");
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx512f")) refuse("this processor has no AVX-512");
   set_handler = reinterpret_cast<Sigaction>(dlsym(RTLD_NEXT, "sigaction"));

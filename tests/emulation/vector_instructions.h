@@ -1,4 +1,4 @@
-// Instructions of AVX512_BF16 and AVX512_VNNI (Intel's manual, volume 2: VCVTNE2PS2BF16, VCVTNEPS2BF16, VDPBF16PS,
+// Instructions of AVX512_BF16, AVX512_VNNI and AVX-VNNI (Intel's manual, volume 2: VCVTNE2PS2BF16, VCVTNEPS2BF16, VDPBF16PS,
 // VPDPBUSD(S), VPDPWSSD(S)).
 #pragma once
 #include <algorithm>
@@ -36,7 +36,7 @@ inline bool run_vector_instruction(Registers& registers, const Instruction& it) 
   const bool conversion = it.opcode == 0x72 && (it.prefix == XF3 || it.prefix == XF2), of_two = it.prefix == XF2;
   const bool products = it.opcode == 0x52 && it.prefix == XF3;
   const bool integers = it.opcode >= 0x50 && it.opcode <= 0x53 && it.prefix == X66;
-  if (!it.evex || !(conversion || products || integers)) return false;
+  if (!(it.evex ? conversion || products || integers : integers)) return false;
   const uint64_t mask = registers.mask(it.mask);
   const int elements = it.bytes / 4;
   const Vector right = operand(registers, it, conversion && of_two ? ~uint64_t{0} : mask);

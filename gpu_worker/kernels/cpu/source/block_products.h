@@ -117,9 +117,9 @@ bool by_vectors() {
 // Calls `use` with the lanes for this format, as far as they are known only at run time.
 template <typename Left, typename Use>
 void with_lanes(const Use& use) {
-#if defined(CPU_CAPABILITY_AVX512) && !defined(__AVX512VNNI__)
+#ifndef __AVX512VNNI__
   if constexpr (sizeof(Left) == 1) {
-    static const bool has_vnni = has_instructions("avx512_vnni");
+    static const bool has_vnni = has_instructions(VNNI);
     if (!has_vnni) return use.template operator()<PairLanes>();
   }
 #endif

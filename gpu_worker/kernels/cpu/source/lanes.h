@@ -7,6 +7,11 @@
 
 #include "vectors.h"
 
+// A compiler that knows AVX-VNNI has its header, and an assembler that knows the instructions.
+#if !defined(CPU_CAPABILITY_AVX512) && __has_include(<avxvnniintrin.h>)
+#define HAS_AVX_VNNI
+#endif
+
 namespace selvage {
 
 constexpr int64_t LINE_ITEMS = 16;  // items of 32 bits in a line of memory
@@ -17,6 +22,7 @@ using Items = __m512i;
 constexpr int64_t LANES = 16;        // items of a vector
 constexpr int64_t MOST_SUMS = 24;    // vectors of sums that registers hold beside the weights
 constexpr int64_t TILE_VECTORS = 4;  // most vectors of a row of them
+constexpr char VNNI[] = "avx512_vnni";
 
 inline Items load_items(const int32_t* from) { return _mm512_loadu_si512(from); }
 inline Items everywhere(int32_t item) { return _mm512_set1_epi32(item); }
@@ -29,6 +35,7 @@ using Items = __m256i;
 constexpr int64_t LANES = 8;
 constexpr int64_t MOST_SUMS = 12;
 constexpr int64_t TILE_VECTORS = 2;
+constexpr char VNNI[] = "avx_vnni";
 
 inline Items load_items(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const Items*>(from)); }
 inline Items everywhere(int32_t item) { return _mm256_set1_epi32(item); }
@@ -82,6 +89,17 @@ struct Lanes<uint8_t> {
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
     return sums;
 #endif
+  }
+};
+
+#elif defined(HAS_AVX_VNNI)
+
+template <>
+struct Lanes<uint8_t> {
+  using Sums = Items;
+  static Sums add(Sums sums, Items a, Items b) {  // by its name: most processors that load this library lack AVX-VNNI
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(a), "x"(b));
+    return sums;
   }
 };
 
