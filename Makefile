@@ -107,7 +107,7 @@ $(VENV)/emulation.so: $(wildcard tests/emulation/*) | $(VENV)/dev
 	$(CXX) -O2 -std=c++20 -mfma -Wall -shared -fPIC -ftls-model=initial-exec tests/emulation/processor.cpp -o $@
 
 emulated: $(VENV)/all-kernels $(VENV)/emulation.so ## run the kernels' tests as on AMX (PROCESSOR=avx512_bf16, avx512_vnni, avx_vnni), on any x86 with AVX-512; 20 minutes
-	EMULATED_PROCESSOR=$(PROCESSOR) LD_PRELOAD=$(abspath $(VENV)/emulation.so) $(TOGETHER) --timeout 3600 $(EMULATED)
+	EMULATED_PROCESSOR=$(PROCESSOR) $(if $(filter avx_vnni,$(PROCESSOR)),ATEN_CPU_CAPABILITY=avx2) LD_PRELOAD=$(abspath $(VENV)/emulation.so) $(TOGETHER) --timeout 3600 $(EMULATED)
 
 # Tests of lesser instructions run processes of their own, with the kernels that serve. The library of C++ is preloaded so that
 # the sanitizer finds what throws; pytest would keep a report that is printed.

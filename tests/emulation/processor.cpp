@@ -1,6 +1,6 @@
 // A library to preload (LD_PRELOAD): on a processor with AVX-512 a process finds AVX512_VNNI; where EMULATED_PROCESSOR is
 // "avx512_bf16" or "amx" rather than "avx512_vnni", AVX512_BF16; and for "amx" AMX for bfloat16 and int8. Where it is "avx_vnni",
-// it finds AVX-VNNI alone, which serves where a process is held to AVX2.
+// the process finds AVX-VNNI instead, and has to be held to AVX2, as processors with AVX-512 compute by that.
 //
 // CPUID is made to fault (arch_prctl, ARCH_SET_CPUID) and tells of them; what the processor does not know raises SIGILL, and
 // the handler computes it. Beside AMX it tells of AVX512_FP16, without which oneDNN uses no AMX, but does not compute it: float16
@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
@@ -78,6 +79,8 @@ void give_up(int signal) {
   set_handler(signal, &usual, nullptr);
 }
 
+std::atomic<uint64_t> emulated = 0;
+
 // Computes the instruction, and those behind it as far as they are of the same kind: a signal costs more than they do.
 void on_unknown_instruction(int signal, siginfo_t*, void* context) {
   Registers registers(context);
@@ -87,6 +90,7 @@ void on_unknown_instruction(int signal, siginfo_t*, void* context) {
     if (!run_vector_instruction(registers, it) && !(with_tiles && run_tile_instruction(registers, it))) break;
     registers.go_on_at(it.behind);
   }
+  emulated += computed;
   if (computed > 0) return;
   std::fprintf(stderr, "emulation: an instruction that is not emulated:");
   for (int i = 0; i < 12; i++) std::fprintf(stderr, " %02x", registers.next_instruction()[i]);
@@ -110,6 +114,8 @@ __attribute__((constructor)) void begin() {
   with_tiles = processor == "amx", with_bfloat16 = with_tiles || processor == "avx512_bf16";
   with_avx_vnni = with_tiles || processor == "avx_vnni", with_avx512_vnni = with_bfloat16 || processor == "avx512_vnni";
   if (!with_avx_vnni && !with_avx512_vnni) refuse("EMULATED_PROCESSOR must be amx, avx512_bf16, avx512_vnni or avx_vnni");
+  const char* const held = std::getenv("ATEN_CPU_CAPABILITY");
+  if (!with_avx512_vnni && (held == nullptr || std::string_view(held) != "avx2")) refuse("avx_vnni wants ATEN_CPU_CAPABILITY=avx2");
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx512f")) refuse("this processor has no AVX-512");
   set_handler = reinterpret_cast<Sigaction>(dlsym(RTLD_NEXT, "sigaction"));
@@ -125,6 +131,9 @@ __attribute__((constructor)) void begin() {
 
 }  // namespace
 }  // namespace emulation
+
+// How many instructions were computed so far, for tests to see that theirs were.
+extern "C" uint64_t emulated_instructions() { return emulation::emulated; }
 
 // Handlers of others, such as Python's faulthandler, must not take the place of ours.
 extern "C" int sigaction(int signal, const struct sigaction* action, struct sigaction* before) {

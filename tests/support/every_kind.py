@@ -77,7 +77,7 @@ def vector_jobs(
         (raw(DENSE, MULTI, SPARSE), texts),
         (encode(MULTI, token_ids=True), texts),
         (encode(SPARSE, sparse_top_k=7), texts),
-        (encode(MULTI, dimensions=32), texts),
+        (encode(MULTI, dimensions=width // 2), texts),
         *((score(method, len(queried)), compared) for method in (ScoringMethod.DENSE, ScoringMethod.SPARSE, LATE)),
         *(
             (score(method, len(documents), PAIRS), pairs)

@@ -28,7 +28,7 @@ INSTRUCTION_SETS = (
     InstructionSet("avx2", ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2")),
 )
 """All sets, the best first. Matrix units (AMX) need no set of their own: oneDNN compiles products while it runs. Nor
-does VNNI without AVX512_BF16: the one product by it asks for it."""
+do VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
 
 
 def supported() -> tuple[InstructionSet, ...]:

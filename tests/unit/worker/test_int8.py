@@ -1,7 +1,10 @@
 """int8 layers on processors: they equal their twin in float64, a token depends on no other, models stay near to
 themselves or are refused."""
 
+import ctypes
 import math
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,8 @@ from support.native import LIBRARY, needs_int8
 from support.tiny import DENSE, encode, run, tokens
 
 FORMATS = sorted(LIBRARY.formats, key=str)
+EMULATED = os.environ.get("EMULATED_PROCESSOR", "")
+"""The processor that `make emulated` stands in for."""
 CPU = Placement.choose("cpu", "float32")
 
 
@@ -56,6 +61,20 @@ def test_layers_equal_their_twin(rows: int, inputs: int, outputs: int, dtype: to
     bound = 2 * float(x.abs().max()) / 255 * float(weight.abs().max() * scales.max()) + 1e-5
     assert (ours.double() - expected).abs().max() < bound * (1 if dtype == torch.float32 else 8)
     assert torch.equal(alone[0], ours[rows // 2])
+
+
+@needs_int8
+@pytest.mark.skipif(not EMULATED, reason="make emulated alone")
+def test_products_are_made_by_the_emulated_instructions() -> None:
+    """Else the tests would pass by those of the processor at hand."""
+    instructions = {"amx": "amx_int8", "avx_vnni": "avx_vnni"}.get(EMULATED, "avx512_vnni")
+    if re.search(rf"\b{instructions}\b", Path("/proc/cpuinfo").read_text()):
+        pytest.skip(f"this processor has {instructions}")
+    count = ctypes.CDLL(None).emulated_instructions
+    count.restype = ctypes.c_uint64
+    before = count()
+    Int8Linear(nn.Linear(64, 32))(torch.randn(3, 64))
+    assert count() > before
 
 
 @needs_int8

@@ -7,7 +7,7 @@
 
 #include "vectors.h"
 
-// A compiler that knows AVX-VNNI has its header, and an assembler that knows the instructions.
+// A compiler that knows AVX-VNNI has its header; its assembler is taken to know it too.
 #if !defined(CPU_CAPABILITY_AVX512) && __has_include(<avxvnniintrin.h>)
 #define HAS_AVX_VNNI
 #endif
@@ -22,7 +22,7 @@ using Items = __m512i;
 constexpr int64_t LANES = 16;        // items of a vector
 constexpr int64_t MOST_SUMS = 24;    // vectors of sums that registers hold beside the weights
 constexpr int64_t TILE_VECTORS = 4;  // most vectors of a row of them
-constexpr char VNNI[] = "avx512_vnni";
+constexpr char VNNI[] = "avx512_vnni";  // PyTorch's name of instructions that multiply bytes
 
 inline Items load_items(const int32_t* from) { return _mm512_loadu_si512(from); }
 inline Items everywhere(int32_t item) { return _mm512_set1_epi32(item); }
