@@ -40,8 +40,8 @@ HEAD_WIDTHS, WIDEST = (16, 32, 40, 48, 64, 80, 96, 128, 256), 384
 """Numbers of a head, and the most of all heads of a layer. 40 is none that the kernels take: with `--same-bits` it is
 filled up, else left to PyTorch."""
 FITTING = 32
-"""Whole layers run by the kernels where every width is a multiple of it, and that of a head of 16: of hidden states, of
-what is between the two products of a feed-forward part, of all heads, and of those of keys."""
+"""Layers run whole by the kernels where heads have a multiple of 16 numbers, and hidden states, the inner layer, all
+heads and all heads of keys a multiple of this."""
 BASES = {kind: values for name, (kind, _, values) in reversed(synthetic.SHAPES.items()) if name.startswith("tiny-")}
 """The values of a tiny config of each model type that the installed transformers has."""
 UNIT, OTHER = 3e-5, 3e-4
