@@ -44,9 +44,8 @@ FITTING = 32
 heads and all heads of keys a multiple of this."""
 BASES = {kind: values for name, (kind, _, values) in reversed(synthetic.SHAPES.items()) if name.startswith("tiny-")}
 """The values of a tiny config of each model type that the installed transformers has."""
-UNIT, OTHER = 3e-5, 3e-4
-"""How far float32's rows may be off: those of unit length, and others as a share of their largest number. Random
-weights magnify what any order of sums rounds."""
+UNIT, OTHER = 1e-5, 1e-4
+"""How far float32's rows may be off: those of unit length, and scores and others as a share of their largest number."""
 COSINES = {"bfloat16": 0.95, "int8": 0.9}
 """Least cosine of a row to float32's by PyTorch's own layers."""
 COSINE_ALONE = 0.98
