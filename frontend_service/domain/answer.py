@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.jobs import JobResult
+from shared.jobs import JobResult, PackedBytes
 from shared.ragged import RaggedTokens
 
 
@@ -31,11 +31,13 @@ class Answer:
     whose counts are still those of texts. `token_counts`: the tokens of each text or, of a late
     chunking, of each chunk; `truncated`: whether each was cut. `tokenize` and `transfer` (the round trip to the worker
     without its queue and compute) in seconds. `answered`: the time at which the worker's result was there, by the
-    pipeline's clock.
+    pipeline's clock. `ranked_by`: what results are sorted by: the scores, in their shape, before an activation, which in
+    float32 makes one number of many.
     """
 
     model: str
     result: JobResult
+    ranked_by: PackedBytes
     tokens: RaggedTokens
     truncated: tuple[bool, ...]
     token_counts: tuple[int, ...]

@@ -8,11 +8,13 @@ from shared.jobs import JobResult, PackedBytes
 from shared.vectors import Activation
 
 
-def rank(scores: PackedBytes, top_n: int | None) -> list[tuple[int, float]]:
-    """float32 scores [S] -> (index, score), best first; equal scores keep their order."""
-    values = np.frombuffer(scores, dtype="<f4")
-    order = np.argsort(-values, kind="stable")[:top_n]
-    return list(zip(order.tolist(), values[order].tolist(), strict=True))
+def rank(ranked_by: PackedBytes, scores: PackedBytes, top_n: int | None) -> list[tuple[int, float]]:
+    """float32 scores [S] -> (index, score), in the order of float32 `ranked_by` [S], largest first.
+
+    Scores of an activation are no order: a sigmoid in float32 is 1 from 18 on. Equal numbers keep their order.
+    """
+    order = np.argsort(-np.frombuffer(ranked_by, dtype="<f4"), kind="stable")[:top_n]
+    return list(zip(order.tolist(), np.frombuffer(scores, dtype="<f4")[order].tolist(), strict=True))
 
 
 def activate(logits: PackedBytes, labels: int, activation: Activation) -> bytes:

@@ -4,6 +4,9 @@ from array import array
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from frontend_service.domain.answer import FinishedAnswer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.domain.results import SCORE_BYTES
@@ -32,6 +35,12 @@ class Classified(FinishedAnswer):
     """Scores of texts or pairs: one for each label, in the order of `labels`."""
 
     labels: tuple[str, ...]
+
+    @property
+    def best_first(self) -> NDArray[np.intp]:
+        """The numbers of all labels for each row of scores, best first [rows, labels]; equal ones in their order."""
+        ranked_by = np.frombuffer(self.answer.ranked_by, dtype="<f4").reshape(-1, len(self.labels))
+        return np.argsort(-ranked_by, axis=1, kind="stable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,11 +135,13 @@ class Pipeline:
         if repeat is not None:
             check_size = partial(self.limits.check_reply, remedy=FEWER_WEIGHTS)
             result = await self.in_thread(partial(repeat, result, check_size))
+        computed = result
         if prepared.finish is not None:
             result = await self.in_thread(partial(prepared.finish, result))
         return Answer(
             model=prepared.model.card.id,
             result=result,
+            ranked_by=computed.scores or result.scores,
             tokens=tokenized.tokens,
             truncated=tokenized.truncated,
             token_counts=tokenized.token_counts or tokenized.tokens.lengths,

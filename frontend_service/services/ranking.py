@@ -115,9 +115,9 @@ class RankingService:
         return size
 
     async def _rank(self, model: ServedModel, request: RerankRequest, answer: Answer) -> Reranked:
-        """Sorts the documents by their scores, and explains those that the reply shows."""
+        """Sorts the documents, cuts them to `top_n`, and explains those that the reply shows."""
         in_thread = self._pipeline.in_thread
-        ranking = await in_thread(lambda: postprocess.rank(answer.result.scores, request.top_n))
+        ranking = await in_thread(lambda: postprocess.rank(answer.ranked_by, answer.result.scores, request.top_n))
         documents = request.documents if request.return_documents else None
         if not request.explain:
             return Reranked(answer=answer, ranking=ranking, documents=documents)

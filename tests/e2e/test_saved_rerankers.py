@@ -57,6 +57,29 @@ async def test_cross_encoder(tmp_path: Path, encoder: str, labels: int, names: l
         near(np.array(scores), oracle.predict(both))
 
 
+async def test_documents_with_large_logits_come_in_their_order(tmp_path: Path) -> None:
+    """Where a sigmoid in float32 is 1 for all of them."""
+    folder = tmp_path / "encoder"
+    write_encoder(folder, "tiny-bert", "sequence-classification", 1)
+    reader().save_pretrained(folder)
+    oracle = CrossEncoder(str(folder), device="cpu", max_length=64)
+    with torch.no_grad():
+        oracle.model.classifier.weight *= 20
+        oracle.model.classifier.bias += 60
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
+    documents = [f"w{number} w{3 * number}" for number in range(1, 30)]
+    pairs = [(QUERY, document) for document in documents]
+    logits = oracle.predict(pairs, activation_fn=torch.nn.Identity())
+    assert logits.min() > 18
+    assert (oracle.predict(pairs) == 1).all()
+    async with stack(str(tmp_path / "saved")) as pair:
+        request = ranking_pb2.RerankRequest(query=QUERY, documents=documents, top_n=20)
+        ranked = (await Calls(pair.channel).ranking.Rerank(request)).results
+    assert [each.index for each in ranked] == np.argsort(-logits, kind="stable")[:20].tolist()
+    assert {each.score for each in ranked} == {1.0}
+    near(np.array([each.logit for each in ranked]), np.sort(logits)[::-1][:20])
+
+
 TEMPLATE = (
     "{% for m in messages if m.role == 'system' %}{% set instruct = m.content %}w20 {{ instruct }} {% else %}w20 w21 "
     "{% endfor %}w22 {% for m in messages if m.role == 'query' %}{{ m.content }}{% endfor %} w23 "

@@ -35,6 +35,10 @@ def sparse_row(text: str) -> dict[int, float]:
     return {number: float(number) / 2 for number in sorted({letter % VOCABULARY for letter in text.encode()})}
 
 
+MOST = 100.0
+"""The largest score of a ranking, which all larger logits get."""
+
+
 def score(query: str, document: str) -> float:
     return float((zlib.crc32(f"{query} {document}".encode()) % 1000) / 8)
 
@@ -70,11 +74,11 @@ def embed(request: Any) -> embedding_pb2.EmbedResponse:
 
 
 def rerank(request: Any) -> ranking_pb2.RerankResponse:
-    """As the service does: best first, `top_n` of them."""
+    """As the service does: best first by their logits, `top_n` of them; all large logits have one score."""
     scored = [(score(request.query, each), index) for index, each in enumerate(request.documents)]
     best = sorted(scored, key=lambda pair: (-pair[0], pair[1]))
     best = best[: request.top_n] if request.HasField("top_n") else best
-    results = [ranking_pb2.RerankResult(index=index, score=found) for found, index in best]
+    results = [ranking_pb2.RerankResult(index=index, score=min(found, MOST), logit=found) for found, index in best]
     return ranking_pb2.RerankResponse(model="fake", results=results)
 
 

@@ -40,7 +40,7 @@ class Rerank:
     ) -> None:
         self.seconds, self.progress = seconds, progress
         self._template, self._documents, self._return = template, documents, return_documents
-        self._results: list[RankedDocument] = []
+        self._results: list[tuple[float, RankedDocument]] = []
 
     @property
     def size(self) -> int:
@@ -67,13 +67,12 @@ class Rerank:
             index = part.start + result.index
             document = self._documents[index] if self._return else None
             matches = tuple(_match(match) for match in result.explanation)
-            self._results.append(
-                RankedDocument(index=index, score=result.score, document=document, explanation=matches)
-            )
+            ranked = RankedDocument(index=index, score=result.score, document=document, explanation=matches)
+            self._results.append((result.logit if result.HasField("logit") else result.score, ranked))
 
     def result(self) -> list[RankedDocument]:
-        """All documents or the `top_n` best, best first; those of equal score in the order of the input."""
-        best = sorted(self._results, key=lambda document: (-document.score, document.index))
+        """All documents or the `top_n` best, best first; equal ones in the order of the input."""
+        best = [ranked for _, ranked in sorted(self._results, key=lambda result: (-result[0], result[1].index))]
         return best[: self._template.top_n] if self._template.HasField("top_n") else best
 
 

@@ -63,16 +63,18 @@ class TokenMatch(_message.Message):
     def __init__(self, query_token: _Optional[str] = ..., document_token: _Optional[str] = ..., document_position: _Optional[int] = ..., similarity: _Optional[float] = ...) -> None: ...
 
 class RerankResult(_message.Message):
-    __slots__ = ("index", "score", "document", "explanation")
+    __slots__ = ("index", "score", "document", "explanation", "logit")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_FIELD_NUMBER: _ClassVar[int]
     EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_FIELD_NUMBER: _ClassVar[int]
     index: int
     score: float
     document: str
     explanation: _containers.RepeatedCompositeFieldContainer[TokenMatch]
-    def __init__(self, index: _Optional[int] = ..., score: _Optional[float] = ..., document: _Optional[str] = ..., explanation: _Optional[_Iterable[_Union[TokenMatch, _Mapping]]] = ...) -> None: ...
+    logit: float
+    def __init__(self, index: _Optional[int] = ..., score: _Optional[float] = ..., document: _Optional[str] = ..., explanation: _Optional[_Iterable[_Union[TokenMatch, _Mapping]]] = ..., logit: _Optional[float] = ...) -> None: ...
 
 class RerankResponse(_message.Message):
     __slots__ = ("model", "results", "usage", "timing")

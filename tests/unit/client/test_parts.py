@@ -177,7 +177,7 @@ def test_score_in_blocks_is_score(queries: list[str], documents: list[str], seed
 
 @given(words, st.integers(1, 14), st.integers(0, 2**32))
 def test_rerank_in_parts_is_rerank(documents: list[str], top_n: int, seed: int) -> None:
-    """The same places and scores, ties in the order of the documents, `top_n` of them."""
+    """The same places and scores, also of documents of one score with several logits; ties keep their order."""
     operation = methods.rerank(Nobody(), "query", documents, top_n=top_n)
     whole = ANSWERS["RerankRequest"](operation.message(InputPart(start=0, stop=len(documents))))
     expected = [(each.index, each.score) for each in whole.results]

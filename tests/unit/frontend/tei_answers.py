@@ -11,11 +11,12 @@ from tei.v1 import tei_pb2 as pb
 LEFT, RIGHT = pb.TRUNCATION_DIRECTION_LEFT, pb.TRUNCATION_DIRECTION_RIGHT
 
 
-def answer(*lengths: int, **result: Any) -> Answer:
-    """Of texts with so many tokens."""
+def answer(*lengths: int, logits: bytes = b"", **result: Any) -> Answer:
+    """Of texts with so many tokens. `logits`: what the scores were made of; none: they are as the model gave them."""
     return Answer(
         model="fake",
         result=JobResult(**result),
+        ranked_by=logits or result.get("scores", b""),
         tokens=RaggedTokens.packed(array("i", range(sum(lengths))), lengths),
         truncated=(False,) * len(lengths),
         token_counts=lengths,

@@ -29,6 +29,7 @@ def answer(result: JobResult) -> Answer:
     return Answer(
         model="m",
         result=result,
+        ranked_by=result.scores,
         tokens=RaggedTokens.of([[1, 2], [3]]),
         truncated=(False, True),
         token_counts=(2, 1),

@@ -1,10 +1,16 @@
 """Reranks over HTTP in the shapes of Cohere, Jina, vLLM and NVIDIA: what is bounded, ignored and named."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from asgi import HttpApi, Worker
-from http_fields.vllm import CROSS_ENCODER, LONG
+from http_fields.vllm import CLASSIFIER, CROSS_ENCODER, LONG
+
+from frontend_service.workers.interface import ServedModel
+from shared.jobs import Job, JobResult
+from shared.vectors import Activation
 
 TEMPLATE = CROSS_ENCODER | {"pair_template": "query : {query} passage : {document} :"}
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
@@ -47,6 +53,48 @@ async def test_no_top_n_is_all(path: str) -> None:
     ask = HttpApi(Worker(**CROSS_ENCODER)).ask
     body = {"query": "a", "documents": ["b", "c", "d"], "model": None, "return_documents": None}
     assert [len((await ask(path, body | {"top_n": top_n})).json["results"]) for top_n in (0, None, 2.0)] == [3, 3, 2]
+
+
+class Certain(Worker):
+    """Logits of 20, 60, 60 and 40, of which a sigmoid in float32 makes 1."""
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        result = await super().run(model, job)
+        return replace(result, scores=(20 * np.frombuffer(result.scores, dtype="<f4")).tobytes())
+
+
+DOCUMENTS = ["b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "results"),
+    [
+        *((path, {"query": "a", "documents": DOCUMENTS}, "results") for path in RERANKS),
+        ("/rerank", {"query": "a", "texts": DOCUMENTS}, ""),
+        ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": text} for text in DOCUMENTS]}, "rankings"),
+    ],
+)
+async def test_documents_of_one_score_come_in_the_order_of_their_logits(
+    path: str, body: dict[str, Any], results: str
+) -> None:
+    """Of equal logits the request's order counts, and `top_n` cuts behind the best."""
+    ask = HttpApi(Certain(**CROSS_ENCODER)).ask
+    told = (await ask(path, body)).json
+    assert [entry["index"] for entry in (told[results] if results else told)] == [1, 2, 3, 0]
+    if results == "results":
+        assert [entry["index"] for entry in (await ask(path, body | {"top_n": 2})).json[results]] == [1, 2]
+
+
+@pytest.mark.parametrize("path", ["/predict", "/classify"])
+async def test_the_best_label_of_one_score_is_that_of_the_largest_logit(path: str) -> None:
+    """Of several labels with a sigmoid of their own."""
+    card = CLASSIFIER | {"labels": ("w", "x", "y", "z"), "activation": Activation.SIGMOID}
+    body = {"inputs": "a"} if path == "/predict" else {"input": "a"}
+    told = (await HttpApi(Certain(**card)).ask(path, body)).json
+    if path == "/predict":
+        assert [(entry["label"], entry["score"]) for entry in told] == [("x", 1.0), ("y", 1.0), ("z", 1.0), ("w", 1.0)]
+    else:
+        assert told["data"][0]["label"] == "x"
 
 
 async def test_use_activation_false_gives_logits() -> None:

@@ -28,6 +28,15 @@ def test_labels_come_best_first() -> None:
     assert found[0].metadata == pb.Metadata(compute_chars=2, compute_tokens=4)
 
 
+def test_labels_of_one_score_come_in_the_order_of_their_logits() -> None:
+    """A sigmoid of 20 and more is 1 in float32."""
+    request = prediction.predict_request_from_pb([pb.PredictRequest(inputs="ab")])
+    scores, logits = (np.array(row, dtype="<f4").tobytes() for row in ([1, 1, 1], [20, 60, 40]))
+    classified = Classified(answer=answer(4, scores=scores, logits=logits), labels=("x", "y", "z"))
+    (found,) = prediction.predict_responses_to_pb(request, classified)
+    assert [each.label for each in found.predictions] == ["y", "z", "x"]
+
+
 @pytest.mark.parametrize("raw", [False, True])
 def test_raw_scores_are_logits(raw: bool) -> None:
     """By every method."""

@@ -43,11 +43,11 @@ def classify_reply(parsed: ParsedRequest[ClassifyBody, ClassifyRequest], classif
     data = [
         {
             "index": index,
-            "label": labels[int(row.argmax())],
+            "label": labels[best],
             "probs": row,
             "num_classes": len(labels),
         }
-        for index, row in enumerate(label_scores(classified))
+        for index, (row, best) in enumerate(zip(label_scores(classified), classified.best_first[:, 0], strict=True))
     ]
     return list_reply(parsed, "classify", classified.answer, each_in_parts(data))
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.codec.fields import enum_from_pb, optional_field, positive_field, usage_to_pb
 from frontend_service.domain.answer import Answer
@@ -63,8 +65,11 @@ def rerank_request_from_pb(message: ranking_pb2.RerankRequest) -> RerankRequest:
 def rerank_response_to_pb(_: RerankRequest, reranked: Reranked) -> ranking_pb2.RerankResponse:
     answer, explanations = reranked.answer, reranked.explanations
     response = ranking_pb2.RerankResponse(model=answer.model, usage=usage_to_pb(answer))
+    activated = answer.ranked_by != answer.result.scores
+    logits = np.frombuffer(answer.ranked_by, dtype="<f4") if activated else None
     for rank, ((index, score), text) in enumerate(zip(reranked.ranking, reranked.texts, strict=True)):
-        result = response.results.add(index=index, score=score, document=text)
+        logit = None if logits is None else logits[index]
+        result = response.results.add(index=index, score=score, document=text, logit=logit)
         for match in explanations[rank] if explanations else ():
             result.explanation.add(
                 query_token=match.query_token,

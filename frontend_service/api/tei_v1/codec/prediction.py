@@ -57,9 +57,10 @@ def predict_responses_to_pb(request: ClassifyRequest, classified: Classified) ->
     replies: list[pb.PredictResponse] = []
     scores = np.frombuffer(answer.result.scores, dtype="<f4").reshape(-1, len(labels))
     pairs = zip(request.texts, request.pairs or ("",) * len(request.texts), strict=True)
-    for pair, tokens, row in zip(pairs, answer.tokens.lengths, scores, strict=True):
+    rows = zip(pairs, answer.tokens.lengths, scores, classified.best_first, strict=True)
+    for pair, tokens, row, order in rows:
         reply = pb.PredictResponse(metadata=compute_metadata(*pair, tokens=tokens))
-        for label in np.argsort(-row, kind="stable").tolist():
+        for label in order.tolist():
             reply.predictions.add(score=float(row[label]), label=labels[label])
         replies.append(reply)
     return replies

@@ -88,8 +88,8 @@ def predict_reply(parsed: ParsedRequest[PredictBody, ClassifyRequest], classifie
     top_k = parameters.top_k if parameters is not None else None
     scores = np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(labels))
     predictions = [
-        [{"score": row[label], "label": labels[label]} for label in np.argsort(-row, kind="stable")[:top_k].tolist()]
-        for row in scores
+        [{"score": row[label], "label": labels[label]} for label in order[:top_k].tolist()]
+        for row, order in zip(scores, classified.best_first, strict=True)
     ]
     inputs = parsed.body.inputs
     single = parameters is None and (isinstance(inputs, str) or all(isinstance(text, str) for text in inputs))
