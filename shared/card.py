@@ -40,6 +40,7 @@ class QueryRoute:
     vocabulary_size: int
     include_prompt: bool
     truncation_side: TruncationSide
+    special_ids: tuple[int, ...] = ()
     sparse_head: str = ""
     table_digest: str = ""
 
@@ -91,6 +92,7 @@ class ModelCard:
     default_prompt_name: str = ""
     include_prompt: bool = True
     special_tokens: dict[str, int] = field(default_factory=dict)
+    special_ids: tuple[int, ...] = ()
     notice: str = ""
     tasks: tuple[Task, ...] = (Task.EMBED, Task.RERANK)
     multi_vector_head: bool = False
@@ -139,6 +141,7 @@ class ModelCard:
             vocabulary_size=route.vocabulary_size,
             include_prompt=route.include_prompt,
             truncation_side=route.truncation_side,
+            special_ids=route.special_ids,
             sparse_head=route.sparse_head,
             query_route=None,
         )

@@ -33,6 +33,7 @@ class QueryRoute:
     vocabulary_size: int
     include_prompt: bool
     truncation_side: str
+    special_ids: tuple[int, ...]
     sparse_head: str
     table_digest: str
 
@@ -84,6 +85,7 @@ class ModelCard:
     linear: str
     fingerprint: str
     special_tokens: Mapping[str, int]
+    special_ids: tuple[int, ...]
     notice: str
     tasks: tuple[str, ...]
     multi_vector_head: bool

@@ -31,8 +31,8 @@ class Answer:
     whose counts are still those of texts. `token_counts`: the tokens of each text or, of a late
     chunking, of each chunk; `truncated`: whether each was cut. `tokenize` and `transfer` (the round trip to the worker
     without its queue and compute) in seconds. `answered`: the time at which the worker's result was there, by the
-    pipeline's clock. `ranked_by`: what results are sorted by: the scores, in their shape, before an activation, which in
-    float32 makes one number of many.
+    pipeline's clock. `ranked_by`: what results are sorted by: the scores, in their shape, before an activation, which
+    in float32 makes one number of many.
     """
 
     model: str

@@ -291,7 +291,9 @@ class ModelTokenizer:
         return 0 if not prompt or self._card.include_prompt else self._prompt_length(prompt)
 
     def _measure_prompt(self, prompt: str) -> int:
-        """Tokens of a prompt by itself without the closing special token, as sentence-transformers counts them."""
-        encoding = self._encode(prompt)
-        closing = bool(encoding.special_tokens_mask and encoding.special_tokens_mask[-1])
-        return len(encoding) - closing
+        """Tokens of a prompt by itself without a special token at its end, as sentence-transformers counts them.
+
+        A special one there may also be the prompt's own, where the tokenizer puts none behind a text.
+        """
+        ids = self._encode(prompt).ids
+        return len(ids) - (ids[-1:] != [] and ids[-1] in self._card.special_ids)

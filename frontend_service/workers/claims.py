@@ -12,8 +12,8 @@ from shared.vectors import OutputKind, ScoringMethod, Task
 
 NAME_LETTERS = 512
 """Most letters of a model's name, of an alias and of a fingerprint."""
-NAMES, LABELS, PROMPTS, SKIPLIST = 64, 100_000, 1024, 100_000
-"""Most names, labels, prompts and skipped token ids of a model."""
+NAMES, LABELS, PROMPTS, SKIPLIST, SPECIAL_IDS = 64, 100_000, 1024, 100_000, 100_000
+"""Most names, labels, prompts, skipped and special token ids of a model."""
 CARD_LETTERS = 1024 * 1024
 """Most letters of all texts of a card together."""
 LARGEST = 2**31 - 1
@@ -124,6 +124,7 @@ def _check_texts(card: ModelCard) -> None:
         ("labels", len(card.labels), LABELS),
         ("prompts", len(card.prompts), PROMPTS),
         ("special tokens", len(card.special_tokens), PROMPTS),
+        ("special ids", len(card.special_ids), SPECIAL_IDS),
     ):
         _require(count <= most, f"{count} {what}")
     letters = sum(map(len, _texts(card)))

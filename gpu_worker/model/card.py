@@ -87,6 +87,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         weight_bytes=model.weight_bytes,
         fingerprint=model.fingerprint,
         special_tokens=model.tokenizer.special_tokens,
+        special_ids=model.tokenizer.special_ids,
         notice=model.notice,
         max_sim=model.maxsim.name,
         truncation_side=model.tokenizer.truncation_side,
@@ -111,6 +112,7 @@ def _query_route(model: Model) -> QueryRoute | None:
         vocabulary_size=query.vocabulary_size,
         include_prompt=dense.include_prompt if dense else True,
         truncation_side=query.tokenizer.truncation_side,
+        special_ids=query.tokenizer.special_ids,
         sparse_head=query.recipe.sparse.kind if query.recipe.sparse else "",
         table_digest=hashlib.sha256(table).hexdigest() if table else "",
     )

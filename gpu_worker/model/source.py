@@ -181,6 +181,8 @@ def _source_of(
     recipe = _with_notice(recipe, form.notice if form else "")
     exported = tokenizer.export(reader, recipe.lowercase)
     exported_reader = TokenizerReader(exported)
+    exported_reader.check_equals(reader, recipe.lowercase)
+    recipe = _with_notice(recipe, exported.notice)
     recipe = _with_notice(recipe, vocabulary.check(exported, exported_reader, vocabulary_rows(config)))
     return Source(
         names=names,
@@ -208,6 +210,7 @@ def _static_source(
     size = len(reader.vocabulary())
     if recipe.sparse is not None and len(rows) != size:
         raise ModelRefused(f"{folder}: there are {len(rows)} weights for {size} tokens")
+    recipe = _with_notice(recipe, exported.notice)
     recipe = _with_notice(recipe, vocabulary.check(exported, reader, len(rows)))
     if placement.automatic:
         placement = replace(placement, dtype=torch.float32)

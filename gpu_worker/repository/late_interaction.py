@@ -76,6 +76,9 @@ def of_modules(
 
     `described` is the content of `file`; keys beside the Transformer (`texts`) override it.
     """
+    if texts.whole:
+        why = "processing_kwargs keeps texts whole, which is not supported for a model of late interaction"
+        raise ModelRefused(f"{texts.named}: {why}: its texts are cut to a length of their own")
     said = _of_pylate(file, described)
     said |= {key: (value, f"{texts.named}: {key}") for key, value in texts.late.items()}
     nothing = (None, "")

@@ -29,8 +29,12 @@ OUTPUTS = {
 LOADING = {"attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage"}
 LOADING |= {"revision", "token", "torch_dtype", "trust_remote_code", "use_fast", "add_pooling_layer", "use_safetensors"}
 """Arguments of from_pretrained that change no row: the worker loads weights by its own settings."""
-PADDING = {"padding", "padding_side", "pad_to_multiple_of", "return_tensors", "truncation"}
+PADDING = {"padding", "padding_side", "pad_to_multiple_of", "return_tensors"}
 """Arguments of a tokenizer that matter to padded batches only."""
+SIZES = PADDING | {"truncation", "max_length"}
+"""Arguments of a tokenizer's call that are read here."""
+CUT, WHOLE = (True, "longest_first"), (False, None, "do_not_truncate")
+"""Values of `truncation` with which sentence-transformers cuts texts at the limit, and with which it never does."""
 LATE = ("query_length", "document_length", "query_expansion")
 """Keys of late interaction that sentence-transformers 6 writes into these files."""
 ENDLESS = 10_000_000
@@ -44,10 +48,11 @@ class TextSettings:
     `task`: the transformers class that is meant. `config`: overrides of config.json. `chat`: texts go through a chat
     template, with `structured` contents and `chat_options`. `late`: keys of late interaction, null included;
     `call_limit` is a max_length that overrides their lengths. `truncation_side` overrides tokenizer_config.json, as in
-    sentence-transformers.
+    sentence-transformers. `whole`: texts are never cut, so files set no limit for them.
     """
 
     named: str = ""
+    whole: bool = False
     late: dict[str, Any] = field(default_factory=dict)
     call_limit: int | None = None
     padding_side: str | None = None
@@ -66,24 +71,33 @@ def read(folder: Path) -> TextSettings:
     file, settings = _first(folder)
     named = str(file)
     _check_keys(named, settings)
+    message = (settings.get("modality_config") or {}).get("message")
     processing = settings.get("processing_kwargs") or {}
-    calls = {**(processing.get("common") or {}), **(processing.get("text") or {})}
-    _check(named, "processing_kwargs", calls, PADDING | {"max_length"})
+    common, text, options = ({**(processing.get(key) or {})} for key in ("common", "text", "chat_template"))
+    # As in sentence-transformers: what is common goes over what is for texts, but not where there is a template.
+    calls = {**common, **text} if message else {**text, **common}
+    _check(named, "processing_kwargs", calls, SIZES)
+    whole = calls.get("truncation", True) in WHOLE
+    if not whole and calls.get("truncation", True) not in CUT:
+        raise ModelRefused(f"{named}: processing_kwargs: truncation {calls['truncation']} is not supported")
+    if not options.pop("restore_suffix", True):
+        raise ModelRefused(f"{named}: processing_kwargs: restore_suffix false is not supported: a template stays whole")
+    for key in sorted(SIZES & set(options)):
+        raise ModelRefused(f"{named}: processing_kwargs: chat_template has {key}: put it under text")
     reading = _arguments(settings, "tokenizer_args", "processor_kwargs")
-    _check(named, "tokenizer_args", reading, LOADING | PADDING | {"model_max_length", "truncation_side"})
+    _check(named, "tokenizer_args", reading, LOADING | SIZES - {"max_length"} | {"model_max_length", "truncation_side"})
     _check(named, "model_args", _arguments(settings, "model_args", "model_kwargs"), LOADING)
     config = _arguments(settings, "config_args", "config_kwargs")
     task = str(settings.get("transformer_task", "feature-extraction"))
     _check_outputs(named, settings, task)
-    message = (settings.get("modality_config") or {}).get("message")
-    options = {key: value for key, value in (processing.get("chat_template") or {}).items() if key != "restore_suffix"}
     return TextSettings(
         named=named,
         late={key: settings[key] for key in LATE if key in settings},
         call_limit=_limit(calls.get("max_length"), f"{named}: max_length"),
         padding_side=calls.get("padding_side") or reading.get("padding_side"),
         truncation_side=reading.get("truncation_side"),
-        max_tokens=_first_limit(folder, named, settings, calls, reading),
+        max_tokens=None if whole else _first_limit(folder, named, settings, calls, reading),
+        whole=whole,
         lowercase=bool(settings.get("do_lower_case")),
         task=task,
         config={key: value for key, value in config.items() if key not in LOADING},

@@ -15,6 +15,10 @@ from shared.vectors import TruncationSide
 ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 FILES = ("tokenizer.json", "vocab*", "*.vocab", "merges.txt", "*.codes", "*.model", "*.tiktoken", "tekken.json")
 """Names of files that transformers' tokenizer classes read."""
+WITHOUT_DROPOUT = "its tokenizer's BPE dropout, by which one text gets other tokens each time, is off"
+"""Notice for a tokenizer.json that was written while its model was trained."""
+SPECIAL = 16
+"""Most special tokens that a class and its file are compared by."""
 REMEDY = "fetch the tokenizer's files of this model again"
 
 
@@ -23,11 +27,14 @@ class TokenizerFile:
     """A tokenizer.json (format of the `tokenizers` library) without truncation and padding, and its special ids.
 
     `inputs`: the inputs that transformers' tokenizer class gives beside ids. `truncation_side`: the end that is cut off
-    where a request names none.
+    where a request names none. `special_ids`: all that transformers counts as special (`all_special_ids`), those of
+    `special_tokens` and more. `notice`: what users should know of it, usually empty.
     """
 
     content: bytes
     special_tokens: dict[str, int]
+    special_ids: tuple[int, ...] = ()
+    notice: str = ""
     inputs: TokenizerInputs = inputs.PLAIN
     truncation_side: TruncationSide = TruncationSide.RIGHT
 
@@ -90,6 +97,17 @@ class TokenizerReader:
         """Encodes a text with the special tokens that every text gets."""
         return list(self._tokenizer.encode(text).ids)
 
+    def check_equals(self, tokenizer: Any, lowercase: bool) -> None:
+        """Raises ModelRefused where transformers' tokenizer, which wrote the file, reads a text otherwise.
+
+        What a class does in Python, or sets only when it is called, is not in the file. `lowercase` is as in `export`.
+        """
+        special = "".join(f"a {token} b{token}" for token in tokenizer.all_special_tokens[:SPECIAL])
+        for text in [text.lower() for text in inputs.TEXTS] if lowercase else [*inputs.TEXTS, special]:
+            if self.framed(text) != list(tokenizer(text)[inputs.IDS]):
+                why = "reads texts otherwise than the tokenizer.json that it writes, which frontends use"
+                raise ModelRefused(f"its tokenizer ({type(tokenizer).__name__}) {why}: {text[:40]!r}")
+
     def added(self, pair: bool) -> int:
         """The number of special tokens around a text, or around and between two."""
         return int(self._tokenizer.num_special_tokens_to_add(is_pair=pair))
@@ -139,7 +157,7 @@ def export_bare(tokenizer: Any) -> TokenizerFile:
     """Exports transformers' tokenizer for texts without special tokens. Raises ModelRefused."""
     exported = export(tokenizer, lowercase=False)
     bare = finish(json.loads(exported.content) | {"post_processor": None}, exported.special_tokens)
-    return replace(bare, inputs=inputs.NONE, truncation_side=exported.truncation_side)
+    return replace(exported, content=bare.content, inputs=inputs.NONE)
 
 
 def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
@@ -169,22 +187,34 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelRefused(f"{type(tokenizer).__name__} cannot be written as a tokenizer.json, which frontends need")
+    if tokenizer.split_special_tokens:
+        raise ModelRefused(
+            "tokenizer_config.json: split_special_tokens is true, which is not supported: special tokens in texts are "
+            "read as such"
+        )
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
     special = {role: identity for role, identity in ids.items() if identity is not None}
     exported = finish(json.loads(backend.to_str()), special, lowercase)
+    if exported.notice:
+        backend.model.dropout = None
     return replace(
         exported,
+        special_ids=tuple(identity for identity in tokenizer.all_special_ids if identity is not None),
         inputs=inputs.read(tokenizer),
         truncation_side=TruncationSide[tokenizer.truncation_side.upper()],
     )
 
 
 def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool = False) -> TokenizerFile:
-    """Switches off truncation and padding, which the frontend does itself, and serialises a tokenizer."""
+    """Switches off truncation and padding, which the frontend does itself, and dropout, and serialises a tokenizer."""
+    drops = bool(description["model"].get("dropout"))
     description = description | {"truncation": None, "padding": None}
+    if drops:
+        description["model"] = description["model"] | {"dropout": None}
     if lowercase:
         steps = [{"type": "Lowercase"}]
         if description.get("normalizer"):
             steps.append(description["normalizer"])
         description["normalizer"] = {"type": "Sequence", "normalizers": steps}
-    return TokenizerFile(content=json.dumps(description).encode(), special_tokens=special)
+    content = json.dumps(description).encode()
+    return TokenizerFile(content=content, special_tokens=special, notice=WITHOUT_DROPOUT if drops else "")

@@ -110,6 +110,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "activation": Activation(message.activation),
             "prompts": dict(message.prompts),
             "special_tokens": dict(message.special_tokens),
+            "special_ids": tuple(message.special_ids),
             "late_interaction": _late_interaction(message),
             "query_route": _query_route(message),
             "listwise": _listwise(message),
@@ -142,6 +143,7 @@ def _query_route(message: model_pb2.ModelCard) -> QueryRoute | None:
         **values
         | {
             "default_input_type": InputType(route.default_input_type),
+            "special_ids": tuple(route.special_ids),
             "truncation_side": TruncationSide(route.truncation_side or TruncationSide.RIGHT),
         }
     )

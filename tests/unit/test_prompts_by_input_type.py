@@ -8,6 +8,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from tokenizers import AddedToken
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.fair_thread_pool import run_to_end
@@ -17,7 +18,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
 from support.references import near
-from support.tiny import CPU, DENSE, ask, dense_rows, raw, write_encoder, write_json
+from support.tiny import CPU, DENSE, ask, dense_rows, raw, reader, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
 PROMPT = "w5 w6 w7 "
@@ -101,3 +102,30 @@ def test_files_as_sentence_transformers_saves_them_are_read_alike(
     near(ours(tmp_path, QUERY), oracle.encode_query(TEXTS))
     near(ours(tmp_path, DOCUMENT), oracle.encode_document(TEXTS))
     near(ours(tmp_path, NEITHER), oracle.encode(TEXTS))
+
+
+@pytest.mark.parametrize("framed", [True, False], ids=["special tokens around a text", "none"])
+def test_a_prompt_that_is_left_out_of_pooling_has_the_references_length(tmp_path: Path, framed: bool) -> None:
+    """Whatever it ends with: a word, an unknown one, a special token of the tokenizer's class, one that is none there.
+
+    The reference does not count the last token where it is special: what closes every text, or else the prompt's own.
+    """
+    tokenizer = reader(extra_special_tokens=["w30"])
+    tokenizer.add_tokens([AddedToken("w31", special=True)])
+    if not framed:
+        tokenizer.backend_tokenizer.post_processor = None
+    write_encoder(tmp_path / "encoder", "tiny-bert")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    modules = [Transformer(str(tmp_path / "encoder")), Pooling(64, "mean", include_prompt=False)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "saved"), create_model_card=False)
+    oracle, model = SentenceTransformer(str(tmp_path / "saved"), device="cpu"), load(str(tmp_path / "saved"), CPU)
+    tokenization, lengths = ModelTokenizer(model.tokenizer.content, card_of(model)), []
+    assert model.tokenizer.special_ids == tuple(oracle.tokenizer.all_special_ids)
+    for end in ("w6 ", "\u5b57 ", "[MASK]", "[SEP] ", "w30", "w31 "):
+        prompt = f"w4 w5 {end}"
+        made = run_to_end(tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]"))
+        ids = np.split(np.frombuffer(made.tokens.ids, dtype="<i4"), made.tokens.offsets[1:-1])
+        rows = ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids], prompt_lengths=made.prompt_lengths)
+        near(dense_rows(rows), oracle.encode(TEXTS, prompt=prompt))
+        lengths.append(made.prompt_lengths[0])
+    assert lengths == ([4] * 6 if framed else [3, 2, 2, 2, 2, 3])

@@ -20,7 +20,7 @@ ENUMS: dict[str, Any] = {
 """The enum of each field whose values are numbers of an enum."""
 NESTED: dict[str, Any] = {"late_interaction": LateInteraction, "query_route": QueryRoute, "listwise": Listwise}
 """Fields that are messages; they may be unset."""
-LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist", "aliases"}
+LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist", "aliases", "special_ids"}
 """Fields that are tuples."""
 
 

@@ -45,7 +45,7 @@ QUERY_EXPANSION_FIXED: QueryExpansion
 QUERY_EXPANSION_MIN: QueryExpansion
 
 class ModelCard(_message.Message):
-    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes", "late_interaction", "normalizes_multi_vectors", "max_sim", "truncation_side", "aliases", "formats", "chunk_tokens", "cache_tokens", "whole_texts", "limited_by", "query_route", "pools_spans", "listwise")
+    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes", "late_interaction", "normalizes_multi_vectors", "max_sim", "truncation_side", "aliases", "formats", "chunk_tokens", "cache_tokens", "whole_texts", "limited_by", "query_route", "pools_spans", "listwise", "special_ids")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class ModelCard(_message.Message):
     QUERY_ROUTE_FIELD_NUMBER: _ClassVar[int]
     POOLS_SPANS_FIELD_NUMBER: _ClassVar[int]
     LISTWISE_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_IDS_FIELD_NUMBER: _ClassVar[int]
     id: str
     family: str
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
@@ -148,7 +149,8 @@ class ModelCard(_message.Message):
     query_route: QueryRoute
     pools_spans: bool
     listwise: Listwise
-    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ..., normalizes_multi_vectors: bool = ..., max_sim: _Optional[str] = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., formats: _Optional[str] = ..., chunk_tokens: _Optional[int] = ..., cache_tokens: _Optional[int] = ..., whole_texts: _Optional[str] = ..., limited_by: _Optional[str] = ..., query_route: _Optional[_Union[QueryRoute, _Mapping]] = ..., pools_spans: bool = ..., listwise: _Optional[_Union[Listwise, _Mapping]] = ...) -> None: ...
+    special_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ..., normalizes_multi_vectors: bool = ..., max_sim: _Optional[str] = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., formats: _Optional[str] = ..., chunk_tokens: _Optional[int] = ..., cache_tokens: _Optional[int] = ..., whole_texts: _Optional[str] = ..., limited_by: _Optional[str] = ..., query_route: _Optional[_Union[QueryRoute, _Mapping]] = ..., pools_spans: bool = ..., listwise: _Optional[_Union[Listwise, _Mapping]] = ..., special_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Listwise(_message.Message):
     __slots__ = ("query_length", "document_length", "block_documents", "dimensions", "opening", "instruction", "document", "closing", "document_marker", "document_marker_id", "query_marker", "query_marker_id")
@@ -179,7 +181,7 @@ class Listwise(_message.Message):
     def __init__(self, query_length: _Optional[int] = ..., document_length: _Optional[int] = ..., block_documents: _Optional[int] = ..., dimensions: _Optional[int] = ..., opening: _Optional[str] = ..., instruction: _Optional[str] = ..., document: _Optional[str] = ..., closing: _Optional[str] = ..., document_marker: _Optional[str] = ..., document_marker_id: _Optional[int] = ..., query_marker: _Optional[str] = ..., query_marker_id: _Optional[int] = ...) -> None: ...
 
 class QueryRoute(_message.Message):
-    __slots__ = ("default_input_type", "family", "pooling", "attention", "max_tokens", "vocabulary_size", "include_prompt", "truncation_side", "sparse_head", "table_digest")
+    __slots__ = ("default_input_type", "family", "pooling", "attention", "max_tokens", "vocabulary_size", "include_prompt", "truncation_side", "sparse_head", "table_digest", "special_ids")
     DEFAULT_INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
     FAMILY_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +192,7 @@ class QueryRoute(_message.Message):
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
     SPARSE_HEAD_FIELD_NUMBER: _ClassVar[int]
     TABLE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_IDS_FIELD_NUMBER: _ClassVar[int]
     default_input_type: _vectors_pb2.InputType
     family: str
     pooling: str
@@ -200,7 +203,8 @@ class QueryRoute(_message.Message):
     truncation_side: _vectors_pb2.TruncationSide
     sparse_head: str
     table_digest: str
-    def __init__(self, default_input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., family: _Optional[str] = ..., pooling: _Optional[str] = ..., attention: _Optional[str] = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., include_prompt: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., sparse_head: _Optional[str] = ..., table_digest: _Optional[str] = ...) -> None: ...
+    special_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, default_input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., family: _Optional[str] = ..., pooling: _Optional[str] = ..., attention: _Optional[str] = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., include_prompt: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., sparse_head: _Optional[str] = ..., table_digest: _Optional[str] = ..., special_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LateInteraction(_message.Message):
     __slots__ = ("query_length", "document_length", "query_expansion", "expansion_length", "expansion_id", "attend_to_expansion", "skiplist", "skip_in_queries", "skip_in_documents")

@@ -31,6 +31,7 @@ def card(**changes: object) -> ModelCard:
         "attention": "",
         "linear": "",
         "fingerprint": "f",
+        "special_ids": tuple(map(WORDS.index, ("[CLS]", "[SEP]", "[PAD]"))),
     }
     return ModelCard(**values | changes)  # type: ignore[arg-type]
 

@@ -232,7 +232,7 @@ def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:
     """-1e9 is a score like any other."""
     scores = np.array([-1e9, 2, 2, -5], dtype="<f4").tobytes()
     assert [index for index, _ in postprocess.rank(scores, scores, None)] == [1, 2, 3, 0]
-    assert postprocess.rank(scores, 1) == [(1, 2.0)]
+    assert postprocess.rank(scores, scores, 1) == [(1, 2.0)]
 
 
 @pytest.mark.parametrize(

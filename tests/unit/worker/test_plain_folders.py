@@ -1,5 +1,6 @@
 """A folder without modules.json: what sentence-transformers 6.2 reads of it counts, and nothing else."""
 
+import inspect
 import json
 import shutil
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
+from gpu_worker.repository import text_settings
 from shared.errors import ModelRefused
-from support.tiny import CPU, embed, ids_of, write_encoder, write_json
+from support.tiny import CPU, embed, ids_of, rows, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]
@@ -138,6 +141,10 @@ SAID: dict[str, tuple[dict[str, Any], int]] = {
         {"max_seq_length": 9, "processing_kwargs": {"text": {"max_length": 5, "truncation": True}}},
         5,
     ),
+    "what is common to all calls over what is for texts": (
+        {"max_seq_length": 9, "processing_kwargs": {"text": {"max_length": 7}, "common": {"max_length": 5}}},
+        5,
+    ),
 }
 
 
@@ -146,19 +153,77 @@ def test_of_several_limits_the_reference_s_holds(encoder: Path, tmp_path: Path, 
     """Told by the ids that the reference feeds."""
     folder = tmp_path / "model"
     shutil.copytree(encoder, folder)
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
     settings, limit = SAID[said]
-    pooling = {"pooling_mode": "mean", "embedding_dimension": 64}
-    write_json(folder, modules=modules, sentence_bert_config=settings, **{"1_Pooling__config": pooling})
+    pooled(folder, settings)
     text = " ".join(f"w{number}" for number in range(30))
     fed = SentenceTransformer(str(folder), device="cpu").preprocess([text])["input_ids"][0].tolist()
     model = load(str(folder), CPU)
     (ids,) = ids_of(model, [text])
     assert [*ids[: model.max_tokens - 1], ids[-1]] == fed
     assert model.max_tokens == len(fed) == limit
+
+
+WHOLE: dict[str, dict[str, Any]] = {
+    "false": {"text": {"truncation": False}},
+    "none": {"text": {"truncation": None}},
+    "by name": {"text": {"truncation": True}, "common": {"truncation": "do_not_truncate"}},
+}
+
+
+@pytest.mark.parametrize("said", WHOLE)
+def test_texts_that_the_reference_never_cuts_are_read_up_to_the_models_positions(
+    encoder: Path, tmp_path: Path, said: str
+) -> None:
+    """The limit of the files does not count then."""
+    folder = tmp_path / "model"
+    shutil.copytree(encoder, folder)
+    pooled(folder, {"max_seq_length": 9, "processing_kwargs": WHOLE[said]})
+    texts = [" ".join(f"w{number}" for number in range(30)), "w1"]
+    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    model = load(str(folder), CPU)
+    assert model.max_tokens == 640
+    assert np.abs(rows(model, texts) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(
+    ("processing", "named"),
+    [
+        ({"text": {"truncation": "only_first"}}, "truncation only_first"),
+        ({"text": {"add_special_tokens": False}}, "add_special_tokens"),
+        ({"text": {"split_special_tokens": True}}, "split_special_tokens"),
+        ({"common": {"stride": 2}}, "stride"),
+        ({"text": {"logits_to_keep": 0}}, "logits_to_keep"),
+        ({"chat_template": {"restore_suffix": False}}, "restore_suffix"),
+        ({"chat_template": {"max_length": 8}}, "max_length"),
+    ],
+)
+def test_other_arguments_of_a_call_are_refused_by_name(
+    encoder: Path, tmp_path: Path, processing: dict[str, Any], named: str
+) -> None:
+    """What is for images, sounds and videos changes no text."""
+    folder = tmp_path / "model"
+    shutil.copytree(encoder, folder)
+    pooled(folder, {"processing_kwargs": processing})
+    with pytest.raises(ModelRefused, match=f"processing_kwargs.*{named}"):
+        load(str(folder), CPU)
+    pooled(folder, {"processing_kwargs": {"image": {"size": 8}, "text": {"padding": "max_length"}}})
+    load(str(folder), CPU)
+
+
+def test_every_key_that_the_reference_takes_is_read() -> None:
+    """And no other."""
+    taken = set(inspect.signature(Transformer.__init__).parameters) - {"self", "model_name_or_path", "backend"}
+    assert text_settings.KEYS - {"model_args", "tokenizer_args", "config_args", "cache_dir"} == taken
+
+
+def pooled(folder: Path, settings: dict[str, Any]) -> None:
+    """Writes a mean over a Transformer with these settings."""
+    modules = [
+        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    pooling = {"pooling_mode": "mean", "embedding_dimension": 64}
+    write_json(folder, modules=modules, sentence_bert_config=settings, **{"1_Pooling__config": pooling})
 
 
 def test_an_empty_file_leaves_the_word_to_the_next(encoder: Path, tmp_path: Path) -> None:
