@@ -84,14 +84,15 @@ gives the mean of its tokens, a causal language model its last one. Refused, eac
 - `requirements` of config_sentence_transformers.json that the installed packages do not meet;
 - no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens
   than a quarter of them. Matrices are padded, so more rows than tokens are usual;
-- `split_special_tokens`; a tokenizer's class that does in Python what its tokenizer.json does not say, as those that cut
-  Japanese into words (both are compared at load, on texts with special tokens too);
-- of `processing_kwargs` all but padding, `max_length`, options of a template, and `truncation`: with `truncation: false`
-  a text may have as many tokens as the model has positions;
+- `split_special_tokens`; a tokenizer's class that does in Python what its tokenizer.json does not say, as those that
+  cut Japanese into words (both are compared at load, on texts with special tokens too);
+- of `processing_kwargs` all but padding, `max_length`, options of a template, and `truncation`: with
+  `truncation: false` a text may have as many tokens as the model has positions;
 - a prompt, a marker or a pair's template that leaves no room for a token of a text.
 
-The `notice` also tells BPE dropout, which is switched off, tokens of the tokenizer that the model has no embedding for (a
-text with one is refused, by name), and a tokenizer to which ordinary text of any language is mostly unknown, as it is to those of proteins.
+The `notice` also tells BPE dropout, which is switched off, tokens of the tokenizer that the model has no embedding for
+(a text with one is refused, by name), and a tokenizer to which ordinary text of any language is mostly unknown, as it
+is to those of proteins.
 
 ## Weights that were rounded before
 
