@@ -104,7 +104,11 @@ class TokenizerReader:
         """
         special = "".join(f"a {token} b{token}" for token in tokenizer.all_special_tokens[:SPECIAL])
         for text in [text.lower() for text in inputs.TEXTS] if lowercase else [*inputs.TEXTS, special]:
-            if self.framed(text) != list(tokenizer(text)[inputs.IDS]):
+            try:
+                expected = list(tokenizer(text)[inputs.IDS])
+            except Exception:  # a class may have a meaning of its own for a special token, and take it once in a text
+                expected = []
+            if self.framed(text) != expected:
                 why = "reads texts otherwise than the tokenizer.json that it writes, which frontends use"
                 raise ModelRefused(f"its tokenizer ({type(tokenizer).__name__}) {why}: {text[:40]!r}")
 
