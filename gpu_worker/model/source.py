@@ -184,10 +184,11 @@ def _source_of(
     exported_reader.check_equals(reader, recipe.lowercase)
     recipe = _with_notice(recipe, exported.notice)
     recipe = _with_notice(recipe, vocabulary.check(exported, exported_reader, vocabulary_rows(config)))
+    model, notice = weights.load(folder, recipe, placement, trust_remote_code)
     return Source(
         names=names,
-        recipe=recipe,
-        model=weights.load(folder, recipe, placement, trust_remote_code),
+        recipe=_with_notice(recipe, notice),
+        model=model,
         placement=placement,
         tokenizer=exported,
         reader=exported_reader,

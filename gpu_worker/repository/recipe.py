@@ -183,3 +183,9 @@ class Recipe:
     static: bool = False
     query: "Recipe | None" = None
     default_route: InputType = InputType.UNSPECIFIED
+
+    def head_keys(self) -> set[str]:
+        """Names of the tensors that heads read from the file of the encoder's own weights."""
+        heads = (self.dense, self.multi_vector, self.classifier)
+        layers = [layer for head in heads if head for layer in head.layers]
+        return {key for layer in layers if layer.weights == "model" for key in layer.keys.values()}

@@ -3,6 +3,7 @@
 `rounded_weights` reads two formats; all others are refused by name, with what they would need. It knows no tensor.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,9 @@ FP8_BLOCK = [128, 128]
 NUMBERS = {("int", 4), ("int", 8), ("float", 8)}
 """Their numbers, by type and bits."""
 
+SCALES = re.compile(r"(^|[._])(input|output|activation|q|k|v)_(global_)?(scale|zero_point)$")
+"""Pattern of the scales by which activations, queries, keys and values would be rounded; here they are not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundedFormat:
@@ -78,11 +82,12 @@ def read(file: Path, config: Any) -> RoundedFormat | None:
     return None
 
 
-def forget(config: Any) -> None:
-    """Takes the format out of a config, so that transformers builds the class for whole weights."""
-    for key in KEYS:
-        if getattr(config, key, None) is not None:
-            delattr(config, key)
+def forget(config: Any) -> bool:
+    """Takes the format out of a config, so that transformers builds the class for whole weights; whether it had one."""
+    declared = [key for key in KEYS if getattr(config, key, None) is not None]
+    for key in declared:
+        delattr(config, key)
+    return bool(declared)
 
 
 def _format_of(said: Mapping[str, Any], place: str, key: str) -> RoundedFormat | None:

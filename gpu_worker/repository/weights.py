@@ -1,5 +1,11 @@
-"""Loads a transformers folder into the class that its recipe names, with every weight that it needs."""
+"""Loads a transformers folder into the class that its recipe names, with every weight that it needs.
 
+Weights of a checkpoint that the class does not take are judged by where they lie, as transformers names them after its
+own renaming: those inside of the encoder would change what it computes, all others are left out.
+"""
+
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +48,16 @@ OWN_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that transformers has without another package. It uses the first where the class has it
 and the config names none."""
 UNUSED = ("pooler.",)  # weights of an encoder that vectors do not use; a checkpoint may lack them
+CONSTANTS = re.compile(
+    r"(^|\.)((position|token_type)_ids|\w*inv_freq|(cos|sin)_cached|masked_bias|causal_mask|(attn|attention)\.bias)$"
+)
+"""Pattern of what old checkpoints hold beside weights: positions, tables of rotary angles, and causal masks, which
+GPT-2 and others called `attn.bias`."""
+EMBEDDING_OR_NORM = re.compile(r"(?!.*(vision|visual|image|audio)).*(embed|norm)", re.IGNORECASE)
+"""Pattern of parts directly in an encoder that change its hidden states, even where its class has no part of the name;
+others are poolers and other towers."""
+NAMED = 3
+"""How many weights a refusal or a notice names."""
 
 
 def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> PretrainedConfig:
@@ -65,10 +81,11 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
     return config
 
 
-def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> Any:
-    """Loads the model in evaluation mode onto its device. Raises ModelRefused, naming file or weight.
+def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> tuple[Any, str]:
+    """Loads the model in evaluation mode onto its device; and a notice of weights that are left out, or "".
 
-    Pickles are read as plain tensors only, and code beside the weights runs only with `trust_remote_code`.
+    Raises ModelRefused, naming file or weight. Pickles are read as plain tensors only, and code beside the weights runs
+    only with `trust_remote_code`.
     """
     check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
@@ -86,7 +103,7 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
             "ignore_mismatched_sizes": True,  # refused below, by name
             "output_loading_info": True,
         }
-        rounded_format.forget(config)  # of whole weights too, where it tells of activations alone
+        declared = rounded_format.forget(config)  # of whole weights too, where it tells of activations alone
         if form:
             stored = rounded_weights.read(folder, form, placement.dtype)
             model, report = _bare_class(config, recipe.weights_of).from_pretrained(None, state_dict=stored, **options)
@@ -110,9 +127,51 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
     if missing:
         raise ModelRefused(f"{folder}: the checkpoint lacks {missing[0]} and {len(missing) - 1} other weights")
+    unexpected = {key for key in report["unexpected_keys"] if not (declared and rounded_format.SCALES.search(key))}
+    left_out = _left_out(folder, recipe, model, unexpected)
     model = model.to(placement.device).eval()
     assert isinstance(model, nn.Module)
-    return model
+    return model, f"weights that nothing here uses are left out: {_listed(left_out)}" if left_out else ""
+
+
+def _left_out(folder: Path, recipe: Recipe, model: Any, unexpected: Iterable[str]) -> list[str]:
+    """Names of weights that neither the class nor a head takes, sorted. Raises ModelRefused for those of the encoder.
+
+    Where a checkpoint is that of a bare encoder, all names are those of its parts; else they begin with its prefix.
+    """
+    base, prefix = model.base_model, f"{model.base_model_prefix}."
+    bare = str((model.config.architectures or [""])[0]).endswith("Model")
+    constants = {name for name, _ in base.named_buffers()}
+    modules = dict(base.named_modules())
+    inside: list[str] = []
+    left_out: list[str] = []
+    for key in sorted(set(unexpected) - recipe.head_keys()):
+        name = key.removeprefix(prefix)
+        if CONSTANTS.search(name) or name in constants:
+            continue
+        within = _is_inside(modules, name) or ((bare or name != key) and EMBEDDING_OR_NORM.match(name.split(".")[0]))
+        (inside if within else left_out).append(key)
+    if inside:
+        raise ModelRefused(
+            f"{folder}: {type(base).__name__} of transformers takes no {_listed(inside)}, which lie inside of the "
+            "encoder: without them it would compute something else"
+        )
+    return left_out
+
+
+def _is_inside(modules: dict[str, nn.Module], name: str) -> bool:
+    """Whether a weight lies in one of an encoder's parts; layers beyond those that the config counts are not its."""
+    parts = name.split(".")
+    for end in range(1, len(parts)):
+        if isinstance(modules.get(".".join(parts[:end])), nn.ModuleList):
+            return ".".join(parts[: end + 1]) in modules
+    return parts[0] in modules and not name.startswith(UNUSED)
+
+
+def _listed(names: list[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_config(folder: Path, config: PretrainedConfig, weights_of: WeightsOf) -> None:

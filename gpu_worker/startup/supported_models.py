@@ -79,6 +79,9 @@ gives the mean of its tokens, a causal language model its last one. Refused, eac
 
 - a chat template without a `modules.json`, unless it asks about a query and a document: sentence-transformers puts
   every text into it, which is not done here. Take it away to embed texts as they are;
+- weights inside of the encoder, in its embeddings, layers or norms, that its class in transformers does not take, such
+  as those of `position_embedding_type: relative_key`: without them it would compute something else. All others that
+  nothing uses (poolers, heads, other towers, layers beyond `num_hidden_layers`) are left out; the `notice` names them;
 - weights that were rounded before, in a format that is not read ([below](#weights-that-were-rounded-before)); a number
   that is a text or a fraction; keys that sentence-transformers does not take;
 - `requirements` of config_sentence_transformers.json that the installed packages do not meet;

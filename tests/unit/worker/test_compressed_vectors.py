@@ -110,7 +110,7 @@ def test_a_decoder_is_made_of_rounded_weights(tmp_path: Path, saved: WeightsOf, 
     form = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=16, symmetric=False)
     folders = write_rounded(tmp_path / "model", tmp_path, form, packed(4, 16, zero=True))
     recipe = Recipe(weights_of=read)
-    rounded, whole = (weights.load(folder, recipe, CPU, False) for folder in folders)
+    rounded, whole = (weights.load(folder, recipe, CPU, False)[0] for folder in folders)
     assert type(rounded) is type(whole)
     assert type(rounded).__name__ == {"encoder": "Qwen3Model", "causal-lm": "Qwen3ForCausalLM"}[read]
     found, expected = rounded.state_dict(), whole.state_dict()
@@ -119,5 +119,5 @@ def test_a_decoder_is_made_of_rounded_weights(tmp_path: Path, saved: WeightsOf, 
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6, msg=name)
     if read == "causal-lm":
         assert rounded.lm_head.weight is rounded.model.embed_tokens.weight
-    untouched = weights.load(tmp_path / "model", recipe, CPU, False).state_dict()
+    untouched = weights.load(tmp_path / "model", recipe, CPU, False)[0].state_dict()
     assert any(not torch.equal(untouched[name], tensor) for name, tensor in found.items())
