@@ -11,8 +11,8 @@ from torch import Tensor
 from shared.errors import ModelRefused
 
 SUFFIXES = (".safetensors", ".bin", ".pt")
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-"""Files in which transformers looks for weights, in this order."""
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""Files in which transformers looks for weights, in this order; each may be in several, with an index of its name."""
 POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -36,28 +36,37 @@ def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, 
     return content
 
 
-def tensor_file(folder: Path, stems: tuple[str, ...]) -> Path:
-    """Finds a file with one of `stems` and a suffix of weights; safetensors before pickles. Raises ModelRefused."""
+def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
+    """Finds the files that hold tensors of these names: one with a suffix of weights, else shards by their index.
+
+    Safetensors come before pickles. Raises ModelRefused.
+    """
+    stems = (stem, "pytorch_model") if stem == "model" else (stem,)
     for suffix in SUFFIXES:
-        for stem in stems:
-            if (folder / (stem + suffix)).is_file():
-                return folder / (stem + suffix)
-    wanted = ", ".join(stem + SUFFIXES[index > 0] for index, stem in enumerate(stems))
+        for file in (folder / (each + suffix) for each in stems):
+            if file.is_file():
+                return [file]
+            if shards := _shards(file):
+                return sorted({shards[name] for name in names & set(shards)})
+    wanted = ", ".join(each + SUFFIXES[index > 0] for index, each in enumerate(stems))
     raise ModelRefused(f"{folder} has none of {wanted}")
 
 
-def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
-    """Finds the files that hold tensors of these names: shards by their index, else one file. Raises ModelRefused."""
-    shards = read_object(folder / f"{stem}.safetensors.index.json", missing={}).get("weight_map", {})
+def _shards(file: Path) -> dict[str, Path]:
+    """The files that hold the tensors of `file`, by name, as the index beside it says; none without one."""
+    index = _index(file)
+    shards = read_object(index, missing={}).get("weight_map", {})
     for name in set(shards.values()):
-        check_inside(folder / f"{stem}.safetensors.index.json", name)
-    if not shards:
-        return [tensor_file(folder, (stem, "pytorch_model") if stem == "model" else (stem,))]
-    return sorted({folder / shards[name] for name in names & set(shards)})
+        check_inside(index, name)
+    return {key: file.parent / name for key, name in shards.items()}
+
+
+def _index(file: Path) -> Path:
+    return file.with_name(f"{file.name}.index.json")
 
 
 def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor]:
-    """Reads tensors by name; from a safetensors file only the `wanted` ones. Raises ModelRefused."""
+    """Reads tensors by name, only the `wanted` ones. Raises ModelRefused."""
     check_fetched(path)
     try:
         if path.suffix == ".safetensors":
@@ -71,16 +80,22 @@ def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor
         raise ModelRefused(f"{path} cannot be read as plain tensors: {first_line(error)}") from None
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
         raise ModelRefused(f"{path} holds something else than tensors by name")
-    return content
+    return {name: tensor for name, tensor in content.items() if wanted is None or name in wanted}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers loads weights from: one, or shards by their index. Raises ModelRefused."""
+    for file in (folder / name for name in WEIGHTS):
+        if file.is_file():
+            return [file]
+        if shards := _shards(file):
+            return sorted(set(shards.values()))
+    return []
 
 
 def safe_files(folder: Path) -> list[Path]:
-    """The safetensors files that weights are loaded from: one, or shards by their index. Raises ModelRefused."""
-    single, index, _ = (folder / name for name in WEIGHTS)
-    shards = sorted(set(read_object(index, missing={}).get("weight_map", {}).values()))
-    for name in shards:
-        check_inside(index, name)
-    return [single] if single.is_file() else [folder / name for name in shards]
+    """Those of `weight_files` that are safetensors. Raises ModelRefused."""
+    return [file for file in weight_files(folder) if file.suffix == ".safetensors"]
 
 
 def check_weight_files(folder: Path) -> None:
@@ -88,17 +103,15 @@ def check_weight_files(folder: Path) -> None:
 
     Other files beside them, of another number format for instance, are not looked at. Raises ModelRefused.
     """
-    _, index, pickled = (folder / name for name in WEIGHTS)
-    files = safe_files(folder)
-    if not files:
-        check_fetched(pickled)
-    for file in files:
+    for file in weight_files(folder):
         if not file.is_file():
+            index = _index(folder / WEIGHTS[file.suffix != ".safetensors"])
             raise ModelRefused(f"{file} is missing; {index.name} names it")
         check_fetched(file)
         try:
-            with safe_open(file, framework="pt"):
-                pass
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="pt"):
+                    pass
         except (OSError, SafetensorError) as error:
             raise ModelRefused(f"{file} cannot be read: {first_line(error)}") from None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -155,6 +156,26 @@ def write_encoder(folder: Path, name: str, weights_of: WeightsOf = "encoder", la
     model.save_pretrained(folder, **saving)
     reader().save_pretrained(folder)
     return model
+
+
+def split_weights(folder: Path, suffix: str) -> None:
+    """Puts the weights of model.safetensors into three files of a suffix with their index, as transformers names them.
+
+    A tensor's file is its place in the alphabet modulo three; what a head reads may lie in any of them.
+    """
+    whole = folder / "model.safetensors"
+    stem = "model" if suffix == ".safetensors" else "pytorch_model"
+    tensors, shards = load_file(whole), {}
+    whole.unlink()
+    for part in range(3):
+        shard = folder / f"{stem}-0000{part + 1}-of-00003{suffix}"
+        held = {name: tensors[name] for name in sorted(tensors)[part::3]}
+        if suffix == ".safetensors":
+            save_file(held, shard, metadata={"format": "pt"})
+        else:
+            torch.save(held, shard)
+        shards |= dict.fromkeys(held, shard.name)
+    (folder / f"{stem}{suffix}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
 
 
 def write_json(folder: Path, **files: Any) -> Path:

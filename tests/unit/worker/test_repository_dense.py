@@ -18,7 +18,20 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository import tokenizer
 from gpu_worker.repository.recipe import POOLINGS
-from support.tiny import CPU, DENSE, ask, dense_rows, embed, encode, random_ids, rows, write_encoder, write_json
+from support.breakages import whole_repository
+from support.tiny import (
+    CPU,
+    DENSE,
+    ask,
+    dense_rows,
+    embed,
+    encode,
+    random_ids,
+    rows,
+    split_weights,
+    write_encoder,
+    write_json,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "w9 w8 w7 w6"]
@@ -129,11 +142,14 @@ def test_the_legacy_form_of_pooling(tmp_path: Path, chosen: list[str]) -> None:
     assert recipe.poolings == ((modes,) if isinstance(modes, str) else modes)
 
 
-def test_weights_in_several_files(tmp_path: Path, encoder: Path) -> None:
-    """Shards with an index give the rows of the whole."""
-    write_encoder(tmp_path, "tiny-bert", max_shard_size="100KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert np.abs(embed(tmp_path, TEXTS) - embed(encoder, TEXTS)).max() < 2e-5
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+@pytest.mark.parametrize("part", ["", "2_Dense"], ids=["encoder", "layer"])
+def test_weights_in_several_files(tmp_path: Path, encoder: Path, suffix: str, part: str) -> None:
+    """Shards with an index give the rows of the whole, of an encoder and of a module's folder."""
+    whole_repository(encoder, tmp_path / "model")
+    expected = embed(tmp_path / "model", TEXTS)
+    split_weights(tmp_path / "model" / part, suffix)
+    assert np.array_equal(embed(tmp_path / "model", TEXTS), expected)
 
 
 def test_weights_as_a_pickle(tmp_path: Path, encoder: Path) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from shared.vectors import InputType
-from support.tiny import CPU, MULTI, ask, encode, random_ids, token_rows, write_encoder, write_json
+from support.tiny import CPU, MULTI, ask, encode, random_ids, split_weights, token_rows, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = random_ids([5, 1, 40, 12], seed=7)
@@ -107,8 +107,9 @@ def test_the_form_of_pylate(tmp_path: Path, layers: str, named: bool) -> None:
     assert_rows_equal(tmp_path, oracle, LAYERS[layers][-1]["out_features"])
 
 
-def test_the_form_of_stanford(tmp_path: Path) -> None:
-    """One file of weights: the encoder's under `bert.`, the projection at the root."""
+@pytest.mark.parametrize("suffix", ["", ".safetensors", ".bin"], ids=["one file", "safetensors", "pickles"])
+def test_the_form_of_stanford(tmp_path: Path, suffix: str) -> None:
+    """The encoder's weights under `bert.`, the projection at the root; in one file, or in several with an index."""
     write_encoder(tmp_path, "tiny-bert")
     weights = {f"bert.{name}": tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     weights["linear.weight"] = 0.2 * torch.randn(48, 64, generator=torch.Generator().manual_seed(8))
@@ -116,4 +117,7 @@ def test_the_form_of_stanford(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     write_json(tmp_path, config=config)
     (tmp_path / "artifact.metadata").write_text(json.dumps({"query_maxlen": 32, "doc_maxlen": 220, "dim": 48}))
-    assert_rows_equal(tmp_path, MultiVectorEncoder(str(tmp_path), device="cpu"), 48)
+    oracle = MultiVectorEncoder(str(tmp_path), device="cpu")
+    if suffix:
+        split_weights(tmp_path, suffix)
+    assert_rows_equal(tmp_path, oracle, 48)

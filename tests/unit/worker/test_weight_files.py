@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from support.breakages import refusal, text, whole_repository
-from support.tiny import embed, write_encoder
+from support.tiny import embed, split_weights
 
 
 @pytest.fixture
@@ -49,14 +49,15 @@ def test_no_refusal_advises_to_run_a_pickle(whole: Path, name: str) -> None:
     assert "weights_only" not in said
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    """By its file and by the index that wants it."""
-    write_encoder(tmp_path, "tiny-bert", max_shard_size="100KB")
-    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+@pytest.mark.parametrize(("suffix", "stem"), [(".safetensors", "model"), (".bin", "pytorch_model")])
+def test_a_shard_that_is_missing_or_a_pointer_is_named(whole: Path, suffix: str, stem: str) -> None:
+    """By its file, and by the index that wants it."""
+    split_weights(whole, suffix)
+    shard = whole / f"{stem}-00002-of-00003{suffix}"
+    shard.write_text(POINTER)
+    assert f"{shard} is a pointer of Git LFS" in refusal(whole)
     shard.unlink()
-    said = refusal(tmp_path)
-    assert shard.name in said
-    assert "model.safetensors.index.json" in said
+    assert f"{shard} is missing; {stem}{suffix}.index.json names it" in refusal(whole)
 
 
 class Poison:
@@ -70,16 +71,26 @@ class Poison:
 
 
 @pytest.mark.parametrize(
-    "name", ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt"]
+    "name",
+    [
+        "pytorch_model.bin",
+        "pytorch_model-00002-of-00003.bin",
+        "2_Dense/pytorch_model.bin",
+        "colbert_linear.pt",
+        "sparse_linear.pt",
+    ],
 )
 def test_code_in_a_pickle_is_not_executed(whole: Path, tmp_path: Path, name: str) -> None:
     """Wherever a pickle may lie: refused by its name, and its code has not run."""
     written = tmp_path / "executed"
-    (whole / name).with_name("model.safetensors").unlink() if name.endswith(".bin") else None
+    if name.endswith("00003.bin"):
+        split_weights(whole, ".bin")
+    elif name.endswith(".bin"):
+        (whole / name).with_name("model.safetensors").unlink()
     torch.save({"weight": torch.ones(1), "linear.weight": Poison(written)}, whole / name)
     said = refusal(whole)
     assert not written.exists()
-    assert str(whole if name == "pytorch_model.bin" else whole / name) in said
+    assert str(whole if name.startswith("pytorch_model") else whole / name) in said
 
 
 def test_the_poison_works(tmp_path: Path) -> None:
