@@ -43,12 +43,12 @@ def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
     """
     stems = (stem, "pytorch_model") if stem == "model" else (stem,)
     for suffix in SUFFIXES:
-        for file in (folder / (each + suffix) for each in stems):
+        for file in (folder / (name + suffix) for name in stems):
             if file.is_file():
                 return [file]
             if shards := _shards(file):
                 return sorted({shards[name] for name in names & set(shards)})
-    wanted = ", ".join(each + SUFFIXES[index > 0] for index, each in enumerate(stems))
+    wanted = ", ".join(name + SUFFIXES[index > 0] for index, name in enumerate(stems))
     raise ModelRefused(f"{folder} has none of {wanted}")
 
 
@@ -94,7 +94,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def safe_files(folder: Path) -> list[Path]:
-    """Those of `weight_files` that are safetensors. Raises ModelRefused."""
+    """The safetensors files that transformers loads weights from, none where it reads pickles. Raises ModelRefused."""
     return [file for file in weight_files(folder) if file.suffix == ".safetensors"]
 
 

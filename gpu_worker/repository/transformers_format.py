@@ -24,6 +24,7 @@ from gpu_worker.repository.recipe import (
 )
 from gpu_worker.repository.text_settings import TextSettings
 from gpu_worker.repository.weights import ENCODERS
+from gpu_worker.repository.yes_no import names_roles
 from shared.errors import ModelRefused
 from shared.vectors import Activation
 
@@ -107,8 +108,7 @@ def _check_no_chat_template(path: Path) -> None:
 
 def _is_reranker(path: Path, name: str) -> bool:
     """Whether a causal language model is a reranker: by the roles in its template, else by its name."""
-    template = "".join(_chat_templates(path).values())
-    asks = all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
+    asks = names_roles("".join(_chat_templates(path).values()))
     return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
 
 

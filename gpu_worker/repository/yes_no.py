@@ -1,10 +1,12 @@
 """The token ids and the template of a yes/no reranker, found once at load with its own tokenizer.
 
 The files' template renders messages with the roles query and document (sentence-transformers 6). It is rendered here
-around marks, so that the frontend needs no template language. The built-in one is Qwen3-Reranker's
-(arXiv:2506.05176), as its model card shows it.
+around marks, so that the frontend needs no template language. A chat template that names neither role, such as plain
+ChatML, would print both texts and ask nothing; it counts only where a LogitScore says that the model was trained with
+it. The built-in template is Qwen3-Reranker's (arXiv:2506.05176), as its model card shows it.
 """
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +24,24 @@ QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that a
 MARKS = {"system": "{instruction}", "query": "{query}", "document": "{document}"}
 
 
+def names_roles(template: str) -> bool:
+    """Whether a chat template itself tells a query from a document, by the names of their roles."""
+    return all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
+
+
 def resolve(recipe: ClassifierRecipe, tokenizer: Any) -> ClassifierRecipe:
     """Fills in ids and templates. `tokenizer` is transformers'. Raises ModelRefused."""
     template, instructed = _templates(recipe, tokenizer)
+    if (
+        template
+        and recipe.needs_template
+        and recipe.kind == "yes-no"
+        and not names_roles(tokenizer.get_chat_template())
+    ):
+        raise ModelRefused(
+            "no file says how it is asked: its chat template names no role 'query' and no role 'document', and there "
+            "is no LogitScore in a modules.json"
+        )
     if not template and recipe.builtin_template and _knows(tokenizer, "<|im_start|>", "<think>"):
         template, instructed = QWEN3.replace(MARKS["system"], QWEN3_INSTRUCTION), QWEN3
     if not template and (recipe.needs_template or (recipe.kind == "yes-no" and _has_template(tokenizer))):

@@ -53,10 +53,14 @@ DOCUMENT_FIRST = (
     "{% for m in messages if m.role == 'document' %}{{ m.content }}{% endfor %} "
     "{% for m in messages if m.role == 'query' %}{{ m.content }}{% endfor %}"
 )
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
+"""A chat template that prints any roles, those of a query and a document too, and asks nothing about them."""
+PRINTED = "<|im_start|>query {query} <|im_end|> <|im_start|>document {document} <|im_end|> "
 TEMPLATES = {
     "a default instruction": (ASKED, f"w20 w24 w25 {REST}", "w20 {instruction} " + REST),
     "one where told": (ASKED.replace("w20 {{ told.how }} ", IF_TOLD), REST, "w20 {instruction} " + REST),
     "no instruction": (ASKED.replace("w20 {{ told.how }} ", ""), REST, ""),
+    "any roles": (CHATML, PRINTED, "<|im_start|>system {instruction} <|im_end|> " + PRINTED),
     "none": (None, "", ""),
 }
 
@@ -234,6 +238,8 @@ def test_a_rerankers_own_question_comes_first(tmp_path: Path) -> None:
         ("tiny-qwen2", None, "no file says how it is asked"),
         ("tiny-gemma2", None, "no file says how it is asked"),
         ("tiny-qwen3", DOCUMENT_FIRST, "puts the document before the query"),
+        ("tiny-qwen3", CHATML, "no file says how it is asked: its chat template names no role 'query' and no role"),
+        ("tiny-gemma2", CHATML, "no file says how it is asked: its chat template names no role 'query' and no role"),
     ],
 )
 def test_a_reranker_whose_question_is_not_known_is_refused(
