@@ -9,10 +9,15 @@ from shared.vectors import DataType, InputType, OutputKind, TruncationSide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChoice:
-    """A choice of the prompt before each text: a literal one, one of the model's by name, or by the kind of text."""
+    """A choice of the prompt before each text: a literal one, one of the model's by name or by what it is for, or by
+    the kind of text.
+
+    `task`: one of Jina's, such as `nl2code.query`.
+    """
 
     literal: str | None = None
     name: str | None = None
+    task: str | None = None
     input_type: InputType = InputType.UNSPECIFIED
 
 

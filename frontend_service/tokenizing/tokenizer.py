@@ -37,6 +37,17 @@ PROMPT_NAMES = {
 }
 
 
+GENERAL_TASKS = (
+    "retrieval.query",
+    "retrieval.passage",
+    "text-matching",
+    "classification",
+    "clustering",
+    "separation",
+)
+"""Jina's tasks for which a model needs no prompt of that name: the kind of text decides, as without a task."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TextBounds:
     """How texts of a request are cut: as `cut` says, to `limit` tokens, special ones included, at the end `side`.
@@ -103,7 +114,7 @@ class ModelTokenizer:
             )
 
     def prompt(self, choice: PromptChoice) -> str:
-        """The text that goes before each text. Raises UnsupportedTask for a name that the model lacks."""
+        """The text that goes before each text. Raises UnsupportedTask for a name or a task that the model lacks."""
         prompts = self._card.prompts
         if choice.literal is not None:
             return choice.literal
@@ -113,6 +124,13 @@ class ModelTokenizer:
                 raise UnsupportedTask(f"the model has no prompt {clip(choice.name)}; {available}", field="prompt_name")
             return prompts[choice.name]
         names = (*PROMPT_NAMES[choice.input_type], self._card.default_prompt_name)
+        if choice.task is not None:  # jina-embeddings-v3 names prompts as tasks; jina-code-embeddings: nl2code_document
+            plain = choice.task.replace(".", "_")
+            task_names = (choice.task, plain, plain.replace("_passage", "_document"))
+            if choice.task not in GENERAL_TASKS and not prompts.keys() & task_names:
+                tasks = ", ".join(dict.fromkeys((*sorted(prompts), *GENERAL_TASKS)))
+                raise UnsupportedTask(f"the model has no task {clip(choice.task)}; it has {tasks}", field="task")
+            names = (*task_names, *names)
         return next((prompts[name] for name in names if name in prompts), "")
 
     def texts(

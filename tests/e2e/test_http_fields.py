@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.util import quantize_embeddings
 
 from harness.stack import Stack, stack
 from support.references import near, words
@@ -69,6 +70,25 @@ async def test_long_texts_are_cut_on_the_side_asked_for(http: Http, oracle: Sent
     finally:
         oracle.max_seq_length, tokenizer.truncation_side = longest, own
     near(await http.rows("/v1/embeddings", "embedding", body), expected)
+
+
+@pytest.mark.parametrize("output_dtype", ["float", "binary", "ubinary"])
+async def test_vectors_by_the_words_of_voyage(http: Http, oracle: SentenceTransformer, output_dtype: str) -> None:
+    """As numbers, and as its client asks: base64 of int8 or uint8 where they are bits."""
+    body = {"input": TEXTS, "truncation": True, "output_dimension": 32, "output_dtype": output_dtype}
+    expected = oracle.encode(TEXTS, truncate_dim=32, normalize_embeddings=True)
+    kind = np.dtype({"float": "<f4", "binary": "i1", "ubinary": "u1"}[output_dtype])
+    if output_dtype != "float":
+        expected = quantize_embeddings(expected, output_dtype)
+    near(await http.rows("/v1/embeddings", "embedding", body), expected)
+    told = (await http.ask("/v1/embeddings", body | {"encoding_format": "base64"}))["data"]
+    near(np.stack([np.frombuffer(base64.b64decode(entry["embedding"]), dtype=kind) for entry in told]), expected)
+
+
+async def test_as_many_documents_as_voyage_asks_for(http: Http) -> None:
+    body = {"query": QUERY, "documents": DOCUMENTS}
+    everything = (await http.ask("/v1/rerank", body))["results"]
+    assert (await http.ask("/v1/rerank", body | {"top_k": 2}))["results"] == everything[:2]
 
 
 async def test_bytes_are_the_vectors(http: Http, oracle: SentenceTransformer) -> None:

@@ -46,11 +46,11 @@ def tell(folder: Path, prompts: dict[str, str], default: str | None = None) -> S
     return SentenceTransformer(str(folder), device="cpu")
 
 
-def ours(folder: Path, side: InputType) -> np.ndarray:
-    """Vectors of `TEXTS` as that input type, by a frontend and an engine."""
+def ours(folder: Path, side: InputType, task: str | None = None) -> np.ndarray:
+    """Vectors of `TEXTS` as that input type, or for a task, by a frontend and an engine."""
     model = load(str(folder), CPU)
     tokenization = ModelTokenizer(model.tokenizer.content, card_of(model))
-    prompt = tokenization.prompt(PromptChoice(input_type=side))
+    prompt = tokenization.prompt(PromptChoice(input_type=side, task=task))
     tokens = run_to_end(tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]", side)).tokens
     ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
     return dense_rows(ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids]))
@@ -129,3 +129,15 @@ def test_a_prompt_that_is_left_out_of_pooling_has_the_references_length(tmp_path
         near(dense_rows(rows), oracle.encode(TEXTS, prompt=prompt))
         lengths.append(made.prompt_lengths[0])
     assert lengths == ([4] * 6 if framed else [3, 2, 2, 2, 2, 3])
+
+
+def test_tasks_by_the_names_of_prompts(saved: Path) -> None:
+    """Jina's: those of jina-embeddings-v3, and those of jina-code-embeddings, which the API writes otherwise."""
+    prompts = {"retrieval.query": "w5 w6 ", "nl2code_query": PROMPT, "nl2code_document": "w8 ", "query": "w9 "}
+    oracle = tell(saved, prompts)
+    for task, side, name in (
+        ("retrieval.query", QUERY, "retrieval.query"),
+        ("nl2code.query", QUERY, "nl2code_query"),
+        ("nl2code.passage", DOCUMENT, "nl2code_document"),
+    ):
+        near(ours(saved, side, task), oracle.encode(TEXTS, prompt_name=name))

@@ -7,7 +7,7 @@ import msgspec
 
 from frontend_service.api.http.choices import choices
 from frontend_service.api.http.leniency import MENDABLE, LenientFields, without_mark
-from frontend_service.api.http.refused_fields import RefusedFields
+from frontend_service.api.http.refused_fields import RefusedFields, UnknownFields
 from shared.errors import InvalidInput, LimitExceeded
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -20,6 +20,14 @@ MOST_ENTRIES, MOST_LISTS = 1_000_000, 100_000
 """Most entries, and most lists and objects, of a body."""
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 """A string, or the beginning of an entry. An open string ends with the body, so that no byte is matched twice."""
+STEP = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)(\s*+:)?|[,\[\]{}]', re.DOTALL)
+"""A string, with the colon behind it if it is a name, or a sign that begins or ends an entry."""
+HALF_PAIR = re.compile(
+    rb"(?:[^\\]++|\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]))*+\\u[dD]", re.DOTALL
+)
+"""The beginning of a string up to the first half of a surrogate pair."""
+LONGEST_SEARCHED = 4 * 1024 * 1024
+"""Bytes of the longest string in which that is looked for: a longer one would keep others waiting."""
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Bound = Annotated[int, msgspec.Meta(ge=1)]
@@ -30,7 +38,7 @@ FILLED = msgspec.Meta(extra_json_schema={"minItems": 1})
 _SOME_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": LARGEST}}
 
 
-def _of_one_kind(text: dict[str, Any]) -> msgspec.Meta:
+def of_one_kind(text: dict[str, Any]) -> msgspec.Meta:
     """The schema of inputs that are all of one kind, beyond Python's types. `text`: the schema of one text."""
     kinds = [text, _SOME_IDS]
     return msgspec.Meta(
@@ -39,8 +47,8 @@ def _of_one_kind(text: dict[str, Any]) -> msgspec.Meta:
     )
 
 
-Inputs = Annotated[str | list[str | Id | list[Id]], _of_one_kind({"type": "string"})]
-FilledInputs = Annotated[str | list[str | Id | list[Id]], _of_one_kind({"type": "string", "minLength": 1})]
+Inputs = Annotated[str | list[str | Id | list[Id]], of_one_kind({"type": "string"})]
+FilledInputs = Annotated[str | list[str | Id | list[Id]], of_one_kind({"type": "string", "minLength": 1})]
 Texts = Annotated[str | Annotated[list[str], FILLED], msgspec.Meta(description="A text, or a list of texts.")]
 
 
@@ -48,14 +56,17 @@ class Body(Generic[T]):
     """Reads the body that a route takes. Unknown fields are ignored, since clients send fields of their own.
 
     `null` means that a field is absent, and a whole number is an integer however it is written; see `leniency`. Fields
-    that the original API has and this one cannot honour are refused by name; see `refused_fields`.
+    that the original API has and this one cannot honour are refused by name, and so are unknown ones that would change
+    the answer; see `refused_fields`.
     """
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], *, whole: bool = True) -> None:
+        """`whole`: the struct has all fields of the route, so others are unknown."""
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
         self._lenient = LenientFields(kind)
         self._refusals = RefusedFields(kind)
+        self._unknown = UnknownFields(kind) if whole else None
 
     def read(self, raw: bytes) -> T:
         """Reads a body. Raises InvalidInput, with the place in the body as its field, and LimitExceeded."""
@@ -66,7 +77,8 @@ class Body(Generic[T]):
         except msgspec.ValidationError as error:
             raise self._invalid_input(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidJson(f"the body is no JSON: {str(error)[:LETTERS]}") from None
+            fault, place = _unreadable_text(raw) or (f"the body is no JSON: {str(error)[:LETTERS]}", "")
+            raise InvalidJson(fault, field=place) from None
         except RecursionError:
             raise InvalidJson("the body is nested too deeply") from None
 
@@ -74,13 +86,15 @@ class Body(Generic[T]):
         """Reads the body strictly, and where that fails, once more leniently."""
         try:
             body = self._decoder.decode(raw)
+            self._refusals.check_struct(body)
         except msgspec.ValidationError as error:
             if not MENDABLE.search(str(error)):
                 raise
             content = self._lenient.content(raw)
             self._refusals.check(content)  # a refusal says more than the missing field that it explains
-            return msgspec.convert(content, self.kind)
-        self._refusals.check_struct(body)
+            body = msgspec.convert(content, self.kind)
+        if self._unknown is not None:
+            self._unknown.check(raw)
         return body
 
     def _invalid_input(self, message: str) -> InvalidInput:
@@ -111,6 +125,30 @@ def _check_entries(raw: bytes) -> None:
             raise LimitExceeded(f"the body has more than {MOST_ENTRIES} entries")
         if lists > MOST_LISTS:
             raise LimitExceeded(f"the body has more than {MOST_LISTS} lists and objects")
+
+
+def _unreadable_text(raw: bytes) -> tuple[str, str] | None:
+    """The fault and the place of the first string that is no Unicode, such as `input[3]`; None where there is none."""
+    steps: list[str] = []  # of each object and list that is open: the name or the number of its present entry
+    for token in STEP.finditer(raw):
+        sign, string = token[0][:1], token[1]
+        if string is not None:
+            place = "".join(steps).lstrip(".")[:LETTERS]
+            if len(string) <= LONGEST_SEARCHED and HALF_PAIR.match(string):
+                return f"{place or 'the body'} has half of a surrogate pair, which is no text", place
+            try:
+                name = string.decode()[1:-1]
+            except UnicodeDecodeError:
+                return f"{place or 'the body'} has bytes that are no UTF-8", place
+            if token[2] is not None and steps:
+                steps[-1] = f".{name}"
+        elif sign in b"[{":
+            steps.append("[0]" if sign == b"[" else "")
+        elif steps and sign in b"]}":
+            steps.pop()
+        elif steps and steps[-1][:1] == "[":
+            steps[-1] = f"[{int(steps[-1][1:-1]) + 1}]"
+    return None
 
 
 class InvalidJson(InvalidInput):

@@ -1,13 +1,29 @@
-"""Fields that the original API has and this one cannot honour: refused by name, unless their value asks for nothing."""
+"""Fields that this API cannot honour: refused by name, unless their value asks for nothing.
 
+Those that the original API has are in the structs of requests. Of all others a name decides: one that says that it
+changes the answer is refused, and the rest is ignored, since clients send fields of their own.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec
+from msgspec import inspect
 
-from shared.errors import InvalidInput
+from frontend_service.api.http.leniency import MEMBERS
+from shared.errors import InvalidInput, clip
 
+CHANGES_ANSWER = re.compile(
+    r"(^|_)(activation|chunking|dims?|dimensions?|dtype|instruct(ions?)?|normali[sz](e|ed|ation)|parameters|pool(ing|ed)?"
+    r"|precision|prefix|prompts?|quanti[sz](e|ed|ation)|softmax|suffix|template|threshold|top|top[kn]|truncat(e|ed|ion))"
+    r"(_|$)|^(task|(input|task)_type)$|^max_(\w+_)?(length|tokens)(_|$)"
+)
+"""Names, in small letters with underscores, of fields that change an answer."""
+NOTHING = (b"null", b"{}", b"[]", b'""')
+WORD = re.compile("(?<=[a-z0-9])(?=[A-Z])|-")
+"""A place where another word begins in a name such as `topK` or `top-k`."""
 KEY = "refused"
 """The key of the refusal in a field's metadata."""
 
@@ -47,3 +63,41 @@ class RefusedFields:
     def check_struct(self, body: msgspec.Struct) -> None:
         """Checks a struct of this kind. Raises InvalidInput, naming the field."""
         self.check({field: getattr(body, field) for field in self._refusals})
+
+
+class UnknownFields:
+    """The fields that a struct lacks, and those that the structs of its fields lack."""
+
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        self._fields = _fields_of(inspect.type_info(kind))
+
+    def check(self, raw: bytes) -> None:
+        """Checks the names in a body. Raises InvalidInput for one that says that it changes the answer.
+
+        What is null or empty asks for nothing.
+        """
+        _check_names(raw, self._fields, "")
+
+
+def _fields_of(type_: inspect.Type) -> dict[str, Any]:
+    """The fields of a type that is a struct or may be one, each with its own; else none."""
+    if isinstance(type_, inspect.Metadata):
+        return _fields_of(type_.type)
+    if isinstance(type_, inspect.UnionType):
+        return next(filter(None, map(_fields_of, type_.types)), {})
+    fields = type_.fields if isinstance(type_, inspect.StructType) else ()
+    return {field.encode_name: _fields_of(field.type) for field in fields}
+
+
+def _check_names(raw: bytes | msgspec.Raw, fields: Mapping[str, Any], outer: str) -> None:
+    """Raises InvalidInput for an unknown field of an object, or of one inside, that would change the answer."""
+    for name, member in MEMBERS.decode(raw).items():
+        beginning = bytes(memoryview(member)[:5])
+        if fields.get(name) and beginning[:1] == b"{":
+            _check_names(member, fields[name], f"{outer}{name}.")
+        elif name not in fields and beginning not in NOTHING and CHANGES_ANSWER.search(WORD.sub("_", name).lower()):
+            kin = ", ".join(field for field in fields if CHANGES_ANSWER.search(field)) or "none of this kind"
+            field = outer + clip(name).strip("'")
+            raise InvalidInput(
+                f"{field} would change the answer, and is no field of this path, which has {kin}", field=field
+            )

@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from asgi import JSON, HttpApi, Told, Worker
-from http_fields import cohere, jina, nim, openai, tei, vllm
+from http_fields import cohere, jina, nim, openai, tei, vllm, voyage
 from http_fields.field import Fate, Field, Request
 
 from frontend_service.workers.interface import ServedModel
@@ -31,6 +31,7 @@ REQUESTS: tuple[Request, ...] = (
     *jina.REQUESTS,
     *nim.REQUESTS,
     *tei.REQUESTS,
+    *voyage.REQUESTS,
 )
 """Requests of all modules of `http_fields`."""
 PROMPTS = {"input_type": "what a text is", "prompt": "a literal prompt", "prompt_name": "a prompt of the model's"}
@@ -42,10 +43,15 @@ RERANKED = {
     "max_doc_length": "Jina's",
     "truncation": "Jina's",
     "return_embeddings": "Jina's",
+    "top_k": "Voyage's",
 }
 EMBEDDED = dict.fromkeys(("inputs", "max_tokens", "output_dimension", "priority"), "Cohere's version 2")
 POOLED = {field.name: "vLLM's" for field in vllm.EMBEDDINGS[0].fields}
-HOSTED = {field.name: "Jina's" for field in jina.EMBEDDINGS[0].fields} | {"modality": "NVIDIA's"}
+HOSTED = {
+    **{field.name: "Voyage's" for field in voyage.EMBEDDINGS[0].fields},
+    **{field.name: "Jina's" for field in jina.EMBEDDINGS[0].fields},
+    "modality": "NVIDIA's",
+}
 SPANS = {
     "spans": "of each input, spans that get a vector each",
     "window_overlap": "documents over the limit are read in windows",
@@ -209,8 +215,9 @@ def page() -> str:
             "Every field that an original knows, and what becomes of it: it is honoured, it is refused by an error",
             "that names it, or it has no meaning here and changes nothing. `null` is absence of every field that may",
             "be absent, and a whole number is an integer however it is written. Fields that no original of a path",
-            "knows are ignored. `tests/unit/frontend/test_http_fields.py` holds each line, and writes this page:",
-            "`python tests/unit/frontend/test_http_fields.py`.",
+            "knows are ignored, unless their name says that they change the answer (a dimension, `top_k`, a prompt):",
+            "these are refused by name. `tests/unit/frontend/test_http_fields.py` holds each line, and writes this",
+            "page: `python tests/unit/frontend/test_http_fields.py`.",
             "",
             *(_table(group) for group in groups),
             "## Beyond these",

@@ -11,7 +11,7 @@ EMBED = "/v1/embeddings"
     [
         (EMBED, b"", 400, "the body is no JSON"),
         (EMBED, b"\xff\xfe", 400, "the body is no JSON"),
-        (EMBED, b'{"input": "\\ud800"}', 400, "the body is no JSON"),
+        (EMBED, b'{"input": "\\ud800"}', 400, "input has half of a surrogate pair"),
         (EMBED, b"[" * 100_000, 400, "Expected `object`"),
         (EMBED, b'{"input": "a", "deep": ' + b"[" * 50_000, 400, "nested too deeply"),
         (EMBED, b"[]", 400, "Expected `object`"),
@@ -112,3 +112,94 @@ async def test_what_is_refused_before_the_body_is_read(
     assert ("allow" in told.headers) == (status == 405)
     if path.startswith("/v1/"):
         assert told.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "kin"),
+    [
+        ("/pooling", {"input": "a", "output_dimension": 4}, "output_dimension", "dimensions"),
+        ("/v1/embeddings", {"input": "a", "topK": 4}, "topK", "dimensions"),
+        ("/v1/embeddings", {"input": "a", "instruction": "b"}, "instruction", "prompt"),
+        ("/v1/embeddings", {"input": "a", "task_type": "search_query"}, "task_type", "task"),
+        ("/score", {"text_1": "a", "text_2": "b", "prompt_name": "query"}, "prompt_name", "instruction"),
+        ("/classify", {"input": "a", "top-k": 2}, "top-k", "truncation_side"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "normalize": False}, "normalize", "use_activation"),
+        ("/v2/embed", {"texts": ["a"], "dimensions": 4}, "dimensions", "output_dimension"),
+        ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": "b"}], "top_n": 1}, "top_n", "truncate"),
+        ("/embed", {"inputs": "a", "pooling": "cls"}, "pooling", "normalize"),
+        ("/embed", {"inputs": "a", "parameters": {"truncate": True}}, "parameters", "normalize"),
+        ("/embed", {"inputs": "a", "encoding_format": "float", "precision": "int8"}, "precision", "normalize"),
+        ("/", {"inputs": "a", "max_length": 4}, "max_length", "truncate"),
+        ("/rerank", {"query": "a", "texts": ["b"], "top_n": 1}, "top_n", "truncate"),
+        ("/tokenize", {"inputs": "a", "truncate": True}, "truncate", "prompt_name"),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"normalize": False}},
+            "parameters.normalize",
+            "truncate",
+        ),
+    ],
+)
+async def test_an_unknown_field_that_would_change_the_answer_is_refused(
+    api: HttpApi, path: str, body: dict[str, object], field: str, kin: str
+) -> None:
+    """It is told with what the path has of its kind. Null or empty it asks for nothing."""
+    reply = await api.ask(path, body)
+    error = reply.json.get("error", reply.json)
+    message = error if isinstance(error, str) else error["message"]
+    assert reply.status == (422 if "error_type" in reply.json else 400)
+    told, _, known = message.partition(" would change the answer, and is no field of this path, which has ")
+    assert told == field
+    assert kin in known.split(", ")
+    outer, _, inner = field.rpartition(".")
+    for nothing in (None, {}, [], ""):
+        absent = await api.ask(path, body | ({outer: {inner: nothing}} if outer else {inner: nothing}))
+        assert field.encode() not in absent.body
+
+
+@pytest.mark.parametrize(
+    "name", ["metadata", "topic", "stop", "dimmed", "taskId", "options", "extra", "pooler_id", "tags"]
+)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "a"}),
+        ("/v2/rerank", {"query": "a", "documents": [{"text": "b", "prompt": "c"}]}),
+        ("/embed", {"inputs": "a"}),
+    ],
+)
+async def test_other_unknown_fields_are_ignored(api: HttpApi, path: str, body: dict[str, object], name: str) -> None:
+    """Whatever they hold, since clients send fields of their own."""
+    assert (await api.ask(path, body | {name: {"top_k": 3}})).status == 200
+
+
+@pytest.mark.parametrize(
+    "text", [b"b \\ud800", b"\\ud800 \\udc00", b"\\udc00 b", b"\\ud83d\\ude00\\ud83d", b"\\\\\\ud800", b"\xed\xa0\x80"]
+)
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        (EMBED, b'{"input": ["a, [b] {c}", "TEXT", "d"]}', "input[1]"),
+        (EMBED, b'{"model": "\\ud83d\\ude00", "input": [{"text": "a"}, {"text": "TEXT"}]}', "input[1].text"),
+        ("/v2/embed", b'{"texts": ["\\"", "\\\\", "TEXT"]}', "texts[2]"),
+        ("/v2/embed", b'{"inputs": [{"content": [{"type": "text", "text": "TEXT"}]}]}', "inputs[0].content[0].text"),
+        ("/v1/rerank", b'{"query": "a", "documents": ["b", {"more": [1, 2], "text": "TEXT"}]}', "documents[1].text"),
+        ("/v1/ranking", b'{"query": {"text": "TEXT"}, "passages": [{"text": "b"}]}', "query.text"),
+        ("/score", b'{"text_1": "a", "text_2": ["b", "TEXT"]}', "text_2[1]"),
+        ("/embed", b'{"inputs": ["\\\\ud800", "TEXT"]}', "inputs[1]"),
+        ("/predict", b'{"inputs": [["a", "b"], ["c", "TEXT"]]}', "inputs[1][1]"),
+        ("/similarity", b'{"inputs": {"source_sentence": "a", "sentences": ["b", "TEXT"]}}', "inputs.sentences[1]"),
+    ],
+)
+async def test_a_text_that_is_no_unicode_is_named_with_its_place(
+    api: HttpApi, path: str, body: bytes, place: str, text: bytes
+) -> None:
+    reply = await api.ask(path, body.replace(b"TEXT", text))
+    fault = "bytes that are no UTF-8" if text[0] > 127 else "half of a surrogate pair, which is no text"
+    error = reply.json.get("error", reply.json)
+    assert (reply.status, error["message"] if isinstance(error, dict) and "message" in error else error) == (
+        400,
+        f"{place} has {fault}",
+    )
+    if "param" in error:
+        assert error["param"] == place

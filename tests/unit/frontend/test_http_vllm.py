@@ -1,6 +1,7 @@
 """Fields of OpenAI's and vLLM's requests: what they ask the worker for, and what they make of its scores."""
 
 import math
+from base64 import b64decode
 from typing import Any
 
 import numpy as np
@@ -116,12 +117,35 @@ async def test_long_inputs_are_cut_by_the_words_of_jina_and_nvidia(truncate: obj
     assert words(job) == [kept]
 
 
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+async def test_bits_of_vectors_by_the_words_of_voyage(encoding: str) -> None:
+    """As its client reads them: int8 and uint8, eight dimensions each."""
+    body = {"input": ["a", "b"], "encoding_format": encoding}
+    for output_dtype, kind, expected in (("binary", np.int8, [127]), ("ubinary", np.uint8, [255])):
+        told, _ = await asked("/v1/embeddings", body | {"output_dtype": output_dtype})
+        rows = [entry["embedding"] for entry in told["data"]]
+        read = rows if encoding == "float" else [np.frombuffer(b64decode(row), dtype=kind).tolist() for row in rows]
+        assert read == [expected, expected]
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/multi-vector"])
+@pytest.mark.parametrize("texts", [{"text": "a b"}, [{"text": "a b"}], ["a b", {"text": "c", "image": None}, "d"]])
+async def test_texts_may_be_objects(path: str, texts: Any) -> None:
+    """Beside plain ones too."""
+    worker = Worker()
+    await HttpApi(worker).ask(path, {"input": texts})
+    entries = texts if isinstance(texts, list) else [texts]
+    plain = [entry if isinstance(entry, str) else entry["text"] for entry in entries]
+    assert words(worker.jobs[0]) == [f"[CLS] {text} [SEP]" for text in plain]
+
+
 @pytest.mark.parametrize(
     ("fields", "side"),
     [
         ({"task": "retrieval.query"}, InputType.QUERY),
         ({"task": "retrieval.passage"}, InputType.DOCUMENT),
         ({"task": "text-matching"}, InputType.UNSPECIFIED),
+        ({"task": "clustering"}, InputType.UNSPECIFIED),
         ({"input_type": "passage"}, InputType.DOCUMENT),
         ({"input_type": "query", "task": "retrieval.query"}, InputType.QUERY),
     ],

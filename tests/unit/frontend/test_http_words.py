@@ -143,7 +143,23 @@ async def test_sides_that_are_no_pair(sides: dict[str, object], field: str) -> N
         ("/v1/embeddings", {"input": "a", "embedding_type": "int8"}, {}, "embedding_type"),
         ("/v1/embeddings", {"input": "a", "modality": "image"}, {}, "modality"),
         ("/v1/embeddings", {"messages": [{"role": "user", "content": "a"}]}, {}, "messages"),
-        ("/v1/embeddings", {"input": [{"role": "user", "content": "a"}]}, {}, "input[0]"),
+        ("/v1/embeddings", {"input": [{"role": "user", "content": "a"}]}, {}, "input[0].text"),
+        ("/v1/embeddings", {"input": ["a", {"image": "data:image/png;base64,AAAA"}]}, {}, "input[1].image"),
+        ("/v1/embeddings", {"input": ["a", {"text": "b", "pdf": "AAAA"}]}, {}, "input[1].pdf"),
+        ("/v1/multi-vector", {"input": {"url": "https://a.b"}}, LATE, "input.url"),
+        ("/v1/embeddings", {"input": [{"text": 5}]}, {}, "input[0].text"),
+        ("/v1/embeddings", {"input": ["a", {"text": LONG}]}, {}, "input[1]"),
+        ("/v1/embeddings", {"input": [{"text": "a"}, [1]]}, {}, "input[1]"),
+        ("/v1/embeddings", {"input": "a", "truncation": False, CUTS: 3}, {}, "truncation"),
+        ("/v1/embeddings", {"input": "a", "truncation": False, "truncate": True}, {}, "truncation"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 4, "output_dimension": 2}, {}, "output_dimension"),
+        ("/v1/embeddings", {"input": "a", "output_dimension": 9}, {}, "output_dimension"),
+        ("/v1/embeddings", {"input": "a", "output_dtype": "int8"}, {}, "output_dtype"),
+        ("/v1/embeddings", {"input": "a", "output_dtype": "uint8"}, {}, "output_dtype"),
+        ("/v1/embeddings", {"input": "a", "output_dtype": "binary", "encoding_format": "bytes"}, {}, "output_dtype"),
+        ("/v1/embeddings", {"input": "a", "output_dtype": "binary", "embed_dtype": "float16"}, {}, "output_dtype"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 1, "top_k": 2}, {}, "top_k"),
+        ("/v1/embeddings", {"input": "a", "task": "code.query"}, {"prompts": {"query": "query : "}}, "task"),
         ("/v1/embeddings", {"input": [1], "prompt": "b"}, {}, "prompt"),
         ("/v1/embeddings", {"input": [1], "prompt_name": "b"}, {}, "prompt_name"),
         ("/v1/embeddings", {"input": "a", "embed_dtype": "fp8_e4m3"}, {}, "embed_dtype"),
@@ -196,13 +212,13 @@ async def test_the_remedy_for_a_long_text_helps(path: str, body: dict[str, Any],
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/v1/multi-vector"])
-@pytest.mark.parametrize("truncate", [False, "NONE"])
-async def test_the_remedy_is_the_field_that_was_sent(path: str, truncate: object) -> None:
+@pytest.mark.parametrize(("field", "value"), [("truncate", False), ("truncate", "NONE"), ("truncation", False)])
+async def test_the_remedy_is_the_field_that_was_sent(path: str, field: str, value: object) -> None:
     """Another one beside it would contradict it."""
-    message, _ = await refusal(path, {"input": LONG, "truncate": truncate})
-    assert message == "input has 14 tokens, the limit is 10; truncate: true would cut it"
+    message, _ = await refusal(path, {"input": LONG, field: value})
+    assert message == f"input has 14 tokens, the limit is 10; {field}: true would cut it"
     worker = Worker()
-    await HttpApi(worker).ask(path, {"input": LONG, "truncate": True})
+    await HttpApi(worker).ask(path, {"input": LONG, field: True})
     assert worker.jobs[0].tokens.lengths == (10,)
 
 

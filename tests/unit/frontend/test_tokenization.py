@@ -187,6 +187,35 @@ def test_prompts_by_text_by_name_and_by_what_the_text_is(choice: PromptChoice, e
     assert PROMPTED.prompt(choice) == expected
 
 
+@pytest.mark.parametrize(
+    ("names", "task", "name"),
+    [
+        (["retrieval.query", "query"], "retrieval.query", "retrieval.query"),
+        (["query"], "retrieval.query", "query"),
+        (["classification"], "classification", "classification"),
+        (["nl2code_query", "nl2code_document"], "nl2code.query", "nl2code_query"),
+        (["nl2code_query", "nl2code_document"], "nl2code.passage", "nl2code_document"),
+        (["code_query", "code_passage", "document"], "code.passage", "code_passage"),
+        (["qa_query"], "qa_query", "qa_query"),
+    ],
+)
+def test_a_task_is_a_prompt_of_that_name(names: list[str], task: str, name: str) -> None:
+    """As jina-embeddings-v3 and jina-code-embeddings have them; general tasks do without."""
+    tokenization = ModelTokenizer(tokenizer_json(), card(prompts={each: f"{each} : " for each in names}))
+    side = InputType.QUERY if task.endswith("query") else InputType.DOCUMENT
+    assert tokenization.prompt(PromptChoice(task=task, input_type=side)) == f"{name} : "
+
+
+@pytest.mark.parametrize(
+    "task", ["code.query", "nl2code.passage", "code2code.query", "code2completion.query", "qa.query"]
+)
+def test_a_task_of_code_needs_a_prompt_of_its_own(task: str) -> None:
+    """UNSUPPORTED_TASK, naming what the model has; without a prompt its vectors would be others."""
+    with pytest.raises(UnsupportedTask, match=f"no task '{task}'; it has passage, query, retrieval.query, ") as caught:
+        PROMPTED.prompt(PromptChoice(task=task, input_type=InputType.QUERY))
+    assert caught.value.field == "task"
+
+
 def test_the_default_prompt_serves_where_nothing_is_said() -> None:
     """As sentence-transformers has it."""
     tokenization = ModelTokenizer(tokenizer_json(), card(prompts=PROMPTS, default_prompt_name="query"))

@@ -4,7 +4,7 @@ Source: vLLM's vllm/entrypoints/pooling/utils.py and vllm/utils/serial_utils.py.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,18 +23,35 @@ DATA_TYPES: dict[EmbedDtype, DataType] = {
     "float16": DataType.FLOAT16,
     "bfloat16": DataType.BFLOAT16,
 }
+OutputDtype = Literal["float", "binary", "ubinary"]
 OCTETS = "application/octet-stream"
 HEADER_BYTES = 60 * 1024
 """Longest header of a reply: Python's http.client reads up to 64 KiB."""
 
 
+def bits_of(rows: Floats) -> Any:
+    """Quantizes rows to uint8 [N, ceil(D / 8)], a bit a number: set where it is not negative, the first one highest."""
+    return np.frombuffer(packing.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
+
+
+BITS: dict[str, Callable[[Floats], Any]] = {
+    "binary": lambda rows: (bits_of(rows).astype(np.int16) - 128).astype(np.int8),
+    "ubinary": bits_of,
+}
+"""Quantizations of rows to a bit a number, by the names that Cohere and Voyage have for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """The encoding of a reply's vectors. `dtype` and `endianness` hold for bytes; `native` is little-endian."""
+    """The encoding of a reply's vectors. `dtype` and `endianness` hold for bytes; `native` is little-endian.
+
+    `output_dtype` holds for numbers and base64: the numbers themselves, or their bits.
+    """
 
     format: Format
     dtype: EmbedDtype
     endianness: Endianness
+    output_dtype: OutputDtype = "float"
 
     @property
     def is_bytes(self) -> bool:
@@ -53,9 +70,12 @@ class Encoding:
 
     def to_json(self, fields: Mapping[str, Any], name: str, array: Floats) -> Parts:
         """An object of `fields` and of an array `name`: numbers, or a string of base64."""
+        bits = None
+        if self.output_dtype != "float":
+            bits = BITS[self.output_dtype](array.reshape(-1, array.shape[-1])).reshape(*array.shape[:-1], -1)
         if self.format == "float":
-            return (to_json({**fields, name: array}),)
-        return with_base64(fields, name, self.to_bytes(array))
+            return (to_json({**fields, name: array if bits is None else bits}),)
+        return with_base64(fields, name, self.to_bytes(array) if bits is None else bits.tobytes())
 
 
 def bytes_reply(encoding: Encoding, arrays: Iterable[Floats], about: dict[str, Any]) -> HttpReply:

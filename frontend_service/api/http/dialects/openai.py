@@ -73,7 +73,7 @@ class MultiVectorBody(HostedRequest, kw_only=True):
 
 def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = False) -> EmbedRequest:
     """The request for one output of each input. Raises InvalidInput."""
-    texts, tokenized = inputs_of(body.input, "input")
+    texts, tokenized = inputs_of(body.plain_input, "input")
     return EmbedRequest(
         model=body.model,
         texts=texts,
@@ -81,7 +81,7 @@ def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = 
         prompt=body.choice,
         cut=body.cut,
         outputs=(output,),
-        dimensions=body.dimensions,
+        dimensions=body.width,
         normalize=body.activated,
         return_token_ids=token_ids,
     )

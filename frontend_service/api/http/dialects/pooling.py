@@ -96,7 +96,7 @@ class _TaskChoice(msgspec.Struct):
     task: PoolingTask | None = None
 
 
-_task_choice = Body(_TaskChoice)
+_task_choice = Body(_TaskChoice, whole=False)
 
 
 class PoolingEndpoint:

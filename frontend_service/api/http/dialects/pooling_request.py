@@ -89,12 +89,8 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
     @property
     def activated(self) -> bool | None:
         """Whether to apply the activation; None: not said. Raises InvalidInput where two names of it disagree."""
-        values = {name: getattr(self, name) for name in self.ACTIVATIONS if getattr(self, name) is not None}
-        for name, value in values.items():
-            first = next(iter(values))
-            if value is not values[first]:
-                raise InvalidInput(f"{first} and {name} are the same field, and disagree", field=name)
-        return next(iter(values.values()), None)
+        activated: bool | None = agreed(self, *self.ACTIVATIONS)
+        return activated
 
 
 class InputRequest(PoolingRequest, kw_only=True):
@@ -110,6 +106,11 @@ class InputRequest(PoolingRequest, kw_only=True):
     add_generation_prompt: Annotated[Any, refusing(NO_CHAT, False)] = None
     continue_final_message: Annotated[Any, refusing(NO_CHAT, False)] = None
     media_io_kwargs: Annotated[Any, refusing(NO_IMAGES, {})] = None
+
+    @property
+    def plain_input(self) -> Any:
+        """The input as texts or token ids. Raises InvalidInput."""
+        return self.input
 
     @property
     def names(self) -> Names:
@@ -141,6 +142,11 @@ class VectorRequest(InputRequest, kw_only=True):
         return PromptChoice(literal=self.prompt, name=self.prompt_name, input_type=input_type_of(self.input_type))
 
     @property
+    def width(self) -> int | None:
+        """The dimensions that are asked for. Raises InvalidInput where two names of them disagree."""
+        return self.dimensions
+
+    @property
     def encoding(self) -> Encoding:
         """The encoding of the reply's vectors."""
         return Encoding(
@@ -148,6 +154,17 @@ class VectorRequest(InputRequest, kw_only=True):
             dtype=self.embed_dtype or "float32",
             endianness=self.endianness or "native",
         )
+
+
+def agreed(body: msgspec.Struct, *names: str) -> Any:
+    """The value of fields that are one under several names; None where none is given. Raises InvalidInput where two
+    disagree."""
+    values = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+    for name, value in values.items():
+        first = next(iter(values))
+        if value != values[first]:
+            raise InvalidInput(f"{first} and {name} are the same field, and disagree", field=name)
+    return next(iter(values.values()), None)
 
 
 def input_type_of(word: str | None) -> InputType:

@@ -10,7 +10,7 @@ SOURCE = "api.jina.ai/openapi.json 2026.02.03, {}"
 POOLS_SPANS = {"pools_spans": True}
 DIMENSIONS = honoured("dimensions", 4)
 ENCODED = honoured("embedding_type", "base64", "`binary`, `ubinary` and lists of types are refused")
-INPUT = honoured("input", ["c"], "texts; objects are refused")
+INPUT = honoured("input", ["c", {"text": "d"}], "texts, or objects with `text`; images are refused")
 EMBEDDINGS = tuple(
     Request(
         original="Jina, embeddings of versions 2 to 4",
@@ -23,7 +23,9 @@ EMBEDDINGS = tuple(
             ENCODED,
             honoured("normalized", False),
             honoured("truncate", True, input=[LONG]),
-            honoured("task", "retrieval.query", "what a text is; tasks that choose adapters alone change nothing"),
+            honoured(
+                "task", "retrieval.query", "the model's prompt of that name; those of code need one, others do without"
+            ),
             honoured("late_chunking", True, "the inputs are chunks of one document, joined with nothing in between"),
             DIMENSIONS,
             refused("return_multivector", True, "/v1/multi-vector does it; `false` is accepted"),

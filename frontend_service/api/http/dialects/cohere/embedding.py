@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import FILLED, Body, Bound, Count
+from frontend_service.api.http.dialects.encoding import BITS
 from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, input_type_of
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, to_json
@@ -111,17 +112,11 @@ def int8_of(rows: Floats) -> Any:
     return np.frombuffer(packing.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
 
 
-def bits_of(rows: Floats) -> Any:
-    """Quantizes rows to uint8 [N, ceil(D / 8)], a bit a number: set where it is not negative, the first one highest."""
-    return np.frombuffer(packing.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
-
-
 CONVERSIONS: dict[str, Callable[[Floats], Any]] = {
     "float": lambda rows: rows,
     "int8": int8_of,
     "uint8": lambda rows: (int8_of(rows).astype(np.int16) + 128).astype(np.uint8),
-    "binary": lambda rows: (bits_of(rows).astype(np.int16) - 128).astype(np.int8),
-    "ubinary": bits_of,
+    **BITS,
     "base64": lambda rows: [base64_of(row) for row in rows],
 }
 

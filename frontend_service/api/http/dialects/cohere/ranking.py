@@ -1,6 +1,7 @@
-"""Reranks of `documents`: Cohere's, with the fields that Jina and vLLM add.
+"""Reranks of `documents`: Cohere's, with the fields that Jina, Voyage and vLLM add.
 
-Source: docs.cohere.com/reference/rerank, versions 1 and 2; api.jina.ai/openapi.json; vLLM's fields are `scoring`'s.
+Source: docs.cohere.com/reference/rerank, versions 1 and 2; api.jina.ai/openapi.json;
+docs.voyageai.com/reference/reranker-api; vLLM's fields are `scoring`'s.
 """
 
 import re
@@ -11,7 +12,7 @@ import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Bound
 from frontend_service.api.http.dialects.openai import usage
-from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE
+from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE, agreed
 from frontend_service.api.http.dialects.scoring import ScoringRequest
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import HttpReply, to_json
@@ -26,6 +27,7 @@ from shared.errors import InvalidInput
 _TEXT = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TEXT)]
 """A document whose text is in `text`; its other fields are sent back with it."""
+Top = Annotated[int, msgspec.Meta(ge=0, description="How many to tell; 0: all.")]
 NOT_TEXT = {"image": NO_IMAGES, "image_url": NO_IMAGES, "content": "nothing reads content"}
 """Fields of Jina's and vLLM's documents that are no text, each with the reason why it is not read."""
 
@@ -35,12 +37,14 @@ class CohereRerankBody(ScoringRequest, kw_only=True):
 
     Longer texts are cut, as Cohere does.
 
-    `max_doc_length` is Jina's word for `max_tokens_per_doc`. `max_chunks_per_doc` holds: a document is one chunk.
+    `max_doc_length` is Jina's word for `max_tokens_per_doc`, `top_k` Voyage's for `top_n`. `max_chunks_per_doc`
+    holds: a document is one chunk.
     """
 
     query: str
     documents: Annotated[str | list[str | Document], FILLED]
-    top_n: Annotated[int, msgspec.Meta(ge=0, description="How many to tell; 0: all.")] | None = None
+    top_n: Top | None = None
+    top_k: Top | None = None
     return_documents: bool = False
     max_doc_length: Bound | None = None
     max_chunks_per_doc: Bound | None = None
@@ -70,7 +74,7 @@ def rerank_request(body: CohereRerankBody) -> RerankRequest:
         model=body.model,
         queries=(body.query,),
         documents=_texts(body.documents),
-        top_n=body.top_n or None,
+        top_n=agreed(body, "top_n", "top_k") or None,
         return_documents=body.return_documents,
         instruction=body.instruction,
         query_cut=replace(body.query_cut, truncate=truncate),

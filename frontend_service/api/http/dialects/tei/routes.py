@@ -47,7 +47,7 @@ class _Root(msgspec.Struct):
         return memoryview(self.inputs)[:1].tobytes() == b"{"
 
 
-_root = Body(_Root)
+_root = Body(_Root, whole=False)
 
 
 class RerankEndpoint:
