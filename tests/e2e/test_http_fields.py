@@ -91,6 +91,21 @@ async def test_as_many_documents_as_voyage_asks_for(http: Http) -> None:
     assert (await http.ask("/v1/rerank", body | {"top_k": 2}))["results"] == everything[:2]
 
 
+async def test_tokens_by_the_words_of_vllm(http: Http, oracle: SentenceTransformer) -> None:
+    """And back to texts, as transformers does."""
+    for text, special in (
+        (TEXTS[0], True),
+        (TEXTS[1], False),
+        ("a [SEP] small cat", False),
+        (words(900, seed=2), True),
+    ):
+        ids = oracle.tokenizer(text, add_special_tokens=special)["input_ids"]
+        told = await http.ask("/tokenize", {"prompt": text, "add_special_tokens": special, "return_token_strs": True})
+        assert (told["count"], told["tokens"]) == (len(ids), ids)
+        assert told["token_strs"] == oracle.tokenizer.convert_ids_to_tokens(ids)
+        assert (await http.ask("/detokenize", {"tokens": ids}))["prompt"] == oracle.tokenizer.decode(ids)
+
+
 async def test_bytes_are_the_vectors(http: Http, oracle: SentenceTransformer) -> None:
     """As base64 and as they are, in half the size."""
     expected = oracle.encode(TEXTS)

@@ -111,7 +111,7 @@ class ExchangeEndpoint(Generic[B, Q, A]):
         try:
             reply, timing = await self._frontend.exchange(self._exchange, message, len(call.body), call.caller)
         except SelvageError as error:
-            raise _renamed_error(error, self._names_of(body)) from error
+            raise renamed_error(error, self._names_of(body)) from error
         return HttpReply(
             body=reply.body,
             content_type=reply.content_type,
@@ -140,8 +140,8 @@ def _server_timing(timing: Timing) -> str:
     )
 
 
-def _renamed_error(error: SelvageError, names: Names) -> SelvageError:
+def renamed_error(error: SelvageError, names: Names) -> SelvageError:
     """A copy of an error with names replaced in its field and message; other requests may share the original."""
-    renamed_error = copy(error)
-    renamed_error.field, renamed_error.message = renamed(error.field, names), renamed(error.message, names)
-    return renamed_error
+    other = copy(error)
+    other.field, other.message = renamed(error.field, names), renamed(error.message, names)
+    return other

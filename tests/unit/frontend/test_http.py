@@ -75,10 +75,12 @@ async def test_what_a_worker_raises(
     assert api.seen == [(f"POST {EMBED}", status), ("POST /embed", status)]
 
 
-async def test_a_model_may_have_slashes_in_its_name() -> None:
+@pytest.mark.parametrize("prefix", ["/v1", ""])
+async def test_a_model_may_have_slashes_in_its_name(prefix: str) -> None:
     api = HttpApi(Worker(id="BAAI/bge-m3"))
-    assert (await api.ask("/v1/models/BAAI/bge-m3")).json["id"] == "BAAI/bge-m3"
-    assert (await api.ask("/v1/models/BAAI/other")).status == 404
+    assert (await api.ask(f"{prefix}/models/BAAI/bge-m3")).json["id"] == "BAAI/bge-m3"
+    assert (await api.ask(f"{prefix}/models/BAAI/other")).status == 404
+    assert (await api.ask(f"{prefix}/models")).json == (await api.ask("/v1/models")).json
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings/", "//v1/embeddings", "/v1//embeddings", "//v1///embeddings//"])

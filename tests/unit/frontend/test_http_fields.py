@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from asgi import JSON, HttpApi, Told, Worker
-from http_fields import cohere, jina, nim, openai, tei, vllm, voyage
+from http_fields import cohere, jina, llama_cpp, nim, openai, tei, vllm, voyage
 from http_fields.field import Fate, Field, Request
 
 from frontend_service.workers.interface import ServedModel
@@ -32,6 +32,7 @@ REQUESTS: tuple[Request, ...] = (
     *nim.REQUESTS,
     *tei.REQUESTS,
     *voyage.REQUESTS,
+    *llama_cpp.REQUESTS,
 )
 """Requests of all modules of `http_fields`."""
 PROMPTS = {"input_type": "what a text is", "prompt": "a literal prompt", "prompt_name": "a prompt of the model's"}
@@ -70,13 +71,17 @@ OURS: dict[str, dict[str, str]] = {
     "/v2/rerank": RERANKED,
     "/rerank": RERANKED | MODEL,
     **dict.fromkeys(
-        ("/embed", "/embed_all", "/embed_sparse", "/tokenize", "/decode"),
+        ("/embed", "/embed_all", "/embed_sparse", "/decode"),
         MODEL | {"input_type": PROMPTS["input_type"]},
     ),
+    "/tokenize": {"input_type": PROMPTS["input_type"]},
+    "/detokenize": {"input_type": PROMPTS["input_type"]},
     "/similarity": MODEL,
     "/predict": MODEL | {"parameters": "huggingface_hub's"},
 }
 """Fields of a path that are in no table of these originals, and whose they are."""
+KIN = {"/reranking": "/rerank", "/v1/reranking": "/v1/rerank"}
+"""Paths whose fields are those of another."""
 PAGE = Path(__file__).parents[3] / "docs" / "http-fields.md"
 HEADERS = (*JSON, ("x-request-id", "the-same"))
 
@@ -183,7 +188,7 @@ async def test_null_is_absence_of_every_field_that_may_be_absent(request_: Reque
     assert (told[0].status, content(told[0]), told[1]) == (200, content(without[0]), without[1])
 
 
-@pytest.mark.parametrize("path", sorted({request.path for request in REQUESTS} - {"/rerank"}))
+@pytest.mark.parametrize("path", sorted({request.path for request in REQUESTS} - {"/rerank", *KIN}))
 def test_every_field_of_ours_is_in_a_table(path: str) -> None:
     """Or is named as our own."""
     route = next(route for route in HttpApi(Worker()).app.routes if route.path == path and route.method == "POST")
@@ -196,6 +201,15 @@ def test_every_field_of_ours_is_in_a_table(path: str) -> None:
     own = set(OURS.get(path, {}))
     assert ours - told == own
     assert not told & own
+
+
+@pytest.mark.parametrize("request_", llama_cpp.REQUESTS, ids=lambda request: f"{request.path}-{request.original}")
+async def test_a_path_of_llama_cpp_answers_as_its_kin(request_: Request) -> None:
+    """Both forms on both of its paths; of the kin under /v1 that of `documents` alone."""
+    kin = replace(request_, path="/rerank" if "texts" in request_.body else KIN[request_.path])
+    last = request_.fields[-1]
+    told, expected = [await asked(each, (last.name, last.value)) for each in (request_, kin)]
+    assert (told[0].status, content(told[0]), told[1]) == (200, content(expected[0]), expected[1])
 
 
 def page() -> str:

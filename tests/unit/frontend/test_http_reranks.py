@@ -13,7 +13,7 @@ from shared.jobs import Job, JobResult
 from shared.vectors import Activation
 
 TEMPLATE = CROSS_ENCODER | {"pair_template": "query : {query} passage : {document} :"}
-RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
+RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")
 BOUNDS = ("max_tokens_per_doc", "max_tokens_per_query", "max_doc_length", "truncate_prompt_tokens")
 
 

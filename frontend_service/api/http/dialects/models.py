@@ -1,4 +1,4 @@
-"""The models that are served, in the form of OpenAI's list: /v1/models.
+"""The models that are served, in the form of OpenAI's list: /v1/models, and /models as llama.cpp has it too.
 
 Source: platform.openai.com/docs/api-reference/models; `max_model_len` is vLLM's.
 """
@@ -11,6 +11,7 @@ from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.application.frontend import Frontend
 from shared.card import ModelCard
 
+MODEL = {"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256}
 STARTED = now()
 """The creation time of all models in replies, since the real one is unknown."""
 
@@ -48,20 +49,16 @@ def routes(frontend: Frontend) -> list[Route]:
     return [
         Route(
             method="GET",
-            path="/v1/models",
+            path=prefix + path,
             dialect=OPENAI,
-            summary="The models that are served",
-            example={"object": "list", "data": [{"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256}]},
+            summary=summary,
+            example=example,
             needs_worker=False,
-            endpoint=list_models,
-        ),
-        Route(
-            method="GET",
-            path="/v1/models/",
-            dialect=OPENAI,
-            summary="One of them",
-            example={"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256},
-            needs_worker=False,
-            endpoint=get_model,
-        ),
+            endpoint=endpoint,
+        )
+        for prefix in ("/v1", "")
+        for path, endpoint, summary, example in (
+            ("/models", list_models, "The models that are served", {"object": "list", "data": [MODEL]}),
+            ("/models/", get_model, "One of them", MODEL),
+        )
     ]

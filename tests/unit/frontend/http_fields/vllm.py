@@ -172,4 +172,25 @@ RERANKS = tuple(
     )
     for path in ("/rerank", "/v1/rerank", "/v2/rerank")
 )
-REQUESTS = (*EMBEDDINGS, *POOLINGS, *CLASSIFICATIONS, *SCORES, *RERANKS)
+TOKENS = "github.com/vllm-project/vllm, vllm/entrypoints/serve/tokenize/protocol.py"
+TOKENIZE = Request(
+    original="vLLM, TokenizeCompletionRequest and TokenizeChatRequest",
+    source=TOKENS,
+    path="/tokenize",
+    body={"prompt": "a b"},
+    fields=(
+        honoured("prompt", "c"),
+        honoured("model", "another", "another model than the one served is 404"),
+        honoured("add_special_tokens", False),
+        honoured("return_token_strs", True),
+        refused("messages", MESSAGES, CHAT),
+    ),
+)
+DETOKENIZE = Request(
+    original="vLLM, DetokenizeRequest",
+    source=TOKENS,
+    path="/detokenize",
+    body={"tokens": [1, 4, 2]},
+    fields=(honoured("tokens", [5]), honoured("model", "another", "another model than the one served is 404")),
+)
+REQUESTS = (*EMBEDDINGS, *POOLINGS, *CLASSIFICATIONS, *SCORES, *RERANKS, TOKENIZE, DETOKENIZE)

@@ -128,6 +128,7 @@ def rerank_reply(parsed: ParsedRequest[CohereRerankBody, RerankRequest], reranke
         body=to_json(
             {
                 "id": parsed.body.request_id or parsed.request_id,
+                "object": "list",
                 "model": reranked.answer.model,
                 "results": results,
                 "usage": usage(tokens),

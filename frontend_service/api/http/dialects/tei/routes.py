@@ -3,12 +3,13 @@
 Source: its OpenAPI, huggingface.github.io/text-embeddings-inference. What differs is told in docs/tei.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from frontend_service.api.http.body import Body
+from frontend_service.api.http.dialects import vllm
 from frontend_service.api.http.dialects.cohere import ranking as cohere
 from frontend_service.api.http.dialects.tei import embedding, info, prediction, ranking, tokenization
 from frontend_service.api.http.dialects.tei.common import INPUTS, for_any_name, resolved_name
@@ -25,7 +26,7 @@ from frontend_service.api.http.dialects.tei.embedding import (
 )
 from frontend_service.api.http.dialects.tei.prediction import PredictBody
 from frontend_service.api.http.dialects.tei.ranking import RerankBody
-from frontend_service.api.http.errors import TEI
+from frontend_service.api.http.errors import OPENAI, TEI
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, Route
 from frontend_service.application.frontend import Frontend
@@ -33,13 +34,20 @@ from shared.vectors import OutputKind, Task
 
 
 class _Root(msgspec.Struct):
-    """Fields that tell the bodies of POST / apart."""
+    """Fields that tell bodies of one path apart."""
 
     query: Any = None
     texts: Any = None
     documents: Any = None
+    prompt: Any = None
+    messages: Any = None
     model: str | None = None
     inputs: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def has_inputs(self) -> bool:
+        """The body has the field, whatever is in it."""
+        return bool(memoryview(self.inputs).nbytes)
 
     @property
     def compares(self) -> bool:
@@ -50,25 +58,45 @@ class _Root(msgspec.Struct):
 _root = Body(_Root, whole=False)
 
 
-class RerankEndpoint:
-    """The endpoint of /rerank: bodies with `texts` are TEI's, those with `documents` get the replies of Cohere."""
+def either_endpoint(frontend: Frontend, tei: Endpoint, other: Endpoint, is_other: Callable[[_Root], bool]) -> Endpoint:
+    """Makes an endpoint of two: that of this dialect, and that of another one, whose bodies `is_other` knows."""
 
-    def __init__(self, frontend: Frontend) -> None:
-        self._frontend = frontend
-        self._tei = ExchangeEndpoint(
-            frontend,
-            Body(RerankBody),
-            ranking.rerank_request,
-            for_any_name(frontend, frontend.ranking.rerank),
-            ranking.rerank_reply,
-            names_of=lambda _: ranking.NAMES,
-        )
-        self._cohere = cohere.rerank_endpoint(frontend)
+    async def endpoint(call: HttpCall) -> HttpReply:
+        body = await frontend.offload(len(call.body), _root.read, call.body)
+        return await (other if is_other(body) else tei)(call)
 
-    async def __call__(self, call: HttpCall) -> HttpReply:
-        body = await self._frontend.offload(len(call.body), _root.read, call.body)
-        is_cohere = body.documents is not None and body.texts is None
-        return await (self._cohere if is_cohere else self._tei)(call)
+    return endpoint
+
+
+def rerank_endpoint(frontend: Frontend, version: str = "2") -> Endpoint:
+    """Makes the endpoint of /rerank: bodies with `texts` are TEI's, those with `documents` get the replies of Cohere.
+
+    `version`: that of Cohere's API.
+    """
+    tei: Endpoint = ExchangeEndpoint(
+        frontend,
+        Body(RerankBody),
+        ranking.rerank_request,
+        for_any_name(frontend, frontend.ranking.rerank),
+        ranking.rerank_reply,
+        names_of=lambda _: ranking.NAMES,
+    )
+    return either_endpoint(
+        frontend,
+        tei,
+        cohere.rerank_endpoint(frontend, version),
+        lambda body: body.documents is not None and body.texts is None,
+    )
+
+
+def tokenize_endpoint(frontend: Frontend) -> Endpoint:
+    """Makes the endpoint of /tokenize: bodies with `inputs` are TEI's, those with `prompt` vLLM's."""
+    return either_endpoint(
+        frontend,
+        tokenization.tokenize_endpoint(frontend),
+        vllm.tokenize_endpoint(frontend),
+        lambda body: not body.has_inputs and (body.prompt is not None or body.messages is not None),
+    )
 
 
 class RootEndpoint:
@@ -110,7 +138,7 @@ def model_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
             FLOAT_WEIGHT,
             prediction.names_of,
         ),
-        "/rerank": RerankEndpoint(frontend),
+        "/rerank": rerank_endpoint(frontend),
         "/similarity": ExchangeEndpoint(
             frontend,
             Body(SimilarityBody),
@@ -120,7 +148,7 @@ def model_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
             names_of=lambda _: embedding.SIMILAR,
         ),
     }
-    return {"/": RootEndpoint(frontend, endpoints), **endpoints}
+    return {"/": RootEndpoint(frontend, endpoints), "/reranking": endpoints["/rerank"], **endpoints}
 
 
 def _embed_endpoint(
@@ -163,6 +191,7 @@ MODEL_PATHS: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
     ("/embed_sparse", "Weights of words", (EmbedAllBody,), [[{"index": 7, "value": 0.5}]]),
     ("/predict", "Labels of texts or pairs, best first", (PredictBody,), LABELS),
     ("/rerank", "Texts in the order in which they fit a query", (RerankBody, *COHERE_BODIES), RANKS),
+    ("/reranking", "The same as /rerank, as llama.cpp has it", (RerankBody, *COHERE_BODIES), RANKS),
     ("/similarity", "Cosines of one text with others", (SimilarityBody,), [0.7]),
 )
 """Paths that ask a worker, each with its summary, its bodies and an example of a reply."""
@@ -187,14 +216,25 @@ def routes(frontend: Frontend) -> list[Route]:
         ),
         Route(
             method="POST",
+            path="/v1/reranking",
+            dialect=OPENAI,
+            summary="Documents in the order in which they fit a query, as llama.cpp has it",
+            body_type=COHERE_BODIES[0],
+            other_body_types=(RerankBody,),
+            example={"results": [{"index": 1, "relevance_score": 0.97}]},
+            endpoint=rerank_endpoint(frontend, "1"),
+        ),
+        Route(
+            method="POST",
             path="/tokenize",
             dialect=TEI,
             summary="The tokens of texts",
             body_type=tokenization.TokenizeBody,
+            other_body_types=(vllm.TokenizePromptBody,),
             example=[[{"id": 101, "text": "[CLS]"}]],
             names=INPUTS,
             needs_worker=False,
-            endpoint=tokenization.tokenize_endpoint(frontend),
+            endpoint=tokenize_endpoint(frontend),
         ),
         Route(
             method="POST",
