@@ -1,6 +1,8 @@
 """The body of a request: JSON to a struct, by msgspec."""
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -20,14 +22,6 @@ MOST_ENTRIES, MOST_LISTS = 1_000_000, 100_000
 """Most entries, and most lists and objects, of a body."""
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 """A string, or the beginning of an entry. An open string ends with the body, so that no byte is matched twice."""
-STEP = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)(\s*+:)?|[,\[\]{}]', re.DOTALL)
-"""A string, with the colon behind it if it is a name, or a sign that begins or ends an entry."""
-HALF_PAIR = re.compile(
-    rb"(?:[^\\]++|\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]))*+\\u[dD]", re.DOTALL
-)
-"""The beginning of a string up to the first half of a surrogate pair."""
-LONGEST_SEARCHED = 4 * 1024 * 1024
-"""Bytes of the longest string in which that is looked for: a longer one would keep others waiting."""
 LARGEST = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Bound = Annotated[int, msgspec.Meta(ge=1)]
@@ -128,27 +122,41 @@ def _check_entries(raw: bytes) -> None:
 
 
 def _unreadable_text(raw: bytes) -> tuple[str, str] | None:
-    """The fault and the place of the first string that is no Unicode, such as `input[3]`; None where there is none."""
-    steps: list[str] = []  # of each object and list that is open: the name or the number of its present entry
-    for token in STEP.finditer(raw):
-        sign, string = token[0][:1], token[1]
-        if string is not None:
-            place = "".join(steps).lstrip(".")[:LETTERS]
-            if len(string) <= LONGEST_SEARCHED and HALF_PAIR.match(string):
-                return f"{place or 'the body'} has half of a surrogate pair, which is no text", place
-            try:
-                name = string.decode()[1:-1]
-            except UnicodeDecodeError:
-                return f"{place or 'the body'} has bytes that are no UTF-8", place
-            if token[2] is not None and steps:
-                steps[-1] = f".{name}"
-        elif sign in b"[{":
-            steps.append("[0]" if sign == b"[" else "")
-        elif steps and sign in b"]}":
-            steps.pop()
-        elif steps and steps[-1][:1] == "[":
-            steps[-1] = f"[{int(steps[-1][1:-1]) + 1}]"
+    """The fault and the place of the first text that is no Unicode, such as `input[3]`; None where there is none."""
+    try:
+        written, fault = raw.decode(), "half of a surrogate pair, which is no text"
+    except UnicodeDecodeError:
+        written, fault = raw.decode(errors="surrogateescape"), "bytes that are no UTF-8"
+    try:
+        content = json.loads(written)  # Python's own reader takes what msgspec refuses
+    except (ValueError, RecursionError):
+        return None
+    for place, text in _texts_in(content):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return f"{place or 'the body'} has {fault}", place
     return None
+
+
+def _texts_in(content: Any) -> Iterator[tuple[str, str]]:
+    """All texts of parsed JSON, each with its place in it; a name is a text at the place of its object."""
+    levels: list[tuple[str, Iterator[tuple[str, Any]]]] = [("", iter([("", content)]))]
+    while levels:
+        outer, entries = levels[-1]
+        for step, entry in entries:
+            place = f"{outer}{step}".lstrip(".")[:LETTERS]
+            if isinstance(entry, str):
+                yield place, entry
+            elif isinstance(entry, list):
+                levels.append((place, ((f"[{number}]", inner) for number, inner in enumerate(entry))))
+                break
+            elif isinstance(entry, dict):
+                yield from ((place, name) for name in entry)
+                levels.append((place, ((f".{name}", inner) for name, inner in entry.items())))
+                break
+        else:
+            levels.pop()
 
 
 class InvalidJson(InvalidInput):
