@@ -67,6 +67,10 @@ class Listwise:
     query_marker_id: int
 
 
+YES = ("yes",)
+"""The labels of a yes/no reranker, by which frontends know it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """Everything that clients and frontends know of a model; the fields are those of `selvage.v1.ModelCard`."""
@@ -126,6 +130,11 @@ class ModelCard:
     def names(self) -> tuple[str, ...]:
         """All names that a request may use; replies use the first."""
         return (self.id, *self.aliases)
+
+    @property
+    def asks_about_pairs(self) -> bool:
+        """Whether it classifies pairs alone: a yes/no reranker, which has nothing to ask about a single text."""
+        return bool(self.pair_template) and self.labels == YES
 
     def side(self, input_type: InputType) -> "ModelCard":
         """The card as it holds for texts of a kind: that of queries has the fields of `query_route`."""

@@ -96,7 +96,7 @@ class ClassificationService:
         job_options.check_task(card, Task.CLASSIFY)
         limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
         finish = job_options.activation_of(card, request.normalize)
-        if request.pairs or card.pair_template:
+        if request.pairs or card.asks_about_pairs:
             slices = model.tokenizer.pairs(self._pairs(model, request))
             return PreparedRequest(model=model, work=Classify(), slices=slices, finish=finish)
         texts = prepare_texts(model, limits, request.texts, TEXT, choice=request.prompt, cut=request.cut)
@@ -105,7 +105,7 @@ class ClassificationService:
         )
 
     def _pairs(self, model: ServedModel, request: ClassifyRequest) -> PairTexts:
-        """The pairs of a request, within the limits. Raises InvalidInput where the model needs pairs and has none."""
+        """The pairs of a request, within the limits. Raises InvalidInput where none is given and one is needed."""
         if not request.pairs:
             raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
         limits = self._limits

@@ -25,6 +25,7 @@ from gpu_worker.repository.recipe import (
 from gpu_worker.repository.text_settings import TextSettings
 from gpu_worker.repository.weights import ENCODERS
 from gpu_worker.repository.yes_no import names_roles
+from shared.card import YES
 from shared.errors import ModelRefused
 from shared.vectors import Activation
 
@@ -117,7 +118,7 @@ def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | No
     return ClassifierRecipe(
         kind="yes-no",
         activation=Activation.SIGMOID,
-        labels=("yes",),
+        labels=YES,
         yes_no=ids,
         builtin_template=ids is None and config.get("model_type") == "qwen3",
         needs_template=ids is None,

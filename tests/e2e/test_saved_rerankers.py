@@ -7,9 +7,11 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
+from transformers import pipeline
 
 from harness.stack import stack
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2
+from support.breakages import settings
 from support.references import Calls, near
 from support.tiny import reader, write_encoder
 
@@ -111,6 +113,40 @@ async def test_yes_no(tmp_path: Path, template: str | None) -> None:
             expected = oracle.predict(pairs, prompt=prompt)
             scores = {each.index: each.score for each in reply.results}
             near(np.array([scores[index] for index in range(len(pairs))]), expected)
+
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [(1, None), (2, None), (3, None), (3, "multi_label_classification"), (2, "regression")],
+    ids=["one", "two", "three", "several at once", "two values"],
+)
+async def test_a_causal_classifier_with_a_chat_template_reads_single_texts_plain(
+    tmp_path: Path, labels: int, problem: str | None
+) -> None:
+    """As transformers' pipeline does, activated as there and raw; pairs go through the template as before."""
+    write_encoder(tmp_path / "model", "tiny-qwen3", "sequence-classification", labels)
+    reader(chat_template=CHATML, padding_side="left").save_pretrained(tmp_path / "model")
+    if problem:
+        settings("config.json", problem_type=problem)(tmp_path / "model")
+    oracle = pipeline("text-classification", str(tmp_path / "model"), device="cpu", top_k=None)
+    pairs = CrossEncoder(str(tmp_path / "model"), device="cpu", activation_fn=torch.nn.Identity())
+    async with stack(str(tmp_path / "model")) as pair:
+        calls = Calls(pair.channel)
+        plain, raw, asked = [
+            await calls.classification.Classify(classification_pb2.ClassifyRequest(texts=TEXTS, **options))
+            for options in ({}, {"normalize": False}, {"text_pairs": DOCUMENTS[::-1], "normalize": False})
+        ]
+    for reply, function in ((plain, None), (raw, "none")):
+        found = oracle(TEXTS, function_to_apply=function)
+        expected = [
+            [{each["label"]: each["score"] for each in text}[label] for label in reply.labels] for text in found
+        ]
+        near(np.reshape(reply.scores, (-1, labels)), np.array(expected))
+    both = list(zip(TEXTS, DOCUMENTS[::-1], strict=True))
+    near(np.reshape(asked.scores, (-1, labels)), pairs.predict(both).reshape(-1, labels))
 
 
 async def test_labels_of_tokens(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ async def test_tokens_of_one_id() -> None:
     [
         ({}, {"texts": []}, InvalidInput, "texts"),
         ({}, {"texts": ["a"], "text_pairs": ["b", "c"]}, InvalidInput, "text_pairs"),
-        ({"pair_template": "{query} {document}"}, {"texts": ["a"]}, InvalidInput, "text_pairs"),
+        ({"pair_template": "{query} {document}", "labels": ("yes",)}, {"texts": ["a"]}, InvalidInput, "text_pairs"),
         ({"tasks": (Task.EMBED,)}, {"texts": ["a"]}, UnsupportedTask, "model"),
         ({}, {"texts": ["a"] * 5}, LimitExceeded, "texts"),
         ({}, {"texts": ["a"], "prompt_name": "none"}, UnsupportedTask, "prompt_name"),

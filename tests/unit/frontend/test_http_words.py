@@ -12,6 +12,7 @@ from shared.vectors import Activation, OutputKind, Task
 
 CLASSIFIER: dict[str, object] = {"tasks": (Task.CLASSIFY,), "labels": ("no", "yes"), "activation": Activation.SOFTMAX}
 TOKEN_CLASSIFIER = CLASSIFIER | {"tasks": (Task.CLASSIFY_TOKENS,)}
+YES_NO = {"pair_template": "{query} {document}", "labels": ("yes",)}
 SIMILARITY = {"inputs": {"source_sentence": "a", "sentences": ["b"]}}
 SPANS = {"pools_spans": True}
 LATE = {"outputs": (OutputKind.MULTI_VECTOR,)}
@@ -112,7 +113,7 @@ async def test_sides_that_are_no_pair(sides: dict[str, object], field: str) -> N
         ("/v1/embeddings", {"input": "a"}, CLASSIFIER, "model"),
         ("/score", {"text_1": "a", "text_2": "b"}, {"methods": ()}, "model"),
         ("/v1/rerank", {"query": "a", "documents": ["b"]}, {"methods": ()}, "model"),
-        ("/classify", {"input": "a"}, CLASSIFIER | {"pair_template": "{query} {document}"}, "input"),
+        ("/classify", {"input": "a"}, CLASSIFIER | YES_NO, "input"),
         ("/pooling", {"input": [1], "task": "classify"}, CLASSIFIER, "input"),
         ("/pooling", {"input": "a", "dimensions": 4}, CLASSIFIER, "dimensions"),
         ("/pooling", {"input": "a", "use_activation": True, "normalize": False}, {}, "normalize"),
