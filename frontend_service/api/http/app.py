@@ -89,7 +89,7 @@ class App:
 
     def _dialect(self, path: str) -> ErrorDialect:
         """The dialect in which errors of a path are written, whatever the method."""
-        methods = self._paths.get(path)
+        methods, _ = self._methods(path)
         return next(iter(methods.values())).dialect if methods else dialect_of(path)
 
     def _answer_by_head(self, scope: Mapping[str, Any], path: str, headers: Headers) -> HttpReply | None:
@@ -99,12 +99,18 @@ class App:
             self._hosts.check(headers)
         return self._cors.preflight(scope["method"], headers)
 
+    def _methods(self, path: str) -> tuple[dict[str, Route] | None, str]:
+        """Returns the routes of a path by their methods, None where it has none, and the rest of the path below them."""
+        methods = self._paths.get(path)
+        if methods is not None:
+            return methods, ""
+        # The rest may have slashes of its own.
+        prefix = next((prefix for prefix in self._prefixes if path.startswith(prefix) and path != prefix), "")
+        return self._paths.get(prefix), path.removeprefix(prefix)
+
     def _find_route(self, method: str, path: str) -> tuple[Route, str]:
         """Returns the route of a path, and the rest of the path below it. Raises HttpError."""
-        methods, rest = self._paths.get(path), ""
-        if methods is None:  # the rest may have slashes of its own
-            prefix = next((prefix for prefix in self._prefixes if path.startswith(prefix) and path != prefix), "")
-            methods, rest = self._paths.get(prefix), path.removeprefix(prefix)
+        methods, rest = self._methods(path)
         if methods is None:
             raise HttpError(404, "there is nothing at this path; /docs tells what there is")
         route = methods.get("GET" if method == "HEAD" else method)
