@@ -1,6 +1,6 @@
 """Reads and writes the parts of a protobuf message by hand. Format: protobuf.dev/programming-guides/encoding."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from shared.errors import LimitExceeded
@@ -9,6 +9,8 @@ MESSAGE_BYTES = 64 * 1024 * 1024
 """Most bytes of a message of any of our contracts."""
 MESSAGE_ENTRIES = 200_000
 """Most fields of a message. A field takes two bytes or more on the wire, and sixteen or more once it is parsed."""
+NAME_BYTES, NAMES_BYTES = 256, 1024
+"""Most bytes of a name that health or reflection is asked for, and of such a request, which holds names alone."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
@@ -36,6 +38,21 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
                 raise LimitExceeded(f"the message has more than {most} entries")
     except IndexError:
         return
+
+
+def check_names(raw: bytes, field_names: Mapping[int, str]) -> None:
+    """Raises LimitExceeded if a request that holds names alone has a long one, or is large.
+
+    `field_names`: those of its fields, by number.
+    """
+    for number, start, end in fields(raw, 0, len(raw)):
+        if end - start > NAME_BYTES and number in field_names:
+            field = field_names[number]
+            raise LimitExceeded(f"{field} has {end - start} bytes, the limit is {NAME_BYTES}", field=field)
+        if end > NAMES_BYTES:
+            break
+    if len(raw) > NAMES_BYTES:
+        raise LimitExceeded(f"the request has {len(raw)} bytes, the limit is {NAMES_BYTES}")
 
 
 def fields(raw: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import structlog
@@ -95,6 +96,10 @@ class Calls:
             self.admission.refused["unauthenticated"] += 1
             raise
 
+    def unidentified(self, caller: Caller) -> Caller:
+        """The caller of a method that needs no secret: its address, whatever it calls itself, or whom a proxy names."""
+        return caller if address_of(caller.host) in self._proxies else replace(caller, key=caller.host)
+
     def terms(self, caller: Caller) -> RequestTerms:
         """The terms on which a call is served; a call without a deadline gets the default timeout."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
@@ -132,7 +137,7 @@ class Calls:
                 self._check_refuses()
                 with (
                     self._within(caller.stream_quota, "open streams"),
-                    self.admission.stream(self.owner(caller)) as stream,
+                    self.admission.stream(self.owner(caller), stranger=self._is_stranger(caller)) as stream,
                     self._while_accepted(caller, stream),
                 ):
                     yield stream
@@ -209,10 +214,14 @@ class Calls:
         is_told_apart = self._identify is not None or address_of(caller.host) in self._proxies
         return caller.key if is_told_apart else caller.host
 
+    def _is_stranger(self, caller: Caller) -> bool:
+        """Whether others have API keys, and this caller of a method without one has none."""
+        return self._accepts is not None and not caller.credential
+
     @contextmanager
     def _while_accepted(self, caller: Caller, stream: OpenStream) -> Iterator[None]:
         """Breaks a stream off once its caller is no longer accepted, for the duration of the block."""
-        if self._accepts is None:
+        if self._accepts is None or self._is_stranger(caller):
             yield
             return
         checking = asyncio.create_task(self._break_off_once_refused(caller, stream, self._accepts))

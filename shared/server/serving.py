@@ -2,8 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
+from typing import Any
 
 import grpc
 import structlog
@@ -27,6 +28,47 @@ LAST_WORDS = 0.2
 log = structlog.get_logger("server")
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class _Health(health_pb2_grpc.HealthServicer):
+    """gRPC's health service. It waits for none of its watchers.
+
+    That of grpcio-health-checking does: one watcher that reads nothing holds up all changes of a status, and the drain.
+    Specification: github.com/grpc/grpc, doc/health-checking.md.
+    """
+
+    def __init__(self) -> None:
+        self._statuses: dict[str, int] = {"": SERVING}
+        self._changed = asyncio.Event()
+
+    def set(self, services: Iterable[str], status: int) -> None:
+        """Sets the status of services; their watchers are told."""
+        self._statuses |= dict.fromkeys(services, status)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
+        if request.service not in self._statuses:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
+
+    async def Watch(
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
+        """Tells the status, and each change; of a service that nobody knows as well."""
+        last = None
+        while True:
+            changed, status = self._changed, self._statuses.get(request.service, SERVICE_UNKNOWN)
+            if status != last:
+                yield health_pb2.HealthCheckResponse(status=status)
+                last = status
+            await changed.wait()
+
+    async def List(self, request: Any, context: Context) -> Any:
+        statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._statuses.items()}
+        return health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]  # the stubs lack it
 
 
 class Server:
@@ -59,7 +101,7 @@ class Server:
             options=server_options(connection_age=connection_age, connections=connections),
         )
         self._port = 0
-        self._health = health.aio.HealthServicer()
+        self._health, self._drains = _Health(), False
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if reflect:
             reflection.enable_server_reflection(
@@ -73,7 +115,6 @@ class Server:
         except RuntimeError:
             await self.stop()
             refuse_address("--listen", listen)
-        await self._health.set("", SERVING)
         await self.set_ready(False)
         await self.grpc.start()
         log.info("listening", address=f"{listen.rpartition(':')[0]}:{self._port}")
@@ -90,15 +131,17 @@ class Server:
 
     async def set_ready(self, ready: bool) -> None:
         """Sets the health status of all services; the empty name always says that the process lives."""
-        for service in self._services:
-            await self._health.set(service, SERVING if ready else NOT_SERVING)
+        if not self._drains:
+            self._health.set(self._services, SERVING if ready else NOT_SERVING)
 
     async def announce_drain(self) -> None:
         """Sets all names to NOT_SERVING for good, so that load balancers send calls elsewhere."""
-        await self._health.enter_graceful_shutdown()
+        self._drains = True
+        self._health.set(["", *self._services], NOT_SERVING)
 
     async def finish(self, seconds: float) -> bool:
-        """Waits at most `seconds` until no call runs; returns whether all have finished."""
+        """Ends all streams, and waits at most `seconds` until no call runs; returns whether all have finished."""
+        self._calls.end_streams()
         try:
             await asyncio.wait_for(self._calls.idle(), seconds)
         except TimeoutError:
@@ -107,13 +150,9 @@ class Server:
         return True
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Refuses new calls, and returns when the running ones have ended, or after `grace` seconds.
-
-        Health watches never end by themselves, so grpc would always take the whole grace for them.
-        """
+        """Refuses new calls, and returns when the running ones have ended, or after `grace` seconds."""
         stopping = asyncio.create_task(self.grpc.stop(grace))
         if grace:
-            self._calls.end_streams()
             await self.finish(grace)
         await asyncio.gather(stopping, self.grpc.stop(LAST_WORDS))
 

@@ -6,12 +6,13 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
 from harness.environment import ROOT
 from harness.stack import Stack, stack
@@ -31,6 +32,7 @@ EMBED, DETOKENIZE, MAX_SIM = (
     f"/selvage.v1.{method}" for method in ("EmbeddingService/Embed", "ModelService/Detokenize", "RankingService/MaxSim")
 )
 STREAM = "/selvage.v1.EmbeddingService/EmbedStream"
+CHECK, WATCH = (f"/grpc.health.v1.Health/{method}" for method in ("Check", "Watch"))
 REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
 
 
@@ -279,6 +281,55 @@ async def test_thirty_thousand_jobs_in_a_message(pair: Stack) -> None:
             assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     await is_harmless(pair, bomb)
+
+
+@pytest.mark.parametrize("method", [CHECK, WATCH])
+@pytest.mark.parametrize("module", ["frontend_service", "gpu_worker"])
+async def test_health_of_services_with_giant_names(pair: Stack, module: str, method: str) -> None:
+    """Ten of 60 MiB, one after the other and at once, by calls that stay open where a name is taken: none is."""
+    [address] = [member.address for member in pair.members if member.module == module]
+    raw = health_pb2.HealthCheckRequest(service="w" * (60 * MEBIBYTE)).SerializeToString()
+
+    async def bomb() -> None:
+        async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
+            check = channel.unary_stream(method)
+            assert [await outcomes([check(raw).read()]) for _ in range(10)] == [{"INVALID_ARGUMENT": 1}] * 10
+            found = await outcomes([check(raw).read() for _ in range(10)])
+        assert set(found) <= {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "INTERNAL"}, found  # as above
+
+    await is_harmless(pair, bomb)
+
+
+@pytest.mark.parametrize("module", ["frontend_service", "gpu_worker"])
+async def test_thousands_of_watches(pair: Stack, module: str) -> None:
+    """Over several connections: one address has half of the streams, and all others are refused."""
+    [address] = [member.address for member in pair.members if member.module == module]
+
+    async def bomb() -> None:
+        async with AsyncExitStack() as opened:
+            channels = [
+                await opened.enter_async_context(grpc.aio.insecure_channel(address, options=channel_options()))
+                for _ in range(4)
+            ]
+            watches = [channel.unary_stream(WATCH)(b"") for channel in channels for _ in range(1500)]
+            found = await outcomes([watch.read() for watch in watches])
+            assert found == {"OK": 32, "RESOURCE_EXHAUSTED": 6000 - 32}
+            for watch in watches:
+                watch.cancel()
+
+    await is_harmless(pair, bomb)
+
+
+async def test_open_watches_do_not_hold_up_the_end() -> None:
+    """Of either process, which would wait half a minute for calls: both are told, and end of their own."""
+    async with stack("random:tiny-bert", worker={"drain-seconds": 600}, frontend={"drain-seconds": 600}) as running:
+        for member in reversed(running.members):
+            async with grpc.aio.insecure_channel(member.address, options=channel_options()) as channel:
+                watches = [channel.unary_stream(WATCH)(b"") for _ in range(32)]
+                assert [await watch.read() for watch in watches] == [b"\10\1"] * 32
+                assert await member.stop() == 0
+                assert [await watch.read() for watch in watches] == [b"\10\2"] * 32
+                assert not [line for line in member.log if "cut short" in line]
 
 
 @pytest.mark.slow

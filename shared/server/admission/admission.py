@@ -1,7 +1,7 @@
 """Admission of requests, bytes and slow reads to a process. Knows no gRPC and no HTTP.
 
 An API calls it in this order, so that refusals cost least: `request` before it reads anything, `reads` around reading,
-`hold` once it knows the size. Calls that an API does not report, such as health watches, are not counted.
+`hold` once it knows the size. Health checks have places and reads of their own: no other call's load refuses them.
 """
 
 import asyncio
@@ -51,6 +51,9 @@ class Admission:
         self.bounds = bounds
         self.refusals = Refusals()
         self.reads = Reads(bounds, self.refusals, lambda: self.memory, lambda: bool(self.size))
+        # As many as may be read slowly; and the memory that others take is no reason to end the only slow one.
+        self._check_shares = Shares(bounds.slow_reads)
+        self.checks = Reads(bounds, self.refusals, lambda: self.memory, lambda: False)
         self.pace = ReadPace(bounds.pace)
         self._idle_memory = memory_taken()
         self._called, self._streamed = (
@@ -58,7 +61,7 @@ class Admission:
         )
         self._gathered = BytePool("others that come by streams", bounds.size)
         self._unread = BytePool("replies that are not read yet", bounds.unread)
-        self._stream_shares = Shares(bounds.streams)
+        self._stream_shares, self._stranger_shares = Shares(bounds.streams), Shares(bounds.streams)
         self.streams = Streams(lambda: self._stream_memory(bounds.memory * STREAM_MEMORY))
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
         self.requests = 0
@@ -96,12 +99,13 @@ class Admission:
         return self.refusals.counts
 
     @contextmanager
-    def stream(self, caller: str = "") -> Iterator[OpenStream]:
+    def stream(self, caller: str = "", *, stranger: bool = False) -> Iterator[OpenStream]:
         """Admits a stream, whose requests each enter `request` on their own. Raises Overloaded.
 
-        `caller`: whose share of the streams it takes.
+        `caller`: whose share of the streams it takes; `stranger`: a caller without a key, where others have one, from
+        whom it must take no place.
         """
-        shares = self._stream_shares
+        shares = self._stranger_shares if stranger else self._stream_shares
         if shares.has_share(caller):
             why = (
                 f"this caller has {shares.held(caller)} open streams, for all others {shares.left} are left of "
@@ -119,6 +123,22 @@ class Admission:
                 yield stream
         finally:
             _POOLS.reset(token)
+
+    @contextmanager
+    def check(self, caller: str) -> Iterator[None]:
+        """Admits a health check, beside all other calls. Raises Overloaded.
+
+        `caller`: whose share of the checks it takes.
+        """
+        shares = self._check_shares
+        if shares.has_share(caller) or not shares.left:
+            why = (
+                f"this caller has {shares.held(caller)} health checks in progress, for all others {shares.left} are "
+                f"left of {shares.most}"
+            )
+            raise self.refusals.overloaded("share", why)
+        with shares.taken(caller):
+            yield
 
     @contextmanager
     def request(self) -> Iterator[None]:

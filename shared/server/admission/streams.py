@@ -41,6 +41,11 @@ class OpenStream:
             self._broken = error
             self._task.cancel()
 
+    async def until_ended(self) -> None:
+        """Waits until the stream is to end; raises why."""
+        await asyncio.wait({self._ending})
+        raise self._ending.result()
+
     async def ended(self, reading: "asyncio.Future[None]") -> SelvageError | None:
         """Waits until `reading` is done, or the stream is to end; returns the error of the latter. Cancels neither."""
         either: set[asyncio.Future[Any]] = {reading, self._ending}

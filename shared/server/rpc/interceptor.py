@@ -16,19 +16,21 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from shared.caller import REQUEST_ID, Caller
-from shared.codec.wire import check_entries
+from shared.codec.wire import check_entries, check_names
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.memory import give_back_what_is_free
 from shared.offload import THREAD_BYTES, offload
 from shared.server.admission.reads import LARGE_REQUEST
+from shared.server.admission.streams import OpenStream
 from shared.server.calls import CANCELLED, Calls
 from shared.server.connections import Peer
 from shared.server.rpc.metadata import caller_in, peer_of, request_id_of
 from shared.server.rpc.status import abort
 from shared.telemetry.figures import Rpcs
+from shared.together import either
 
 FOREIGN = "/grpc."
-"""Prefix of the methods of grpcio's own services, health and reflection. All other methods are those of our APIs."""
+"""Prefix of the methods of gRPC's own services, health and reflection. All other methods are those of our APIs."""
 TRIM_SECONDS = 0.02
 """Seconds after a large request until free memory is given back to the system."""
 LARGE_REPLY = 64 * 1024
@@ -87,12 +89,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if method in self._handlers:
             return self._handlers[method]
         handler: Any = await continuation(handler_call_details)
-        if handler is None or method.startswith(FOREIGN):
-            return handler  # type: ignore[no-any-return]
-        return self._handlers.setdefault(method, self._wrapped(handler, method))
+        return None if handler is None else self._handlers.setdefault(method, self._wrapped(handler, method))
 
     def _wrapped(self, handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
         """The handler that grpcio calls instead of a servicer's own."""
+        if method.startswith(FOREIGN):
+            lasts = handler.request_streaming or handler.response_streaming
+            serve = self._watched(handler) if lasts else self._checked(handler)
+            return grpc.stream_stream_rpc_method_handler(self._answered(serve, method, ""))
         if handler.request_streaming and handler.response_streaming:
             both_ways = self._answered(self._both_ways(handler), method, "bidi_stream")
             return grpc.stream_stream_rpc_method_handler(both_ways)
@@ -103,13 +107,18 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(self._answered(self._unary(handler), method, "unary"))
 
     def _answered(self, serve: ServeCall, method: str, kind: str) -> Any:
-        """Wraps `serve`: passes it the caller, ends failed calls with a status, and reports outcomes to `rpcs`."""
+        """Wraps `serve`: passes it the caller, ends failed calls with a status, and reports outcomes to `rpcs`.
+
+        Health and reflection need no key, and are no rpcs of ours.
+        """
+        foreign = method.startswith(FOREIGN)
+        identified = self._calls.unidentified if foreign else self._calls.identified
 
         async def answered(requests: AsyncIterator[bytes], context: Context) -> Any:
             request_id, peer = _named(context), context.peer()
             self._peers[peer] += 1
             try:
-                caller = self._calls.identified(caller_in(method, request_id, context))
+                caller = identified(caller_in(method, request_id, context))
                 CALLER.set(caller)
                 return await serve(requests, context, caller)
             except SelvageError as error:
@@ -119,7 +128,57 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 if not self._peers[peer]:
                     del self._peers[peer]
 
-        return answered if self._rpcs is None else _observed(answered, self._rpcs, method, kind)
+        return answered if self._rpcs is None or foreign else _observed(answered, self._rpcs, method, kind)
+
+    def _checked(self, handler: Any) -> ServeCall:
+        """Serves a health check, which no load of other calls refuses."""
+
+        async def checked(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
+            admission, size = self._calls.admission, LARGE_REQUEST  # until it is known
+            with admission.check(self._calls.owner(caller)):
+                try:
+                    raw = await admission.checks.read(context.read)
+                    size = _size(raw)
+                    request = await self._parse_names(handler.request_deserializer, raw)
+                finally:
+                    if size >= LARGE_REQUEST:
+                        self._trim_soon()
+                self._let_go_unread(context)
+                await context.write((await handler.unary_unary(request, context)).SerializeToString())
+
+        return checked
+
+    def _watched(self, handler: Any) -> ServeCall:
+        """Serves a watch of health, or reflection: a stream of its caller, which ends as others do."""
+
+        async def watched(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
+            async def serve(messages: _Messages, context: Context) -> None:
+                with self._calls.stream(caller) as stream:
+                    await either(answer(self._marked(messages, stream), context), stream.until_ended())
+
+            # At no pace: a large request is not even parsed, and small ones must not wait for those of their address.
+            receive = partial(self._calls.admission.reads.taken, context.read)
+            messages = _Messages(receive, partial(self._parse_names, handler.request_deserializer), self._trim_soon)
+            await self._streamed(messages, serve, context)
+
+        async def answer(requests: AsyncIterator[Message], context: Context) -> None:
+            if handler.request_streaming:
+                await _write(handler.stream_stream(requests, context), context)
+            else:
+                async for request in requests:
+                    await _write(handler.unary_stream(request, context), context)
+
+        return watched
+
+    async def _marked(self, messages: _Messages, stream: OpenStream) -> AsyncIterator[Message]:
+        """The messages of a stream, which is marked as reading while it waits for one."""
+        while True:
+            with self._calls.admission.streams.reading(stream):
+                try:
+                    message = await anext(messages)
+                except StopAsyncIteration:
+                    return
+            yield message
 
     def _unary(self, handler: Any) -> ServeCall:
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
@@ -163,7 +222,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """
 
         async def both_ways(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
-            await self._streamed(handler, handler.stream_stream, context, caller)
+            await self._streamed(self._messages(handler, context, caller), handler.stream_stream, context)
 
         return both_ways
 
@@ -171,20 +230,18 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """Serves streams of requests with one response, a message."""
 
         async def up(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
-            reply: bytes = (await self._streamed(handler, handler.stream_unary, context, caller)).SerializeToString()
+            messages = self._messages(handler, context, caller)
+            reply: bytes = (await self._streamed(messages, handler.stream_unary, context)).SerializeToString()
             self._until_read(context, len(reply))
             return reply
 
         return up
 
-    async def _streamed(
-        self, handler: Any, serve: Callable[..., Awaitable[Any]], context: Context, caller: Caller
-    ) -> Any:
-        messages = _Messages(
-            partial(self._paced, caller, partial(self._calls.admission.reads.taken, context.read)),
-            partial(self._parse, handler.request_deserializer),
-            self._trim_soon,
-        )
+    def _messages(self, handler: Any, context: Context, caller: Caller) -> _Messages:
+        receive = partial(self._paced, caller, partial(self._calls.admission.reads.taken, context.read))
+        return _Messages(receive, partial(self._parse, handler.request_deserializer), self._trim_soon)
+
+    async def _streamed(self, messages: _Messages, serve: Callable[..., Awaitable[Any]], context: Context) -> Any:
         context.add_done_callback(lambda _: self._ended(messages))  # type: ignore[arg-type]
         try:
             return await serve(messages, context)
@@ -240,6 +297,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
             raise InvalidInput("the request is not a message of this method") from None
         except MemoryError:
             raise InputTooLarge("there is no memory to read this request") from None
+
+    async def _parse_names(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
+        """Parses a request of health or reflection. Raises LimitExceeded, unparsed, for one that is large."""
+        if raw is not grpc.aio.EOF:
+            check_names(raw, {field.number: field.name for field in parse(b"").DESCRIPTOR.fields})
+        return await self._parse(parse, raw)
 
     async def _serialise(self, message: Message, size: int) -> bytes:
         """Writes a message, in a thread if large. `size`: bytes reserved for it, as protobuf cannot tell."""
@@ -310,6 +373,11 @@ def _named(context: Context) -> str:
     request_id = request_id_of(context.invocation_metadata())
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
     return request_id
+
+
+async def _write(replies: AsyncIterator[Message], context: Context) -> None:
+    async for reply in replies:
+        await context.write(reply.SerializeToString())
 
 
 def _size(raw: Any) -> int:
