@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from shared import request_id, traceparent
-from shared.errors import InvalidInput, clip
+from shared.errors import InvalidInput, Unauthenticated, clip
 from shared.jobs import PRIORITIES, Priority
 
 REQUEST_ID, KEY, PRIORITY, AUTHORIZATION = "x-request-id", "selvage-key", "selvage-priority", "authorization"
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
-ONCE = frozenset({KEY, PRIORITY, AUTHORIZATION, TRACEPARENT})
+LAST_COUNTS = frozenset({KEY, PRIORITY, TRACEPARENT})
 """Headers whose last value counts where they occur several times."""
 LONGEST_KEY = 128
 """Most letters of a fairness key; what follows them is ignored."""
@@ -61,15 +61,19 @@ def caller_of(
     """Reads the caller from headers, whose names are in lower case.
 
     `name`: the request id; `host`: the caller's address, the fairness key of callers that set none. Raises InvalidInput
-    for an unknown priority.
+    for an unknown priority, Unauthenticated for several authorizations: each could be meant.
     """
     values: dict[str, str] = {}
-    states = []
+    states, authorizations = [], []
     for header, value in headers:
-        if header in ONCE:
+        if header in LAST_COUNTS:
             values[header] = value
+        elif header == AUTHORIZATION:
+            authorizations.append(value)
         elif header == TRACESTATE:  # may come in several headers, whose order counts
             states.append(value)
+    if len(authorizations) > 1:
+        raise Unauthenticated(repeated(AUTHORIZATION, len(authorizations)), field=AUTHORIZATION)
     parent = traceparent.valid(values.get(TRACEPARENT, ""))
     return Caller(
         method=method,
@@ -79,9 +83,14 @@ def caller_of(
         priority=_priority(values[PRIORITY]) if PRIORITY in values else None,
         traceparent=parent,
         tracestate=traceparent.valid_state(",".join(states)) if parent else "",
-        secret=_bearer(values.get(AUTHORIZATION, "")),
+        secret=_bearer("".join(authorizations)),
         host=host,
     )
+
+
+def repeated(header: str, times: int) -> str:
+    """The words for a header that comes several times, where it may come once."""
+    return f"{header} comes {times} times, it may come once"
 
 
 def host_of(address: str) -> str:

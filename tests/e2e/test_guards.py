@@ -14,6 +14,7 @@ import aiohttp
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from multidict import CIMultiDict
 
 from frontend_service.access.api_keys import hashed
 from harness.environment import ROOT, python_path
@@ -195,6 +196,34 @@ async def test_the_worker_takes_whoever_has_the_secret(guarded: Guarded, shown: 
             await describe(b"", timeout=240, metadata=[("authorization", f"Bearer {shown}")])
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert await describe(b"", timeout=240, metadata=[("authorization", f"Bearer {SECRET}")])
+
+
+@pytest.mark.parametrize("others", [["wrong"], [""], [SECRET, KEY]], ids=["one wrong", "one empty", "two right"])
+async def test_of_several_authorizations_none_counts(guarded: Guarded, others: list[str]) -> None:
+    """At the frontend and at the worker, in any order, in the words in which HTTP refuses them; health too."""
+    calls = [
+        (guarded.stack.frontends[0], "/selvage.v1.ModelService/ListModels", KEY),
+        (guarded.stack.frontends[0], "/selvage.v1.EmbeddingService/EmbedStream", KEY),
+        (guarded.stack.worker, "/selvage.worker.v1.WorkerService/Describe", SECRET),
+        (guarded.stack.worker, "/selvage.worker.v1.WorkerService/Attach", SECRET),
+        (guarded.stack.worker, "/grpc.health.v1.Health/Check", SECRET),
+    ]
+    for member, method, secret in calls:
+        async with guarded.channel(member.address) as channel:
+            for shown in ([secret, *others], [*others, secret]):
+                metadata = [("authorization", f"Bearer {each}") for each in shown]
+                call = channel.stream_stream(method)(timeout=240, metadata=metadata)
+                assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert await call.details() == f"authorization comes {len(shown)} times, it may come once"
+    url = guarded.stack.frontends[0].http_url.replace("http:", "https:") + "/v1/models"
+    context = ssl.create_default_context(cafile=str(guarded.authority.file))
+    headers = CIMultiDict([("authorization", f"Bearer {KEY}")] * 2)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers=headers, ssl=context, server_hostname=NAME) as reply,
+    ):
+        assert reply.status == 400
+        assert "authorization comes 2 times, it may come once" in await reply.text()
 
 
 async def test_new_files_are_taken_without_a_lost_call(guarded: Guarded) -> None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from frontend_service.api.http.arrival import Headers
 from frontend_service.api.http.errors import HttpError
+from shared.caller import AUTHORIZATION, repeated
 from shared.errors import clip
 from shared.security.tls import is_loopback
 
 HOST, TIMEOUT = "host", "selvage-timeout"
-ONCE = (HOST, "authorization", "content-type", TIMEOUT)
+ONCE = (HOST, AUTHORIZATION, "content-type", TIMEOUT)
 """Headers that may come once: twice, they could contradict each other."""
 AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?")
 ANY = "*"
@@ -28,7 +29,7 @@ def check(method: str, version: str, headers: Headers) -> None:
     names = [name for name, _ in headers]
     for name in ONCE:
         if names.count(name) > 1:
-            raise HttpError(400, f"{name} comes {names.count(name)} times, it may come once")
+            raise HttpError(400, repeated(name, names.count(name)))
     if version == "1.1" and HOST not in names:
         raise HttpError(400, f"{HOST} is missing, which HTTP/1.1 needs")
     for name, value in headers:
