@@ -89,6 +89,10 @@ async def operations(url: str, session: aiohttp.ClientSession) -> tuple[dict[str
     return document, found
 
 
+OPENAI = ("/embeddings", "/pooling", "/score", "/classify", "/detokenize")
+"""Paths in the shape of OpenAI beside those of a version."""
+
+
 def bad(path: str, method: str, taken: set[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """The status that is due, the method, and how it is asked. `taken`: methods of the path."""
     for other in {"GET", "POST", "DELETE", "PUT"} - taken:
@@ -99,7 +103,7 @@ def bad(path: str, method: str, taken: set[str]) -> Iterator[tuple[int, str, dic
         yield 415, method, {"data": b"x", "headers": {"content-type": JSON, "content-encoding": "gzip"}}
         for raw in (b"", b"{", b"\xff\xfe", b"{'a': 1}", b'"\\ud800', b'{"x":' + b"[" * 2_000):
             yield 400, method, {"data": raw, "headers": {"content-type": JSON}}
-        wrong = 400 if path.startswith(("/v1/", "/v2/", "/embeddings", "/pooling", "/score", "/classify")) else 422
+        wrong = 400 if path.startswith(("/v1/", "/v2/", *OPENAI)) else 422
         for raw in (b"[]", b"null", b"7", b"{}"):
             yield wrong, method, {"data": raw, "headers": {"content-type": JSON}}
 

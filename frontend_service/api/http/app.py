@@ -100,7 +100,7 @@ class App:
         return self._cors.preflight(scope["method"], headers)
 
     def _methods(self, path: str) -> tuple[dict[str, Route] | None, str]:
-        """Returns the routes of a path by their methods, None where it has none, and the rest of the path below them."""
+        """Returns the routes of a path by their methods, None where it has none, and the rest of the path."""
         methods = self._paths.get(path)
         if methods is not None:
             return methods, ""
