@@ -227,6 +227,7 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
         unread=admission.unread,
         refused=dict(admission.refused) | dict(fleet.refused),
         workers=fleet.workers,
+        aside=fleet.aside,
         waits=fleet.waits,
         fingerprints=fleet.fingerprints,
     )

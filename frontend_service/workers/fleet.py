@@ -19,7 +19,7 @@ from frontend_service.workers.transport import WorkerTransport
 from frontend_service.workers.worker_choice import WorkerChoice
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import GivenBack, UnknownModel, WorkerUnavailable, clip
+from shared.errors import GivenBack, SelvageError, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import RequestTerms
 from shared.together import either
@@ -81,6 +81,15 @@ class Fleet:
         return counts
 
     @property
+    def aside(self) -> dict[str, int]:
+        """The number of workers that serve each model and are set aside. May be read from another thread."""
+        counts: Counter[str] = Counter()
+        for link in list(self._links.values()):
+            for model in link.serving:
+                counts[model.card.id] += link.aside
+        return counts
+
+    @property
     def fingerprints(self) -> dict[str, str]:
         """The fingerprint that each model's id stands for in this frontend. May be read from another thread."""
         return {name: model.card.fingerprint for name, model in self._served.items()}
@@ -91,12 +100,14 @@ class Fleet:
 
         See `shared.estimate` for the wait. May be read from another thread.
         """
-        waits: dict[str, float] = {}
+        links: dict[str, list[WorkerLink]] = {}
         for link in list(self._links.values()):
             for served in link.serving:
-                name, wait = served.card.id, link.wait(1, Priority.DEFAULT, "")
-                waits[name] = min(waits.get(name, wait), wait)
-        return waits
+                links.setdefault(served.card.id, []).append(link)
+        return {
+            name: min(link.wait(1, Priority.DEFAULT, "") for link in _not_aside(serving))
+            for name, serving in links.items()
+        }
 
     def model(self, name: str) -> ServedModel:
         """See `Workers`. The name may be an id or an alias."""
@@ -129,7 +140,11 @@ class Fleet:
         return tuple(self._served[name] for name in sorted(self._served))
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back."""
+        """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back.
+
+        If a worker that is suspected fails the job, one other is asked. If that answers, the first is set aside; else
+        the job is at fault, and the first error is its own.
+        """
         return await self._run(model, model.job(job), None)
 
     async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
@@ -137,37 +152,55 @@ class Fleet:
         return await self._run(model, model.job(job), parts)
 
     async def _run(self, model: ServedModel, job: Job, parts: RowParts | None) -> JobResult:
-        refusing: set[WorkerLink] = set()
+        refusing, suspects = set[WorkerLink](), set[WorkerLink]()
+        failure: SelvageError | None = None
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
         while True:
             try:
-                return await self._run_once(model, job, parts, refusing)
+                result = await self._run_once(model, job, parts, refusing, suspects)
             except GivenBack as error:
                 if not self._candidates(model, job, refusing):
-                    raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None
+                    raise failure or WorkerUnavailable(error.message, retry_after=error.retry_after) from None
+            except SelvageError as error:
+                if failure is not None or not suspects or not self._candidates(model, job, refusing):
+                    raise failure or error from None
+                failure = error
+            else:
+                if failure is not None:
+                    for link in suspects:
+                        link.set_aside(failure.message)
+                return result
             job = job if deadline is None else replace(job, remaining=deadline.remaining())
 
     def _candidates(self, model: ServedModel, job: Job, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
-        """The links whose workers serve a model and know all that the job asks for, without those that gave it back."""
+        """The links whose workers serve a model and know all that the job asks for, without those in `refusing`.
+
+        Workers that are set aside are among them only where all are.
+        """
         links = [link for link in self._links.values() if _serves(link, model) and link not in refusing]
-        return links if job.ranges is None else [link for link in links if _pools_spans(link, model)]
+        return _not_aside(links if job.ranges is None else [link for link in links if _pools_spans(link, model)])
 
     async def _run_once(
-        self, model: ServedModel, job: Job, parts: RowParts | None, refusing: set[WorkerLink]
+        self,
+        model: ServedModel,
+        job: Job,
+        parts: RowParts | None,
+        refusing: set[WorkerLink],
+        suspects: set[WorkerLink],
     ) -> JobResult:
-        """Runs a job on one worker, or in parts on several. A worker that gives it back is added to `refusing`."""
+        """Runs a job on one worker, or in parts on several. For `refusing` and `suspects` see `_run_on`."""
         candidates = self._candidates(model, job, refusing)
         if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         best, waits = self._choice.best(candidates, job)
         queries = split_job.shared_queries(job)
         if queries is None or len(candidates) == 1 or job.tokens.total < 2 * split_job.LEAST_PART_TOKENS:
-            return await _run_on(best, job, refusing, parts)
-        return await _run_in_parts(job, queries, waits, refusing)
+            return await _run_on(best, job, refusing, suspects, parts)
+        return await _run_in_parts(job, queries, waits, refusing, suspects)
 
     def check_terms(self, terms: RequestTerms) -> None:
         """Raises Overloaded for a request that no worker could answer in time, however small it is."""
-        serving = [link for link in self._links.values() if link.serving]
+        serving = _not_aside([link for link in self._links.values() if link.serving])
         if not any(model.texts.query_table for link in serving for model in link.serving):
             self._choice.check_terms(serving, terms)
         # Queries that are looked up here wait for no worker, and nobody knows yet what this request is.
@@ -285,17 +318,43 @@ def _serves(link: WorkerLink, model: ServedModel) -> bool:
     return any(_is_same(served, model) for served in link.serving)
 
 
-async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], parts: RowParts | None = None) -> JobResult:
-    """Runs a job on one worker, which is added to `refusing` if it gives the job back."""
+def _not_aside(links: list[WorkerLink]) -> list[WorkerLink]:
+    """The links whose workers are not set aside; all where all are, so that the last one that serves still does."""
+    return [link for link in links if not link.aside] or links
+
+
+async def _run_on(
+    link: WorkerLink,
+    job: Job,
+    refusing: set[WorkerLink],
+    suspects: set[WorkerLink],
+    parts: RowParts | None = None,
+) -> JobResult:
+    """Runs a job on one worker, which is added to `refusing` if it gives the job back.
+
+    If it fails the job, as it failed those before, it is added to both. Not so where rows have come, since no other
+    worker can begin anew, and where it was lost or stalled: the job may have done that, and would do it to another.
+    """
     try:
-        return await link.run(job, parts)
+        result = await link.run(job, parts)
     except GivenBack:
         refusing.add(link)
         raise
+    except WorkerUnavailable:
+        raise
+    except SelvageError:
+        if parts is None or not parts.begun:
+            link.outliers.failed()
+            if link.outliers.suspected:
+                refusing.add(link)
+                suspects.add(link)
+        raise
+    link.outliers.answered()
+    return result
 
 
 async def _run_in_parts(
-    job: Job, queries: int, waits: Mapping[WorkerLink, float], refusing: set[WorkerLink]
+    job: Job, queries: int, waits: Mapping[WorkerLink, float], refusing: set[WorkerLink], suspects: set[WorkerLink]
 ) -> JobResult:
     """Runs a job on several workers, a part on each. A part that fails fails the job and cancels the other parts."""
     lengths = job.tokens.lengths[queries:]
@@ -305,7 +364,7 @@ async def _run_in_parts(
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_run_on(link, split_job.job_part(job, queries, run), refusing))
+                group.create_task(_run_on(link, split_job.job_part(job, queries, run), refusing, suspects))
                 for link, run in zip(links, runs, strict=True)
                 if run
             ]

@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import socket
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -20,6 +21,7 @@ from frontend_service.workers.description import describe, fetch_texts
 from frontend_service.workers.expected_reply import ExpectedReply, expected_reply
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link_log import LinkLog
+from frontend_service.workers.outlier_detection import OutlierDetection
 from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.reply_check import WrongReply
 from frontend_service.workers.row_parts import RowParts
@@ -44,7 +46,7 @@ class WorkerLink:
     """Keeps a worker attached, and sends it jobs. Nothing that it replies is believed unchecked.
 
     `models`: the worker's model and the adapters over it when it was last attached; none before. `why`: the reason why
-    it does not serve.
+    it does not serve. `outliers`: told the outcomes of its jobs by whoever can ask another worker.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class WorkerLink:
         self._last: ServedModel | None = None  # the worker's own model, whether it may be served or not
         self._stream: JobStream | None = None
         self._log = LinkLog(address)
+        self.outliers = OutlierDetection()
         self.why = "no worker has answered yet"
 
     @property
@@ -80,6 +83,16 @@ class WorkerLink:
     def attached(self) -> bool:
         """Whether a stream is open. The worker may drain or stall, and still have jobs to answer."""
         return self._stream is not None
+
+    @property
+    def aside(self) -> bool:
+        """Whether it is to get no jobs that another worker can take."""
+        return self.outliers.is_aside(time.monotonic())
+
+    def set_aside(self, why: str) -> None:
+        """Sets it aside for a while: another worker answered a job that it failed, by the error `why`."""
+        if seconds := self.outliers.set_aside(time.monotonic()):
+            self._log.set_aside(seconds, why)
 
     def wait(self, tokens: int, priority: Priority, key: str) -> float:
         """The wait of a new job of so many tokens (see `shared.estimate`), in seconds; 0 where unknown.

@@ -61,6 +61,10 @@ class LinkLog:
             self._wrongs.add(wrong.reason)
             log.error("a worker's reply does not fit", target=self._target, why=str(wrong))
 
+    def set_aside(self, seconds: float, why: str) -> None:
+        """The worker gets no jobs for so long, since another answered one that it failed."""
+        log.warning("worker set aside", target=self._target, seconds=round(seconds, 1), why=why)
+
     def bug(self, error: Exception, why: str) -> None:
         """The link ended by a bug of ours, which `ended` will be told as `why`."""
         if why != self._why:

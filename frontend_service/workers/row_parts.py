@@ -39,7 +39,8 @@ class RowPart:
 class RowParts:
     """Rows of one job, in order: the link puts in their bytes as they come, cut anywhere; a reader takes whole rows.
 
-    `on_full` is called with True when too many bytes wait, and with False when they have been taken.
+    `begun`: whether any have come. `on_full` is called with True when too many bytes wait, and with False when they
+    have been taken.
     """
 
     def __init__(self, row_bytes: int, scale_bytes: int = 0, id_bytes: int = 0) -> None:
@@ -47,7 +48,7 @@ class RowParts:
         self._data, self._scales, self._ids = (_Bytes(width) for width in (row_bytes, scale_bytes, id_bytes))
         self._least = max(1, PART_BYTES // (row_bytes + scale_bytes + id_bytes))
         self._changed = asyncio.Event()
-        self._ended = self._full = False
+        self._ended = self._full = self.begun = False
         self.on_full: Callable[[bool], None] | None = None
 
     @property
@@ -57,6 +58,7 @@ class RowParts:
 
     def put(self, data: PackedBytes = b"", scales: PackedBytes = b"", ids: PackedBytes = b"") -> None:
         """Puts in bytes behind those of their kind."""
+        self.begun = True
         self._data.add(data)
         self._scales.add(scales)
         self._ids.add(ids)

@@ -47,7 +47,8 @@ class FrontendFigures:
     """The state of a frontend at one moment.
 
     `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
-    `refused`: requests so far, by reason; `workers`: how many serve, by model; `waits`: the wait of a small
+    `refused`: requests so far, by reason; `workers`: how many serve, by model, and `aside`: how many of these
+    are set aside; `waits`: the wait of a small
     new job in seconds (see `shared.estimate`), by model; `fingerprints`: of the model that each name stands for.
     """
 
@@ -57,6 +58,7 @@ class FrontendFigures:
     unread: int
     refused: Mapping[str, int]
     workers: Mapping[str, int]
+    aside: Mapping[str, int]
     waits: Mapping[str, float]
     fingerprints: Mapping[str, str]
 

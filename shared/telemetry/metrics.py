@@ -155,6 +155,8 @@ class FrontendMetrics:
             yield _gauge("selvage_unread_reply_bytes", "Bytes of replies that callers have not read.", now.unread)
             yield _refused(now.refused, FRONTEND_REASONS)
             yield _gauges("selvage_workers_serving", "Workers that take jobs.", "model", now.workers)
+            of = "Workers of these that get no jobs for a while: others answer what they fail."
+            yield _gauges("selvage_workers_set_aside", of, "model", now.aside)
             wait = "Seconds, at most, until the turn of a small new job."
             yield _gauges("selvage_worker_wait_seconds", wait, "model", now.waits)
             yield _fingerprints(now.fingerprints)

@@ -14,10 +14,13 @@ import pytest
 from harness.member import ServiceProcess
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
+from shared.errors import InvalidInput, Overloaded
+from shared.load import Load
 from shared.server.rpc import channel_options
 from support.lying_worker import LyingWorker, never_serving
 from support.references import Calls, eventually, refusal
-from support.worker_lies import ENDING_LIES, HARMLESS, LIES, WIDTH, Lie, instead
+from support.scraping import scrape
+from support.worker_lies import ENDING_LIES, HARMLESS, LIES, WIDTH, Lie, about, instead
 
 TEXTS = ["w1 w2 w3", "w4 w5 w6 w7", "w8"]
 ROWS = v.MultiVectors(dimensions=1, lengths=[2, 2], data=np.ones(4, dtype="<f4").tobytes())
@@ -137,6 +140,11 @@ async def deceived(nursery: object) -> AsyncIterator[Deceived]:
 
 
 NEVER = never_serving()
+BROKEN = {
+    "NaN": LIES["NaN in a vector"],
+    "overloaded": about("dense", "", lambda *_: Overloaded("the queue is full", retry_after=1.0)),
+    "invalid input": about("dense", "", lambda *_: InvalidInput("a text makes no sense", field="texts[0]")),
+}
 KINDS = ["dense", "float16", "int8", "tokens", "sparse", "parts", "rerank", "explained", "max_sim", "classify"]
 
 
@@ -218,3 +226,49 @@ async def test_all_lies_together_cost_little_memory_and_no_traceback(deceived: D
         await eventually(lambda worker=worker: bool(deceived.lines(worker)))
     assert memory(deceived.frontend, "VmHWM") - deceived.idle < GROWTH
     assert not any("Traceback" in line or '"exception"' in line for line in deceived.frontend.log)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_a_broken_worker_beside_an_honest_one_fails_four_calls(name: str) -> None:
+    """Though it answers at once and looks idle. The fifth that it fails in a row is asked of the honest one, and shows
+    whose fault that is: from then on all are answered, also when the broken one's pause has ended."""
+    broken, honest = LyingWorker("m", BROKEN[name]), LyingWorker("m")
+    honest.load = Load(tokens_per_second=1000.0)  # the broken one's time is unknown, so it would be chosen each time
+    for worker in (broken, honest):
+        await worker.start()
+    frontend = ServiceProcess(
+        "frontend_service", [], {"worker": [broken.address, honest.address], "metrics": "127.0.0.1:0"}
+    )
+    await frontend.start()
+    async with grpc.aio.insecure_channel(frontend.address, options=channel_options()) as channel:
+        calls = Calls(channel)
+
+        async def both_serve() -> bool:
+            return (await scrape(frontend))("selvage_workers_serving", model="m") == 2
+
+        await eventually(both_serve)
+        request = embedding_pb2.EmbedRequest(model="m", texts=TEXTS)
+
+        async def failed(count: int = 1) -> int:
+            replies = await asyncio.gather(
+                *[calls.embedding.Embed(request) for _ in range(count)], return_exceptions=True
+            )
+            return sum(isinstance(reply, grpc.aio.AioRpcError) for reply in replies)
+
+        async def one_failed() -> bool:  # perhaps not before the honest one has told its load
+            return await failed() == 1
+
+        await eventually(one_failed)
+        assert await failed(100) == 3
+        assert (await scrape(frontend))("selvage_workers_set_aside", model="m") == 1
+        lines = [event for event in frontend.events if event["event"] == "worker set aside"]
+        assert {line["target"] for line in lines} == {broken.address}
+
+        async def set_aside_again() -> bool:
+            await calls.embedding.Embed(request)
+            return any(event["event"] == "worker set aside" and event["seconds"] > 1 for event in frontend.events)
+
+        await eventually(set_aside_again)
+    await frontend.stop()
+    for worker in (broken, honest):
+        await worker.stop()

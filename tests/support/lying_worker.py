@@ -47,11 +47,15 @@ def honest_card(name: str) -> ModelCard:
 
 
 class LyingWorker:
-    """Answers raw bytes, since not all that it sends is a message. `attached`: how often a frontend has attached."""
+    """Answers raw bytes, since not all that it sends is a message. `attached`: how often a frontend has attached.
+
+    `load`: what it tells of its load, before a lie about it.
+    """
 
     def __init__(self, name: str, lie: Lie | None = None, **changes: Any) -> None:
         """`changes`: fields of the card's message."""
         self.name, self._lie, self.attached = name, lie, 0
+        self.load = Load()
         self.description = pb.DescribeResponse(card=codec.card_to_pb(honest_card(name)), queued_tokens=10**6)
         for field, value in changes.items():
             if isinstance(value, list):
@@ -90,7 +94,7 @@ class LyingWorker:
         """The first message of the link."""
         card = self.description.card
         welcome = pb.Welcome(version=LINK_VERSION, instance="the only one", fingerprint=card.fingerprint)
-        return pb.AttachResponse(welcome=welcome, load=load_to_pb(Load())).SerializeToString()
+        return pb.AttachResponse(welcome=welcome, load=load_to_pb(self.load)).SerializeToString()
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
         await anext(requests)
@@ -121,7 +125,7 @@ class LyingWorker:
         while True:
             await asyncio.sleep(1)
             async with writing:
-                await context.write(pb.AttachResponse(load=load_to_pb(Load())).SerializeToString())
+                await context.write(pb.AttachResponse(load=load_to_pb(self.load)).SerializeToString())
 
 
 class EndlessTokenizer(LyingWorker):

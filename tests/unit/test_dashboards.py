@@ -50,6 +50,7 @@ def told() -> dict[str, set[str]]:
             **dict.fromkeys(("requests", "size", "results", "unread"), 0),
             refused={},
             workers={"m": 1},
+            aside={"m": 0},
             waits={"m": 0.0},
             fingerprints={"m": "f"},
         )

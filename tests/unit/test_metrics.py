@@ -123,6 +123,7 @@ def test_a_frontend_is_read_likewise() -> None:
             unread=50,
             refused={"bytes": 1},
             workers={"m": 2},
+            aside={"m": 1},
             waits={"m": 0.5},
             fingerprints={"m": "12ab"},
         )
@@ -134,6 +135,7 @@ def test_a_frontend_is_read_likewise() -> None:
     assert value(page, "selvage_refused_total", reason="bytes") == 1
     assert value(page, "selvage_refused_total", reason="deadline") == 0
     assert value(page, "selvage_workers_serving", model="m") == 2
+    assert value(page, "selvage_workers_set_aside", model="m") == 1
     assert value(page, "selvage_worker_wait_seconds", model="m") == 0.5
     assert value(page, "selvage_served_model_info", model="m", fingerprint="12ab") == 1
 

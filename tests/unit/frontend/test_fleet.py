@@ -7,8 +7,17 @@ import pytest
 from fake_workers import JOB, FakeWorker, World, streams
 from structlog.testing import capture_logs
 
-from frontend_service.workers import fleet
-from shared.errors import GivenBack, InvalidInput, Overloaded, UnknownModel, WorkerUnavailable
+from frontend_service.workers import fleet, outlier_detection
+from frontend_service.workers.row_parts import RowParts
+from shared.errors import (
+    GivenBack,
+    Internal,
+    InvalidInput,
+    Overloaded,
+    SelvageError,
+    UnknownModel,
+    WorkerUnavailable,
+)
 from shared.estimate import UNREAD_MARGIN
 from shared.jobs import Classify, Job, Priority
 from shared.load import Backlog, Load
@@ -23,6 +32,8 @@ BUSY = Load(
     backlogs={Priority.DEFAULT: Backlog(keys=1, tokens=1000, jobs=(0,) * 9 + (1,))},
     turn=8,
 )
+SLOW = Load(tokens_per_second=1000.0)
+"""Of a worker to which one with an unknown speed is preferred."""
 
 
 async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
@@ -239,6 +250,106 @@ async def test_a_job_that_a_worker_stalled_with_goes_to_no_other() -> None:
         with pytest.raises(WorkerUnavailable, match="stalled"):
             await world.run()
         assert len(one.messages) + len(other.messages) == 1
+
+
+FAILURES = [
+    Internal("the device failed"),
+    Overloaded("the queue is full", retry_after=1.0),
+    InvalidInput("no such token", field="texts[0]"),
+]
+
+
+async def failed(world: World, calls: int) -> int:
+    """How many of so many calls fail."""
+    jobs = [replace(JOB, id=number) for number in range(calls)]
+    outcomes = await asyncio.gather(*map(world.run, jobs), return_exceptions=True)
+    return sum(isinstance(each, SelvageError) for each in outcomes)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.reason)
+async def test_a_worker_that_fails_what_another_takes_is_set_aside(failure: SelvageError) -> None:
+    """The caller whose job proves it is answered, and so is everybody from then on. The log and the figures say so."""
+    bad, good = FakeWorker(b"1111"), FakeWorker(b"2222")
+    bad.fails = failure
+    good.load = SLOW
+    async with World(bad, good) as world:
+        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [0, 1000])
+        with capture_logs() as lines:
+            assert await failed(world, 1) == 1
+            assert world.fleet.aside == {"fake": 0}
+            assert await failed(world, 30) == outlier_detection.FAILURES - 2
+        [line] = [line for line in lines if line["event"] == "worker set aside"]
+        assert (line["target"], line["seconds"], failure.message in line["why"]) == (bad.address, 1.0, True)
+        assert (world.fleet.aside, world.fleet.workers) == ({"fake": 1}, {"fake": 2})
+        assert world.fleet.waits["fake"] == world.fleet._links[good.address].wait(1, Priority.DEFAULT, "")
+
+
+async def test_a_job_that_all_workers_fail_sets_none_aside() -> None:
+    """So nobody takes workers from others by jobs that make no sense. No more than two workers are asked."""
+    workers = [FakeWorker(), FakeWorker(), FakeWorker()]
+    for number, worker in enumerate(workers):
+        worker.fails = InvalidInput(f"bad {number}", field="f")
+    async with World(*workers) as world:
+        await eventually(lambda: len(streams(world.fleet)) == 3)
+        calls = 10 * outlier_detection.FAILURES
+        assert sum([await failed(world, 1) for _ in range(calls)]) == calls
+        assert calls < sum(len(worker.messages) for worker in workers) <= 2 * calls
+        assert world.fleet.aside == {"fake": 0}
+
+
+async def test_a_job_whose_rows_have_come_is_asked_of_no_other() -> None:
+    """They have left for the caller, and another worker would send them from the first one."""
+    bad, good = FakeWorker(), FakeWorker()
+    bad.fails = Internal("it failed in between")
+    good.load = SLOW
+    parts = RowParts(4)
+    parts.put(b"1234")
+    async with World(bad, good) as world:
+        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [0, 1000])
+        for _ in range(2 * outlier_detection.FAILURES):
+            with pytest.raises(Internal, match="in between"):
+                await world.fleet.run_in_parts(world.fleet.model(""), JOB, parts)
+        assert good.messages == []
+
+
+async def test_the_last_worker_that_serves_is_never_set_aside() -> None:
+    """Alone it gets all jobs, and so does one that was set aside when the others have gone."""
+    bad, good = FakeWorker(b"1111"), FakeWorker(b"2222")
+    bad.fails = Internal("it failed once")
+    good.load = SLOW
+    async with World(bad) as world:
+        await world.until(True)
+        assert await failed(world, 20) == 20
+        assert world.fleet.aside == {"fake": 0}
+        world.fleet._targets = [bad.address, good.address]
+        await good.server.start()
+        await eventually(lambda: world.fleet.workers == {"fake": 2})
+        assert (await world.run()).scores == b"2222"
+        assert world.fleet.aside == {"fake": 1}
+        bad.fails = None
+        await good.server.stop(0)
+        await world.until_scores(b"1111")
+
+
+async def test_a_worker_that_comes_back_costs_nobody_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first job after the pause goes to another if it fails that one too; once it answers, it is as good as any."""
+    monkeypatch.setattr(outlier_detection, "FIRST_PAUSE", 0.0)
+    bad, good = FakeWorker(b"1111"), FakeWorker(b"2222")
+    bad.fails = Internal("it failed")
+    good.load = SLOW
+    async with World(bad, good) as world:
+        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [0, 1000])
+        assert await failed(world, 50) == outlier_detection.FAILURES - 1
+        asked = len(bad.messages)
+        await eventually(lambda: world.fleet.aside == {"fake": 0})
+        assert (await world.run()).scores == b"2222"
+        assert len(bad.messages) > asked
+        bad.fails = None
+        await eventually(lambda: world.fleet.aside == {"fake": 0})
+        assert (await world.run()).scores == b"1111"
+        bad.fails = Internal("it failed again")
+        await eventually(lambda: world.fleet.aside == {"fake": 0})
+        assert await failed(world, 1) == 1
 
 
 async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:
