@@ -9,7 +9,7 @@ import grpc
 
 from selvage.connection import Metadata
 from shared.errors import SelvageError
-from shared.server.rpc.status import details_of
+from shared.server.rpc.status import details_of, message_of
 
 
 class Refused(grpc.RpcError):
@@ -60,4 +60,4 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except SelvageError as error:
-        raise Refused(grpc.StatusCode[error.status], error.message, details_of(error)) from None
+        raise Refused(grpc.StatusCode[error.status], message_of(error), details_of(error)) from None

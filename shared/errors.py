@@ -123,6 +123,13 @@ def clip(name: str, letters: int = 64) -> str:
     return repr(name if len(name) <= letters else name[:letters] + "...")
 
 
+def printable(text: str) -> str:
+    """A text for a person, without what would control a terminal: the error of another process may hold anything."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else " " if letter.isspace() else "?" for letter in text)
+
+
 def shorten(text: str, size: int = MESSAGE_LETTERS) -> str:
     """A text of another process, cut to `size` bytes of UTF-8."""
     data = text.encode(errors="replace")

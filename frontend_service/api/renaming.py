@@ -1,7 +1,9 @@
-"""Our field names in errors, replaced by those of another API. Standard library only."""
+"""Our field names in errors, replaced by those of another API. Knows no API."""
 
 import re
 from collections.abc import Callable
+
+from shared.errors import printable
 
 Names = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
 """Patterns of our names, each with its replacement; they are applied in order."""
@@ -12,7 +14,11 @@ PLACE = re.compile("\0")
 
 
 def renamed(text: str, names: Names) -> str:
-    """A field, or a message that mentions fields, with its names replaced. Quotations stay as they are."""
+    """A field, or a message that mentions fields, as it leaves: with its names replaced, and what no terminal prints.
+
+    Quotations stay as they are.
+    """
+    text = printable(text)
     quotations = [quotation[0] for quotation in QUOTED.finditer(text)]
     text = QUOTED.sub("\0", text)
     for pattern, replacement in names:

@@ -5,6 +5,7 @@ import sys
 
 import structlog
 
+from shared.errors import printable
 from shared.settings import LogFormat
 
 
@@ -13,8 +14,12 @@ def configure(style: LogFormat, level: str) -> None:
     renderers: dict[LogFormat, list[structlog.typing.Processor]] = {
         "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
         "console": [
+            structlog.processors.format_exc_info,
+            _without_control,
             # The default one prints local variables with a trace, and those may hold texts of users.
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ],
     }
     structlog.configure(
@@ -28,6 +33,15 @@ def configure(style: LogFormat, level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one write: gRPC logs there too
         cache_logger_on_first_use=False,
     )
+
+
+def _without_control(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A line for a terminal. JSON and `repr` escape what controls it by themselves; only a trace has several lines."""
+    for name, value in line.items():
+        if isinstance(value, str):
+            parts = value.split("\n") if name == "exception" else [value]
+            line[name] = "\n".join(map(printable, parts))
+    return line
 
 
 def hand_to_logging() -> None:

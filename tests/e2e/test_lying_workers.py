@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import numpy as np
 import pytest
@@ -17,10 +18,13 @@ from selvage.v1 import vectors_pb2 as v
 from shared.errors import InvalidInput, Overloaded
 from shared.load import Load
 from shared.server.rpc import channel_options
+from shared.server.services import PUBLIC_SERVICES
 from support.lying_worker import LyingWorker, never_serving
 from support.references import Calls, eventually, refusal
 from support.scraping import scrape
-from support.worker_lies import ENDING_LIES, HARMLESS, LIES, WIDTH, Lie, about, instead
+from support.tei_calls import Tei
+from support.worker_lies import ENDING_LIES, HARMLESS, LIES, TAMED, WIDTH, Lie, about, instead
+from tei.v1 import tei_pb2
 
 TEXTS = ["w1 w2 w3", "w4 w5 w6 w7", "w8"]
 ROWS = v.MultiVectors(dimensions=1, lengths=[2, 2], data=np.ones(4, dtype="<f4").tobytes())
@@ -196,6 +200,44 @@ async def refused(deceived: Deceived, lie: Lie, name: str) -> None:
     assert re.search(lie.told, details), details
     assert len(details) < 1100
     assert refusal(raised.value)[1] in ("INTERNAL", "")
+
+
+async def test_a_workers_words_control_no_terminal(deceived: Deceived) -> None:
+    """By every API, also where its form is JSON, whose readers have the letters themselves."""
+    name = "an error that controls terminals"
+    await refused(deceived, LIES[name], name)
+    request = embedding_pb2.EmbedStreamRequest(id=1, request=embedding_pb2.EmbedRequest(model=name, texts=TEXTS))
+    told = [reply.error.message async for reply in deceived.calls.embedding.EmbedStream(iter([request]))]
+    flags = {"worker": deceived.workers[name].address, "apis": "grpc,tei,http", "http-listen": "127.0.0.1:0"}
+    frontend = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags)
+    await frontend.start()
+    try:
+        await frontend.wait_ready()
+        async with grpc.aio.insecure_channel(frontend.address, options=channel_options()) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await Tei(channel).embed.Embed(tei_pb2.EmbedRequest(inputs=TEXTS[0]))
+        told.append(raised.value.details() or "")
+        async with aiohttp.ClientSession(frontend.http_url) as session:
+            for path, field in (("/v1/embeddings", "input"), ("/v2/embed", "texts"), ("/embed", "inputs")):
+                body = {"model": name, "input_type": "document", "embedding_types": ["float"], field: TEXTS}
+                body = body if path == "/v2/embed" else {"model": name, field: TEXTS}
+                async with session.post(path, json=body) as reply:
+                    assert reply.status == 500
+                    told.append(words_of(await reply.json()))
+    finally:
+        await frontend.stop()
+    assert len(told) == 5
+    for each in told:
+        assert re.search(TAMED, each), each
+        assert each.isprintable()
+    assert all(line.isprintable() for member in (deceived.frontend, frontend) for line in member.log)
+
+
+def words_of(value: Any) -> str:
+    """All strings of a JSON value."""
+    if isinstance(value, dict):
+        return " ".join(map(words_of, value.values()))
+    return value if isinstance(value, str) else ""
 
 
 @pytest.mark.parametrize("name", HARMLESS)

@@ -20,6 +20,8 @@ from shared.vectors import DataType, OutputKind
 WIDTH, LABELS, WEIGHTS = 8, 2, 3
 """Of the card: dimensions of both kinds of rows, and labels. Entries of each sparse vector of an honest worker."""
 NAN, INFINITY = np.array([math.nan, math.inf], dtype="<f4")
+WILD, TAMED = "\x1b[31m'red'\r\nnext\0\x9b\u202e.", r"\?\[31m'red'  next\?\?\?\."
+"""What takes hold of a terminal, and the pattern of what is left of it."""
 TYPES = {DataType.FLOAT32: "<f4", DataType.FLOAT16: "<f2", DataType.INT8: "i1"}
 
 
@@ -241,6 +243,7 @@ LIES = {
     "a job that took centuries": about("dense", "a time that cannot be", changed(queue=6e9)),
     "an error of somebody else": about("dense", "an error that no worker has", lambda *_: Unauthenticated("no key")),
     "an error of a million letters": about("dense", r"failed: ü{500}\.\.\.", lambda *_: Internal("ü" * 10**6)),
+    "an error that controls terminals": about("dense", "failed: " + TAMED, lambda *_: Internal(WILD, field=WILD)),
     "a job given back too late": instead("dense", "it gave a job back after it had sent", given_back_too_late),
     "a piece of an unknown kind": instead("dense", "kind 77", lambda job: iter([chunk(job, 77, b"data")])),
     "pieces without end": instead(

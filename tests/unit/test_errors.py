@@ -3,11 +3,16 @@
 import grpc
 import pytest
 from google.rpc import error_details_pb2
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from frontend_service.api.renaming import renamed
+from frontend_service.api.selvage_v1.codec.embedding import stream_error_to_pb
 from frontend_service.api.streams.two_way_stream import NotRead
+from frontend_service.api.tei_v1.codec.errors import tei_error
 from shared.codec.fields import error_from_pb, error_to_pb
-from shared.errors import DeadlineExceeded, Overloaded, SelvageError, error_classes
-from shared.server.rpc.status import to_status
+from shared.errors import DeadlineExceeded, Internal, Overloaded, SelvageError, error_classes
+from shared.server.rpc.status import message_of, to_status
 
 
 def test_a_class_of_its_own_is_told_as_its_base() -> None:
@@ -53,6 +58,21 @@ def test_an_error_survives_the_way_from_the_worker(reason: str) -> None:
     received = error_from_pb(error_to_pb(sent))
     assert type(received) is type(sent)
     assert (received.message, received.field, received.retry_after) == ("what happened", "texts[3]", 1.5)
+
+
+@given(st.text(st.characters()), st.text(st.characters()))
+@example("\x1b[31mred\r\nnext\0\x7f\x9b\u202e\ud800", "\x1btexts")
+def test_no_error_that_leaves_controls_a_terminal(message: str, field: str) -> None:
+    """Wherever it holds words: in its status, in the details, in metadata, and in the words of other APIs."""
+    error = Internal(message, field=field)
+    status = to_status(error)
+    bad = error_details_pb2.BadRequest()
+    assert all(detail.Unpack(bad) or not detail.Is(bad.DESCRIPTOR) for detail in status.details)
+    words = [status.message, message_of(error), renamed(message, ()), tei_error("/tei.v1.Embed/Embed", error).message]
+    words += [each for violation in bad.field_violations for each in (violation.field, violation.description)]
+    words += [stream_error_to_pb(error).message, stream_error_to_pb(error).field]
+    assert all(each.isprintable() for each in words)
+    assert message_of(Internal("é 漢 𝄞 ok")) == "é 漢 𝄞 ok"
 
 
 def test_overload_tells_when_to_try_again() -> None:

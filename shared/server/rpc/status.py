@@ -23,8 +23,14 @@ from shared.errors import (
     SelvageError,
     WorkerUnavailable,
     error_classes,
+    printable,
     shorten,
 )
+
+
+def message_of(error: SelvageError) -> str:
+    """The message of an error as it leaves."""
+    return printable(error.message)[:MESSAGE_LETTERS]
 
 
 def to_status(error: SelvageError) -> status_pb2.Status:
@@ -32,12 +38,12 @@ def to_status(error: SelvageError) -> status_pb2.Status:
     details: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain="selvage")]
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field[:FIELD_LETTERS], description=error.message[:MESSAGE_LETTERS]
+            field=printable(error.field)[:FIELD_LETTERS], description=message_of(error)
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.retry_after is not None:
         details.append(error_details_pb2.RetryInfo(retry_delay=duration_to_pb(error.retry_after)))
-    status = status_pb2.Status(code=grpc.StatusCode[error.status].value[0], message=error.message[:MESSAGE_LETTERS])
+    status = status_pb2.Status(code=grpc.StatusCode[error.status].value[0], message=message_of(error))
     for detail in details:
         packed = AnyMessage()
         packed.Pack(detail)
@@ -53,7 +59,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: SelvageError
     """
     error.__traceback__ = error.__cause__ = error.__context__ = None
     trailers = ((REQUEST_ID, request_id), *details_of(error))
-    await context.abort(grpc.StatusCode[error.status], error.message[:MESSAGE_LETTERS], trailers)
+    await context.abort(grpc.StatusCode[error.status], message_of(error), trailers)
 
 
 def details_of(error: SelvageError) -> tuple[tuple[str, str | bytes], ...]:

@@ -18,7 +18,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec.fields import duration_to_pb, number
-from shared.errors import InvalidInput, SelvageError
+from shared.errors import InvalidInput, SelvageError, printable
 from shared.jobs import JobResult
 from shared.vectors import DataType, OutputKind
 
@@ -115,7 +115,10 @@ def _add_token_rows(reply: EmbedReply, request: EmbedRequest, result: JobResult)
 
 def stream_error_to_pb(error: SelvageError) -> embedding_pb2.StreamError:
     message = embedding_pb2.StreamError(
-        code=Code.Value(error.status), reason=error.reason, message=error.message, field=error.field
+        code=Code.Value(error.status),
+        reason=error.reason,
+        message=printable(error.message),
+        field=printable(error.field),
     )
     if error.retry_after is not None:
         message.retry_after.CopyFrom(duration_to_pb(error.retry_after))
