@@ -47,15 +47,26 @@ class Limits:
 
     def with_default(self, cut: Truncation) -> Truncation:
         """The same truncation, with `auto_truncate` where the request does not say whether to cut."""
-        return cut if cut.truncate is not None else replace(cut, truncate=self.auto_truncate)
+        return replace(
+            cut,
+            truncate=self.auto_truncate if cut.truncate is None else cut.truncate,
+            text_bytes=self.text_bytes,
+        )
 
     def check_texts(
-        self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"
+        self,
+        texts: Sequence[str],
+        entry: str,
+        limit: int,
+        prompt: str = "",
+        prompt_field: str = "prompt",
+        *,
+        cut: bool = False,
     ) -> int:
         """Checks the number of texts, the size of each with its prompt, and that of all together.
 
         Returns the cost of tokenising them in letters, TEXT_LETTERS more for each text. `entry` is what errors call one
-        of them: `texts[{}]`, or `query`.
+        of them: `texts[{}]`, or `query`. `cut`: each may have any size, since only a part of it is read.
         """
         self.check_count(len(texts), entry.partition("[")[0], limit)
         common = len(prompt.encode())
@@ -63,10 +74,12 @@ class Limits:
             raise LimitExceeded(
                 f"{prompt_field} has {common} bytes, a text has at most {self.text_bytes}", field=prompt_field
             )
-        for index, text in enumerate(texts):
+        for index, text in enumerate(() if cut else texts):
             if len(text) * 4 + common > self.text_bytes and (size := utf8_bytes(text) + common) > self.text_bytes:
                 field = entry.format(index)
-                raise LimitExceeded(f"{field} has {size} bytes, the limit is {self.text_bytes}", field=field)
+                raise LimitExceeded(
+                    f"{field} has {size} bytes, the limit is {self.text_bytes} (--max-text-bytes)", field=field
+                )
         letters = sum(map(len, texts)) + len(prompt) * len(texts)
         if letters > self.message_bytes:
             raise LimitExceeded(f"texts and prompts have {letters} letters together, the limit is {self.message_bytes}")

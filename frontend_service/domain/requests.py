@@ -27,7 +27,8 @@ class Truncation:
 
     `max_tokens` lowers the model's limit; `field` is its name in errors. Above the model's limit it is an error, unless
     it is a `bound`, which then has no effect. Without `limited` a text may have any length: it is only shown.
-    `truncate` None: the request does not say whether to cut; see `Limits.with_default`.
+    `truncate` None: the request does not say whether to cut; see `Limits.with_default`. `text_bytes`: bytes of UTF-8
+    that are read of a text that is cut.
     """
 
     truncate: bool | None = None
@@ -36,6 +37,7 @@ class Truncation:
     field: str = "max_tokens"
     bound: bool = False
     limited: bool = True
+    text_bytes: int = 0
 
     def within(self, other: "Truncation | None") -> "Truncation":
         """Both truncations at once: the lower of their limits, and a text is cut where either says so."""
@@ -43,7 +45,12 @@ class Truncation:
             return self
         limits = [cut for cut in (self, other) if cut.max_tokens is not None]
         lower = min(limits, key=lambda cut: cut.max_tokens or 0, default=other)
-        return replace(lower, truncate=self.truncate or other.truncate, side=self.side or other.side)
+        return replace(
+            lower,
+            truncate=self.truncate or other.truncate,
+            side=self.side or other.side,
+            text_bytes=max(self.text_bytes, other.text_bytes),
+        )
 
 
 DEFAULT_PROMPT, DEFAULT_TRUNCATION = PromptChoice(), Truncation()

@@ -121,6 +121,7 @@ class EmbeddingService:
             choice=request.prompt,
             cut=request.cut,
             input_type=request.prompt.input_type,
+            whole=True,
         )
         return PreparedRequest(
             model=model,

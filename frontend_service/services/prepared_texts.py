@@ -56,21 +56,23 @@ def prepare_texts(
     input_type: InputType = InputType.UNSPECIFIED,
     count: int | None = None,
     prompt_field: str = "prompt",
+    whole: bool = False,
 ) -> PreparedTexts:
     """Finds the prompt, and checks the texts with it. Raises UnsupportedTask for an unknown prompt, and LimitExceeded;
     InvalidInput where the model wants an input type and there is none.
 
     `choice`: which prompt goes before the texts. `sequence_cut`, if there is one, holds beside `cut`. `count`: the most
-    texts, None for `limits.texts`. `prompt_field`: what errors call the prompt.
+    texts, None for `limits.texts`. `prompt_field`: what errors call the prompt. `whole`: all of each text is read, even
+    of one that may be cut.
     """
     tokenizer = model.tokenizer_of(input_type)
     prompt = tokenizer.prompt(choice)
     count = limits.texts if count is None else count
-    letters = limits.check_texts(texts, entry, count, prompt, prompt_field)
     # First what each says or leaves to the setting, then both at once: a text is cut where either cuts it. In the other
     # order a `sequence_cut` that says no would also answer for a `cut` that says nothing, against --auto-truncate:
     # test_one_limit_that_says_no_leaves_the_other_to_the_setting (test_auto_truncate.py).
     cut = limits.with_default(cut).within(sequence_cut and limits.with_default(sequence_cut))
+    letters = limits.check_texts(texts, entry, count, prompt, prompt_field, cut=bool(cut.truncate) and not whole)
     return PreparedTexts(
         tokenizer=tokenizer,
         texts=texts,

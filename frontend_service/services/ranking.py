@@ -156,7 +156,9 @@ class RankingService:
         )
         prompt = model.tokenizer.prompt(choice)
         limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
-        limits.check_texts(request.documents, DOCUMENT, limits.documents)
+        # a template is put around a whole document before it is cut
+        cut = bool(pairs.cut.truncate and document_cut.truncate) and not model.card.pair_template
+        limits.check_texts(request.documents, DOCUMENT, limits.documents, cut=cut)
         return PreparedRequest(
             model=model,
             work=Classify(),

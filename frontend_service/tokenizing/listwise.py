@@ -157,8 +157,10 @@ class ListwiseTokenizer:
         if cut.truncate:
             limit = min(limit, max(1, room))
         fitted, total = list[_Fitted](), 0
-        for reads in self._reader.read_batches(texts, Need(tokens=limit + 1, cut_side=side)):
+        need = Need(tokens=limit + 1, cut_side=side, most_bytes=cut.text_bytes)
+        for reads in self._reader.read_batches(texts, need):
             for text, read in zip(texts[len(fitted) : len(fitted) + len(reads)], reads, strict=True):
+                read.check(entry.format(len(fitted)))
                 encoding, over = read.encoding, len(read.encoding) > limit
                 if over:
                     if not cut.truncate:

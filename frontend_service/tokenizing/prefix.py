@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from tokenizers import Encoding, Tokenizer
 
-from frontend_service.domain.limits import TEXT_LETTERS
+from frontend_service.domain.limits import TEXT_LETTERS, utf8_bytes
 from frontend_service.tokenizing.split_points import SplitPoints
+from shared.errors import LimitExceeded
 from shared.vectors import TruncationSide
 
 TOKEN_LETTERS = 6
@@ -24,30 +25,49 @@ SLICE_LETTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The tokens that are needed of each text: so many, those farthest from the end that `cut_side` cuts."""
+    """The tokens that are needed of each text: so many, those farthest from the end that `cut_side` cuts.
+
+    `most_bytes`: bytes of UTF-8 that are read of a text at most; 0: any number.
+    """
 
     tokens: int
     cut_side: TruncationSide
+    most_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRead:
     """Tokens of a text: all (`whole`), or at least as many as are needed, of which only these are certain.
 
-    `start`: letters before the part that was read; the offsets in `encoding` count from there.
+    `start`: letters before the part that was read; the offsets in `encoding` count from there. `refused_bytes`: the
+    bytes that may be read of a text, where these do not show enough tokens of it, else 0; see `check`.
     """
 
     encoding: Encoding
     whole: bool = True
     start: int = 0
+    refused_bytes: int = 0
+
+    def check(self, field: str) -> None:
+        """Raises LimitExceeded, naming the text `field`, where the bytes that may be read do not show enough tokens."""
+        if self.refused_bytes:
+            raise LimitExceeded(
+                f"{field} has more bytes than the limit of {self.refused_bytes} (--max-text-bytes); such a text is cut "
+                "only where a part of it within the limit, up to a space between words, has the tokens that stay",
+                field=field,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Excerpt:
-    """A text from `start` to `stop`, about `letters` long. Tokens before `trusted` may differ from the whole text's."""
+    """A text from `start` to `stop`, about `letters` long. Tokens before `trusted` may differ from the whole text's.
+
+    `most`: letters of it that may be read.
+    """
 
     text: str
     letters: int
+    most: int
     start: int
     stop: int
     trusted: int = 0
@@ -84,7 +104,9 @@ class PrefixReader:
         excerpts: list[_Excerpt] = []
         slice_letters = 0
         for text in texts:
-            excerpt = self._excerpt(text, need, TOKEN_LETTERS * (need.tokens + 1) if need else 0)
+            excerpt = self._excerpt(
+                text, need, TOKEN_LETTERS * (need.tokens + 1) if need else 0, _most_letters(text, need)
+            )
             letters = excerpt.stop - excerpt.start + TEXT_LETTERS
             if excerpts and slice_letters + letters > SLICE_LETTERS:
                 yield self._read_excerpts(excerpts, need, offsets)
@@ -110,20 +132,28 @@ class PrefixReader:
             doubtful = len(self._encode([excerpt.text[excerpt.start : excerpt.trusted]])[0]) if excerpt.trusted else 0
             if len(encoding) - doubtful >= need.tokens:
                 return PrefixRead(encoding=encoding, whole=False, start=excerpt.start)
-            excerpt = self._excerpt(excerpt.text, need, 2 * excerpt.letters)
+            if excerpt.letters >= excerpt.most:
+                return PrefixRead(encoding=encoding, whole=False, refused_bytes=need.most_bytes)
+            excerpt = self._excerpt(excerpt.text, need, 2 * excerpt.letters, excerpt.most)
             (encoding,) = self._encode([excerpt.text[excerpt.start : excerpt.stop]], offsets)
         return PrefixRead(encoding=encoding)
 
-    def _excerpt(self, text: str, need: Need | None, letters: int) -> _Excerpt:
-        """About so many letters of a text; the whole text where it is not much longer, or cannot be split."""
-        whole = _Excerpt(text=text, letters=letters, start=0, stop=len(text))
-        if need is None or len(text) <= WHOLE_FACTOR * letters:
+    def _excerpt(self, text: str, need: Need | None, letters: int, most: int) -> _Excerpt:
+        """About so many letters of a text; the whole text where it is not much longer, or cannot be split.
+
+        At most `most` of them: of a longer text that cannot be split, none.
+        """
+        letters = min(letters, most)
+        whole = _Excerpt(text=text, letters=letters, most=most, start=0, stop=len(text))
+        longer = most < len(text)
+        if need is None or (not longer and len(text) <= WHOLE_FACTOR * letters):
             return whole
+        unsplit = replace(whole, letters=most, stop=0) if longer else whole
         if need.cut_side is TruncationSide.RIGHT:
             stop = self._split_points.end_of_prefix(text, letters)
-            return whole if stop is None else replace(whole, stop=stop)
+            return unsplit if stop is None else replace(whole, stop=stop)
         places = self._split_points.start_of_suffix(text, letters)
-        return whole if places is None else replace(whole, start=places[0], trusted=places[1])
+        return unsplit if places is None else replace(whole, start=places[0], trusted=places[1])
 
     def _encode(self, texts: Sequence[str], offsets: bool = False) -> list[Encoding]:
         # Only the library's batch calls release Python's lock. With several texts they wait for the library's threads,
@@ -132,3 +162,16 @@ class PrefixReader:
         if sum(map(len, texts)) <= ALONE_LETTERS:
             return [encode([text])[0] for text in texts]
         return encode(texts)
+
+
+def _most_letters(text: str, need: Need | None) -> int:
+    """Letters of a text that may be read: all, or those of the part that has the most bytes."""
+    if need is None or not need.most_bytes or len(text) * 4 <= need.most_bytes:
+        return len(text)
+    if utf8_bytes(text) <= need.most_bytes:
+        return len(text)
+    if need.cut_side is TruncationSide.RIGHT:
+        part = text[: need.most_bytes].encode()[: need.most_bytes]
+    else:
+        part = text[-need.most_bytes :].encode()[-need.most_bytes :]
+    return len(part.decode(errors="ignore"))

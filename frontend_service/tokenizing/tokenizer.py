@@ -189,7 +189,7 @@ class ModelTokenizer:
         # test_long_texts_of_which_only_a_part_is_read_equal_the_tokenizers_own (test_tokenization.py) hold both methods
         # to the library's own truncation, test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived to the prompt.
         over = 1 + (bounds.prompt if bounds.side is TruncationSide.LEFT else 0)
-        need, first = Need(tokens=bounds.limit - self._added + over, cut_side=bounds.side), 0
+        need, first = Need(tokens=bounds.limit - self._added + over, cut_side=bounds.side, most_bytes=cut.text_bytes), 0
         for reads in self._reader.read_batches((prompt + text for text in texts), need, offsets=offsets):
             slice_texts = [self._fit(read, bounds, entry.format(number)) for number, read in enumerate(reads, first)]
             first += len(slice_texts)
@@ -220,6 +220,7 @@ class ModelTokenizer:
         Special tokens come last, as in the library: a text that is cut first has other offsets. The tests that hold
         this are named in `text_slices`.
         """
+        read.check(field)
         encoding, limit, prompt_length = read.encoding, bounds.limit, bounds.prompt
         length = len(encoding) + self._added  # a lower bound where the text is not read to its end
         if not length:

@@ -27,6 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Bound = Annotated[int, msgspec.Meta(ge=1)]
 """An upper bound, which may be larger than any count that it limits."""
 Id = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Top = Annotated[int, msgspec.Meta(ge=0, description="How many to tell; 0: all.")]
 FILLED = msgspec.Meta(extra_json_schema={"minItems": 1})
 """Metadata of lists that may not be empty, for the OpenAPI document. They are checked where requests are read."""
 _SOME_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": LARGEST}}

@@ -11,6 +11,7 @@ from tokenizers import Encoding, Tokenizer
 from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.pairs.pairs import JoinedPairs, PairSequence, PairTexts, check_text
 from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
+from frontend_service.tokenizing.token_limits import UNLIMITED
 from frontend_service.tokenizing.truncation import shortened
 from shared.vectors import TruncationSide
 
@@ -79,21 +80,22 @@ class SegmentPairs:
                 column += 1
             yield None
 
-    def _need(self, cut: Truncation, room: int, side: TruncationSide, *, counted: bool) -> Need | None:
-        """The tokens to read of a text: one more than may stay; None for all, where they must be `counted`.
+    def _need(self, cut: Truncation, room: int, side: TruncationSide, *, counted: bool) -> Need:
+        """The tokens to read of a text: one more than may stay, or all where they must be `counted`.
 
         Its own limit has no effect above the `room`, unless that limit cuts the other end of the text.
         """
         limit, own_side = cut.max_tokens, cut.side or self._side
         if limit is not None and (limit <= room or counted or own_side is not side):
-            return Need(tokens=limit + 1, cut_side=own_side)
-        return None if counted else Need(tokens=room + 1, cut_side=side)
+            return Need(tokens=limit + 1, cut_side=own_side, most_bytes=cut.text_bytes)
+        return Need(tokens=UNLIMITED if counted else room + 1, cut_side=side, most_bytes=cut.text_bytes)
 
     def _fit_text(self, read: PrefixRead, cut: Truncation, field: str, room: int, side: TruncationSide) -> _PairText:
         """Cuts a text to its own limit, which counts no special tokens, then at the end `side` to the `room`.
 
         Raises InputTooLong, naming the text `field`.
         """
+        read.check(field)
         encoding, limit, whole = read.encoding, cut.max_tokens, read.whole
         truncated = limit is not None and len(encoding) > limit
         if limit is not None and truncated:

@@ -130,7 +130,7 @@ async def test_what_is_refused_before_the_body_is_read(
         ("/embed", {"inputs": "a", "parameters": {"truncate": True}}, "parameters", "normalize"),
         ("/embed", {"inputs": "a", "encoding_format": "float", "precision": "int8"}, "precision", "normalize"),
         ("/", {"inputs": "a", "max_length": 4}, "max_length", "truncate"),
-        ("/rerank", {"query": "a", "texts": ["b"], "top_n": 1}, "top_n", "truncate"),
+        ("/rerank", {"query": "a", "texts": ["b"], "top_k": 1}, "top_k", "top_n"),
         ("/tokenize", {"inputs": "a", "truncate": True}, "truncate", "prompt_name"),
         (
             "/similarity",

@@ -245,7 +245,7 @@ FEWER = "ask for fewer inputs or fewer dimensions"
         ("/tokenize", {"inputs": "a"}, {}, "ask for fewer inputs"),
         ("/decode", {"ids": [5]}, {}, "ask for fewer ids"),
         ("/similarity", SIMILARITY, {}, "ask for fewer sentences"),
-        ("/rerank", {"query": "a", "texts": ["b"], "return_text": True}, {}, "leave return_text unset"),
+        ("/rerank", {"query": "a", "texts": ["b"], "return_text": True}, {}, "set top_n, or leave return_text unset"),
         (
             "/v1/rerank",
             {"query": "a", "documents": ["b"], "return_documents": True},

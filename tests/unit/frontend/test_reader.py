@@ -1,5 +1,6 @@
 """Texts read as far as a limit lets one see, held against all of them read and then cut."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 
@@ -13,6 +14,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer, models, normalizers, pre
 from frontend_service.tokenizing import prefix as reader
 from frontend_service.tokenizing.prefix import SLICE_LETTERS, TOKEN_LETTERS, Need, PrefixReader
 from frontend_service.tokenizing.split_points import SplitPoints
+from shared.errors import LimitExceeded
 from shared.vectors import TruncationSide
 
 PIECES = [
@@ -99,6 +101,37 @@ def test_what_is_read_equals_all_of_it_cut(
     assert kept(fast.encoding, need)[0] == kept(whole, need)[0]
     assert len(found.encoding) == len(whole) if found.whole else len(whole) >= tokens
     assert len(found.encoding) >= min(tokens, len(whole))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(TEXTS, st.integers(1, 12), st.sampled_from(TruncationSide), st.integers(1, 200))
+@examples(40)
+def test_of_a_text_over_a_size_no_more_is_read(
+    kind: str, text: str, tokens: int, cut: TruncationSide, most: int
+) -> None:
+    """The tokens are those of all of it, or it is told that they cannot be had; a shorter text is read as ever."""
+    tokenizer = tokenizer_of(kind, True)
+    need, whole = Need(tokens=tokens, cut_side=cut, most_bytes=most), tokenizer.encode(text)
+    seen: list[str] = []
+
+    class Seen(PrefixReader):
+        """Remembers what it tokenises."""
+
+        def _encode(self, texts: Sequence[str], offsets: bool = False) -> list[Encoding]:
+            seen.extend(texts)
+            return super()._encode(texts, offsets)
+
+    found = Seen(tokenizer).read(text, need, offsets=True)
+    over = len(text.encode()) > most
+    assert max(len(part.encode()) for part in seen) <= (most if over else len(text.encode()))
+    if over and found.refused_bytes:
+        assert found.refused_bytes == most
+        with pytest.raises(LimitExceeded, match=r"texts\[3\] has more bytes than the limit"):
+            found.check("texts[3]")
+        return
+    found.check("texts[3]")
+    assert not (over and found.whole)
+    assert kept(found.encoding, need, found.start) == kept(whole, need)
 
 
 @pytest.mark.parametrize("markers", [False, True], ids=["plain", "with added tokens"])

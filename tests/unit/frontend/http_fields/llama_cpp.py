@@ -16,7 +16,7 @@ REQUESTS = tuple(
     )
     for name, fields in (
         ("documents", (MODEL, honoured("top_n", 1))),
-        ("texts", (honoured("return_text", True),)),
+        ("texts", (honoured("return_text", True), honoured("top_n", 1))),
     )
     for path in ("/reranking", "/v1/reranking")
 )

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from frontend_service.api.http.body import FILLED, Body, Bound
+from frontend_service.api.http.body import FILLED, Body, Bound, Top
 from frontend_service.api.http.dialects.openai import usage
 from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE, agreed
 from frontend_service.api.http.dialects.scoring import ScoringRequest
@@ -27,7 +27,6 @@ from shared.errors import InvalidInput
 _TEXT = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TEXT)]
 """A document whose text is in `text`; its other fields are sent back with it."""
-Top = Annotated[int, msgspec.Meta(ge=0, description="How many to tell; 0: all.")]
 NOT_TEXT = {"image": NO_IMAGES, "image_url": NO_IMAGES, "content": "nothing reads content"}
 """Fields of Jina's and vLLM's documents that are no text, each with the reason why it is not read."""
 

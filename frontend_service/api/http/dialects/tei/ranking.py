@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from frontend_service.api.http.body import FILLED
+from frontend_service.api.http.body import FILLED, Top
 from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableRequest, counted_reply
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import ParsedRequest
@@ -13,19 +13,19 @@ from shared.errors import InvalidInput
 
 NAMES: Names = (
     (r"return_documents", "return_text"),
-    (r"set top_n, or ", ""),
     (r"\bdocuments\b", "texts"),
     *OPTIONS,
 )
 
 
 class RerankBody(CuttableRequest, kw_only=True):
-    """The body of POST /rerank, where it has `texts`."""
+    """The body of POST /rerank, where it has `texts`. `top_n` is llama.cpp's."""
 
     query: str
     texts: Annotated[list[str], FILLED]
     raw_scores: bool = False
     return_text: bool = False
+    top_n: Top | None = None
 
 
 def rerank_request(body: RerankBody) -> RerankRequest:
@@ -36,6 +36,7 @@ def rerank_request(body: RerankBody) -> RerankRequest:
         model=body.model,
         queries=(body.query,),
         documents=tuple(body.texts),
+        top_n=body.top_n or None,
         query_cut=body.cut,
         document_cut=body.cut,
         normalization=ScoreNormalization.LOGITS if body.raw_scores else ScoreNormalization.ACTIVATED,
