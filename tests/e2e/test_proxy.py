@@ -2,7 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from shared.server.rpc import channel_options
+from support import http2_attacks
 from support.references import Calls, eventually
-from support.scraping import scrape
+from support.scraping import forget_peak, memory, scrape
 from support.traffic import traffic
 
 pytestmark = [
@@ -24,19 +26,33 @@ pytestmark = [
 CONFIG = (Path(__file__).parents[2] / "deploy/proxy/haproxy.cfg").read_text()
 FOUND, FOUND_HTTP = (f"  server-template replica 32 frontend:{port}\n" for port in (50051, 8080))
 APIS = {"apis": "grpc,tei,http"}
+ATTACKS = {
+    "compression bomb": (http2_attacks.compression_bomb(calls=150, references=15_800), 0),
+    "small compression bombs": (http2_attacks.compression_bomb(calls=5_000, references=3), 0),
+    "rapid resets": (http2_attacks.rapid_resets(calls=20_000), 1_001),
+    "empty CONTINUATION frames": (http2_attacks.empty_continuations(frames=200_000), 0),
+}
+"""Each with the most calls of it that may reach a frontend."""
+GROWTH = 32 * 1024 * 1024
+"""Most bytes of memory that an attack may cost a frontend."""
 BY_NAME = " resolvers engine init-addr none"
 
 
 @asynccontextmanager
-async def proxy(pair: Stack, folder: Path) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to it. The frontends are named one by one, since only an engine's DNS has them all by one name."""
+async def proxy(pair: Stack, folder: Path) -> AsyncIterator[tuple[grpc.aio.Channel, str]]:
+    """A channel to it, and its address.
+
+    The frontends are named one by one, since only an engine's DNS has them all by one name.
+    """
     servers = [f"  server replica{number} {each.address}\n" for number, each in enumerate(pair.frontends)]
     by_http = [f"  server replica{number} {each.http_address}\n" for number, each in enumerate(pair.frontends)]
+    listener = socket.create_server(("127.0.0.1", 0))  # by unix sockets callers would have no address
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
     changes = {
         FOUND: "".join(servers),
         FOUND_HTTP: "".join(by_http),
         BY_NAME: "",
-        "bind :50051": f"bind unix@{folder}/grpc",
+        "bind :50051": f"bind fd@{listener.fileno()}",
         "bind :8080": f"bind unix@{folder}/http",
         "bind :8404": f"bind unix@{folder}/status",
     }
@@ -45,12 +61,13 @@ async def proxy(pair: Stack, folder: Path) -> AsyncIterator[grpc.aio.Channel]:
         assert config.count(old) == (2 if old == BY_NAME else 1)
         config = config.replace(old, new)
     (folder / "haproxy.cfg").write_text(config)
-    process = await asyncio.create_subprocess_exec("haproxy", "-db", "-f", str(folder / "haproxy.cfg"))
+    with listener:
+        command = ("haproxy", "-db", "-f", str(folder / "haproxy.cfg"))
+        process = await asyncio.create_subprocess_exec(*command, pass_fds=[listener.fileno()])
     try:
-        options = [*channel_options(), ("grpc.default_authority", "selvage")]
-        async with grpc.aio.insecure_channel(f"unix:{folder}/grpc", options=options) as channel:
-            await eventually(lambda: (folder / "grpc").exists())
-            yield channel
+        async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
+            await eventually(lambda: (folder / "http").exists())
+            yield channel, address
     finally:
         process.terminate()
         await process.wait()
@@ -67,7 +84,7 @@ async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
     settings = APIS | {"drain-delay": 8, "metrics": "127.0.0.1:0"}
     async with (
         stack("random:tiny-bert", frontends=2, frontend=settings) as pair,
-        proxy(pair, tmp_path) as channel,
+        proxy(pair, tmp_path) as (channel, _),
         traffic(channel) as running,
     ):
         await running.more(20)
@@ -103,7 +120,7 @@ async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
 
 async def test_without_a_frontend_callers_are_told_when_to_ask_again(tmp_path: Path) -> None:
     """By gRPC's own words, UNAVAILABLE and a pushback."""
-    async with stack("random:tiny-bert", frontend=APIS) as pair, proxy(pair, tmp_path) as channel:
+    async with stack("random:tiny-bert", frontend=APIS) as pair, proxy(pair, tmp_path) as (channel, _):
         await pair.frontends[0].stop()
         told: list[grpc.aio.AioRpcError] = []
 
@@ -116,3 +133,35 @@ async def test_without_a_frontend_callers_are_told_when_to_ask_again(tmp_path: P
         await eventually(refused_by_the_proxy)
     assert told[-1].code() is grpc.StatusCode.UNAVAILABLE
     assert dict(told[-1].trailing_metadata() or ())["grpc-retry-pushback-ms"] == "1000"
+
+
+@pytest.mark.parametrize(("attack", "calls"), ATTACKS.values(), ids=ATTACKS)
+async def test_what_one_connection_may_do_to_a_frontend_ends_at_the_proxy(
+    tmp_path: Path, attack: Iterator[bytes], calls: int
+) -> None:
+    """Frontends see next to nothing of it, and other callers are answered meanwhile."""
+    async with (
+        stack("random:tiny-bert", frontend=APIS | {"metrics": "127.0.0.1:0"}) as pair,
+        proxy(pair, tmp_path) as (channel, address),
+        traffic(channel) as running,
+    ):
+        [frontend] = pair.frontends
+        await running.more(50)
+        before = memory(frontend)
+        forget_peak(frontend)
+        async with http2_attacks.sent(address, attack) as size:
+            await running.more(300)
+        assert size > 0
+        page = await scrape(frontend)
+        assert page.total("grpc_server_started_total", grpc_method=http2_attacks.METHOD) <= calls
+        assert memory(frontend, "VmHWM") - before < GROWTH
+    assert (running.wrong, running.hung) == ([], [])
+    assert set(running.outcomes) == {"OK"}
+
+
+async def test_calls_that_are_answered_are_not_bounded(tmp_path: Path) -> None:
+    """Half as many again as an address may have without an answer, within what is counted for that."""
+    async with stack("random:tiny-bert", frontend=APIS) as pair, proxy(pair, tmp_path) as (channel, _):
+        calls, request = Calls(channel), model_pb2.GetModelRequest()
+        for _ in range(15):
+            assert all(await asyncio.gather(*[calls.model.GetModel(request, wait_for_ready=True) for _ in range(100)]))

@@ -76,7 +76,7 @@ def test_the_proxy_serves_and_finds_frontends_where_compose_has_them() -> None:
         assert re.search(rf"^  server-template replica \d+ frontend:{listen}$", CONFIG, re.M)
     grpc_port, http_port = (each.rpartition(":")[2] for each in services["proxy"]["ports"])
     assert f"  bind :{grpc_port} proto h2\n" in CONFIG
-    assert f"  bind :{http_port}\n" in CONFIG
+    assert f"  bind :{http_port} proto h1 " in CONFIG
 
 
 @pytest.mark.parametrize("section", ["grpc", "http"])
