@@ -33,9 +33,9 @@ class QueryRoute:
     vocabulary_size: int
     include_prompt: bool
     truncation_side: str
-    special_ids: tuple[int, ...]
     sparse_head: str
     table_digest: str
+    special_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,6 @@ class ModelCard:
     linear: str
     fingerprint: str
     special_tokens: Mapping[str, int]
-    special_ids: tuple[int, ...]
     notice: str
     tasks: tuple[str, ...]
     multi_vector_head: bool
@@ -109,3 +108,4 @@ class ModelCard:
     query_route: QueryRoute | None
     pools_spans: bool
     listwise: Listwise | None
+    special_ids: tuple[int, ...]

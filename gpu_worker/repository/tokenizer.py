@@ -211,7 +211,7 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
 
 def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool = False) -> TokenizerFile:
     """Switches off truncation and padding, which the frontend does itself, and dropout, and serialises a tokenizer."""
-    drops = bool(description["model"].get("dropout"))
+    drops = bool(description.get("model", {}).get("dropout"))
     description = description | {"truncation": None, "padding": None}
     if drops:
         description["model"] = description["model"] | {"dropout": None}

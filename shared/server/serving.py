@@ -150,8 +150,12 @@ class Server:
         return True
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Refuses new calls, and returns when the running ones have ended, or after `grace` seconds."""
-        stopping = asyncio.create_task(self.grpc.stop(grace))
+        """Refuses new calls, ends streams, and returns when all calls have ended, or after `grace` seconds.
+
+        Calls have LAST_WORDS at least, since gRPC prints a trace of each call that it has to cancel.
+        """
+        self._calls.end_streams()
+        stopping = asyncio.create_task(self.grpc.stop(max(grace, LAST_WORDS)))
         if grace:
             await self.finish(grace)
         await asyncio.gather(stopping, self.grpc.stop(LAST_WORDS))

@@ -74,6 +74,12 @@ def modules(**changed: str) -> Callable[[Path], object]:
     return lambda folder: write_json(folder, modules=[*MODULES, {"name": "one more"} | changed])
 
 
+def shards_elsewhere(folder: Path) -> None:
+    """Weights in several files, by an index that names one outside."""
+    (folder / "model.safetensors").unlink()
+    text("model.safetensors.index.json", '{"weight_map": {"a": "../model.safetensors"}}')(folder)
+
+
 def drop(key: str) -> Callable[[Path], object]:
     """Takes a tensor out of the dense layer."""
 
@@ -166,7 +172,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         ["modules.json", "/elsewhere", "leaves the repository"],
     ),
     "shards from outside": (
-        text("model.safetensors.index.json", '{"weight_map": {"a": "../model.safetensors"}}'),
+        shards_elsewhere,
         ["model.safetensors.index.json", "leaves the repository"],
     ),
     "unknown arguments of the tokenizer": (

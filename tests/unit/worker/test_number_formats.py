@@ -110,7 +110,7 @@ def test_a_refusal_in_float16_says_what_else_there_is(
         raise ModelRefused("its hidden states are not finite")
 
     monkeypatch.setattr(Placement, "enter", lambda _: None)
-    monkeypatch.setattr(source.weights, "load", lambda *_: None)
+    monkeypatch.setattr(source.weights, "load", lambda *_: (None, ""))
     monkeypatch.setattr(loading, "_loaded", refused)
     hint = "; its config.json asks for float16, --dtype bfloat16 may do" if automatic else ""
     dtype = torch.bfloat16 if automatic else torch.float16
