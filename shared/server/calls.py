@@ -7,7 +7,7 @@ reports a SelvageError.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -124,7 +124,7 @@ class Calls:
         return asyncio.timeout(self._bound(caller.remaining))
 
     @contextmanager
-    def stream(self, caller: Caller) -> Iterator[OpenStream]:
+    def stream(self, caller: Caller, *, watch: bool = False) -> Iterator[OpenStream]:
         """Runs a stream, whose requests are each answered as a call of its own.
 
         A stream itself has no time limit. `end_streams` ends it, so a drain waits for the requests that it has read.
@@ -137,8 +137,8 @@ class Calls:
                 self._check_refuses()
                 with (
                     self._within(caller.stream_quota, "open streams"),
-                    self.admission.stream(self.owner(caller), stranger=self._is_stranger(caller)) as stream,
-                    self._while_accepted(caller, stream),
+                    self.admission.stream(self.owner(caller), watch=watch) as stream,
+                    nullcontext() if watch else self._while_accepted(caller, stream),
                 ):
                     yield stream
         except SelvageError:
@@ -214,14 +214,10 @@ class Calls:
         is_told_apart = self._identify is not None or address_of(caller.host) in self._proxies
         return caller.key if is_told_apart else caller.host
 
-    def _is_stranger(self, caller: Caller) -> bool:
-        """Whether others have API keys, and this caller of a method without one has none."""
-        return self._accepts is not None and not caller.credential
-
     @contextmanager
     def _while_accepted(self, caller: Caller, stream: OpenStream) -> Iterator[None]:
         """Breaks a stream off once its caller is no longer accepted, for the duration of the block."""
-        if self._accepts is None or self._is_stranger(caller):
+        if self._accepts is None:
             yield
             return
         checking = asyncio.create_task(self._break_off_once_refused(caller, stream, self._accepts))

@@ -322,7 +322,7 @@ async def test_health_of_services_with_giant_names(pair: Stack, module: str, met
 
 @pytest.mark.parametrize("module", ["frontend_service", "gpu_worker"])
 async def test_thousands_of_watches(pair: Stack, module: str) -> None:
-    """Over several connections: one address has half of the streams, and all others are refused."""
+    """Over several connections: one address has half of the places for watches, and all others are refused."""
     [address] = [member.address for member in pair.members if member.module == module]
 
     async def bomb() -> None:
@@ -333,7 +333,7 @@ async def test_thousands_of_watches(pair: Stack, module: str) -> None:
             ]
             watches = [channel.unary_stream(WATCH)(b"") for channel in channels for _ in range(1500)]
             found = await outcomes([watch.read() for watch in watches])
-            assert found == {"OK": 32, "RESOURCE_EXHAUSTED": 6000 - 32}
+            assert found == {"OK": 512, "RESOURCE_EXHAUSTED": 6000 - 512}
             for watch in watches:
                 watch.cancel()
 

@@ -152,20 +152,21 @@ async def opened_of_many(channel: grpc.aio.Channel, method: str, calls: AsyncExi
 
 @pytest.mark.parametrize("method", [WATCH, REFLECT])
 async def test_a_watch_is_a_stream_of_its_caller(method: str) -> None:
-    """Without keys beside those of embedding, whatever the caller calls itself; with its end its place is free."""
-    calls = Calls(timeout=60, bounds=Bounds(streams=STREAMS))
+    """Whatever the caller calls itself, and beside those of embedding; with its end its place is free."""
+    calls = Calls(timeout=60, bounds=Bounds(streams=1, watches=STREAMS))
     async with served(calls) as (_, channel):
         async with AsyncExitStack() as streams:
             streams.enter_context(calls.stream(replace(HELD, host="ipv4:127.0.0.1")))
-            assert await opened_of_many(channel, method, streams) == STREAMS // 2 - 1
+            assert await opened_of_many(channel, method, streams) == STREAMS // 2
             assert await opened_of_many(channel, method, streams, metadata=(("selvage-key", "other"),)) == 0
-            assert calls.admission.refused["share"] == 3 * STREAMS + STREAMS // 2 + 1
+            assert calls.admission.refused["share"] == 3 * STREAMS + STREAMS // 2
         await eventually(lambda: not len(calls.admission.streams))
         await opened(channel, method, REQUESTS[method])
 
 
 async def test_where_others_have_keys_who_has_none_takes_none_of_their_places() -> None:
-    calls = Calls(timeout=60, bounds=Bounds(streams=STREAMS), identify=identified, accepts=lambda _: True)
+    bounds = Bounds(streams=STREAMS, watches=STREAMS)
+    calls = Calls(timeout=60, bounds=bounds, identify=identified, accepts=lambda _: True)
     async with served(calls) as (_, channel), AsyncExitStack() as streams:
         assert await opened_of_many(channel, WATCH, streams) == STREAMS // 2
         assert await opened_of_many(channel, WATCH, streams, metadata=(("authorization", "Bearer a"),)) == 0

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -127,7 +126,7 @@ async def test_a_caller_that_is_no_longer_accepted_loses_its_streams(monkeypatch
 
     async def stream(key: str, place: int) -> str:
         try:
-            with calls.stream(replace(calling("10.0.0.1", key), credential=key)):
+            with calls.stream(calling("10.0.0.1", key)):
                 opened[place].set()
                 await over.wait()
         except Unauthenticated as error:

@@ -61,7 +61,7 @@ class Admission:
         )
         self._gathered = BytePool("others that come by streams", bounds.size)
         self._unread = BytePool("replies that are not read yet", bounds.unread)
-        self._stream_shares, self._stranger_shares = Shares(bounds.streams), Shares(bounds.streams)
+        self._stream_shares, self._watch_shares = Shares(bounds.streams), Shares(bounds.watches)
         self.streams = Streams(lambda: self._stream_memory(bounds.memory * STREAM_MEMORY))
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
         self.requests = 0
@@ -99,17 +99,17 @@ class Admission:
         return self.refusals.counts
 
     @contextmanager
-    def stream(self, caller: str = "", *, stranger: bool = False) -> Iterator[OpenStream]:
+    def stream(self, caller: str = "", *, watch: bool = False) -> Iterator[OpenStream]:
         """Admits a stream, whose requests each enter `request` on their own. Raises Overloaded.
 
-        `caller`: whose share of the streams it takes; `stranger`: a caller without a key, where others have one, from
-        whom it must take no place.
+        `caller`: whose share of the streams it takes. `watch`: it is of gRPC's own services, whose streams have places
+        of their own: clients that watch a service's health keep one open for each connection.
         """
-        shares = self._stranger_shares if stranger else self._stream_shares
+        shares, setting = (self._watch_shares, "") if watch else (self._stream_shares, " (--max-streams)")
         if shares.has_share(caller):
             why = (
                 f"this caller has {shares.held(caller)} open streams, for all others {shares.left} are left of "
-                f"{shares.most} (--max-streams)"
+                f"{shares.most}{setting}"
             )
             raise self.refusals.overloaded("share", why)
         if not shares.left:

@@ -12,7 +12,7 @@ class Bounds:
     request is always accepted; `results`: bytes of results that are computed or made into replies, with the same
     exception; `slow_reads`: requests that take over 10 ms to arrive; `memory`: bytes of the process above its idle
     memory, beyond which only one slow request is read on; `read_seconds`: seconds to send a request, and to read its
-    reply; `unread`: bytes of replies that callers have not read; `streams`: open streams of requests; `pace`: bytes a
+    reply; `unread`: bytes of replies that callers have not read; `streams`: open streams of requests; `watches`: those of health and reflection; `pace`: bytes a
     second of one caller's large requests while others ask.
 
     Streams may have half of `requests`, and as many bytes of requests and results as all other calls. Requests that
@@ -27,4 +27,5 @@ class Bounds:
     read_seconds: float = 30.0
     unread: int = 64 * 1024 * 1024
     streams: int = 64
+    watches: int = 1024
     pace: float = inf

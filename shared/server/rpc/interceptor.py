@@ -153,7 +153,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         async def watched(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
             async def serve(messages: _Messages, context: Context) -> None:
-                with self._calls.stream(caller) as stream:
+                with self._calls.stream(caller, watch=True) as stream:
                     await either(answer(self._marked(messages, stream), context), stream.until_ended())
 
             # At no pace: a large request is not even parsed, and small ones must not wait for those of their address.
