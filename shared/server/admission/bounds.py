@@ -12,8 +12,8 @@ class Bounds:
     request is always accepted; `results`: bytes of results that are computed or made into replies, with the same
     exception; `slow_reads`: requests that take over 10 ms to arrive; `memory`: bytes of the process above its idle
     memory, beyond which only one slow request is read on; `read_seconds`: seconds to send a request, and to read its
-    reply; `unread`: bytes of replies that callers have not read; `streams`: open streams of requests; `watches`: those of health and reflection; `pace`: bytes a
-    second of one caller's large requests while others ask.
+    reply; `unread`: bytes of replies that callers have not read; `streams`: open streams of requests; `watches`: those
+    of health and reflection; `pace`: bytes a second of one caller's large requests while others ask.
 
     Streams may have half of `requests`, and as many bytes of requests and results as all other calls. Requests that
     are gathered from many messages may have `size` bytes once more.
