@@ -21,10 +21,13 @@ Each class names its gRPC status and the reason that clients see in `google.rpc.
 A message never quotes a text of the user's.
 """
 
+import re
 from typing import ClassVar
 
 MESSAGE_LETTERS, FIELD_LETTERS = 1000, 200
 """Most letters of an error's message and of its field: gRPC sends both several times, as metadata of 8 KiB at most."""
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Pattern of letters that control a terminal, end a line, or turn the order of those behind them; and halves of one."""
 
 
 class SelvageError(Exception):
@@ -124,10 +127,13 @@ def clip(name: str, letters: int = 64) -> str:
 
 
 def printable(text: str) -> str:
-    """A text for a person, without what would control a terminal: the error of another process may hold anything."""
+    """A text for a person, without what would control a terminal: the error of another process may hold anything.
+
+    Letters that join or break words stay, as Persian, Indic scripts and emoji have them.
+    """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else " " if letter.isspace() else "?" for letter in text)
+    return UNPRINTABLE.sub(lambda letter: " " if letter[0].isspace() else "?", text)
 
 
 def shorten(text: str, size: int = MESSAGE_LETTERS) -> str:

@@ -70,7 +70,10 @@ class Classes:
 
     @property
     def best(self) -> Any:
-        """The label with the largest score: a string for a single text, otherwise a list."""
+        """The label with the largest score: a string for a single text, otherwise a list.
+
+        The first of them where scores are equal, as those of large logits are after an activation.
+        """
         places = np.argmax(self.scores, axis=-1)
         return self.labels[int(places)] if self.scores.ndim == 1 else [self.labels[place] for place in places]
 

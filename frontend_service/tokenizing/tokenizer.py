@@ -116,13 +116,6 @@ class ModelTokenizer:
     def prompt(self, choice: PromptChoice) -> str:
         """The text that goes before each text. Raises UnsupportedTask for a name or a task that the model lacks."""
         prompts = self._card.prompts
-        if choice.literal is not None:
-            return choice.literal
-        if choice.name is not None:
-            if choice.name not in prompts:
-                available = f"it has {', '.join(sorted(prompts))}" if prompts else "it has none"
-                raise UnsupportedTask(f"the model has no prompt {clip(choice.name)}; {available}", field="prompt_name")
-            return prompts[choice.name]
         names = (*PROMPT_NAMES[choice.input_type], self._card.default_prompt_name)
         if choice.task is not None:  # jina-embeddings-v3 names prompts as tasks; jina-code-embeddings: nl2code_document
             plain = choice.task.replace(".", "_")
@@ -131,6 +124,13 @@ class ModelTokenizer:
                 tasks = ", ".join(dict.fromkeys((*sorted(prompts), *GENERAL_TASKS)))
                 raise UnsupportedTask(f"the model has no task {clip(choice.task)}; it has {tasks}", field="task")
             names = (*task_names, *names)
+        if choice.literal is not None:
+            return choice.literal
+        if choice.name is not None:
+            if choice.name not in prompts:
+                available = f"it has {', '.join(sorted(prompts))}" if prompts else "it has none"
+                raise UnsupportedTask(f"the model has no prompt {clip(choice.name)}; {available}", field="prompt_name")
+            return prompts[choice.name]
         return next((prompts[name] for name in names if name in prompts), "")
 
     def texts(
@@ -315,4 +315,5 @@ class ModelTokenizer:
         A special one there may also be the prompt's own, where the tokenizer puts none behind a text.
         """
         ids = self._encode(prompt).ids
-        return len(ids) - (ids[-1:] != [] and ids[-1] in self._card.special_ids)
+        special = {*self._card.special_ids, *self._card.special_tokens.values()}  # a card may lack the former
+        return len(ids) - (ids[-1:] != [] and ids[-1] in special)

@@ -19,7 +19,16 @@ from frontend_service.workers.transport import WorkerTransport
 from frontend_service.workers.worker_choice import WorkerChoice
 from shared.card import ModelCard
 from shared.deadline import Deadline
-from shared.errors import GivenBack, SelvageError, UnknownModel, WorkerUnavailable, clip
+from shared.errors import (
+    DeadlineExceeded,
+    GivenBack,
+    LimitExceeded,
+    Overloaded,
+    SelvageError,
+    UnknownModel,
+    WorkerUnavailable,
+    clip,
+)
 from shared.jobs import Job, JobResult, Priority
 from shared.terms import RequestTerms
 from shared.together import either
@@ -168,7 +177,8 @@ class Fleet:
             else:
                 if failure is not None:
                     for link in suspects:
-                        link.set_aside(failure.message)
+                        if link.outliers.suspected:  # it may have answered others since
+                            link.set_aside(failure.message)
                 return result
             job = job if deadline is None else replace(job, remaining=deadline.remaining())
 
@@ -333,19 +343,19 @@ async def _run_on(
     """Runs a job on one worker, which is added to `refusing` if it gives the job back.
 
     If it fails the job, as it failed those before, it is added to both. Not so where rows have come, since no other
-    worker can begin anew, and where it was lost or stalled: the job may have done that, and would do it to another.
+    worker can begin anew, and where it was lost with the job: the job may have done that, and would do it to another.
     """
+    idle = link.wait(1, Priority.DEFAULT, "") == 0
     try:
         result = await link.run(job, parts)
     except GivenBack:
         refusing.add(link)
         raise
-    except WorkerUnavailable:
-        raise
-    except SelvageError:
-        if parts is None or not parts.begun:
-            link.outliers.failed()
-            if link.outliers.suspected:
+    except SelvageError as error:
+        if link.attached and not isinstance(error, DeadlineExceeded | LimitExceeded):
+            if idle or not isinstance(error, Overloaded):  # a busy worker is right to refuse
+                link.outliers.failed()
+            if link.outliers.suspected and (parts is None or not parts.begun):
                 refusing.add(link)
                 suspects.add(link)
         raise

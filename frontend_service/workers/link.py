@@ -82,7 +82,7 @@ class WorkerLink:
     @property
     def attached(self) -> bool:
         """Whether a stream is open. The worker may drain or stall, and still have jobs to answer."""
-        return self._stream is not None
+        return self._stream is not None and not self._stream.ended
 
     @property
     def aside(self) -> bool:

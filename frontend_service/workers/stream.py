@@ -76,6 +76,11 @@ class JobStream:
         self.key_tokens: Counter[str] = Counter()
 
     @property
+    def ended(self) -> bool:
+        """Whether it broke, and every job of it has got an error."""
+        return self._ended_by is not None
+
+    @property
     def unheard_seconds(self) -> float:
         """Seconds for which others may have sent work since the worker told its load; see `Load.unheard`."""
         return self.load.unheard(asyncio.get_running_loop().time() - self._heard)

@@ -104,13 +104,14 @@ class TokenizerReader:
         """
         special = "".join(f"a {token} b{token}" for token in tokenizer.all_special_tokens[:SPECIAL])
         for text in [text.lower() for text in inputs.TEXTS] if lowercase else [*inputs.TEXTS, special]:
+            name = f"its tokenizer ({type(tokenizer).__name__})"
             try:
                 expected = list(tokenizer(text)[inputs.IDS])
-            except Exception:  # a class may have a meaning of its own for a special token, and take it once in a text
-                expected = []
+            except Exception as error:  # a class may have a meaning of its own for a special token
+                raise ModelRefused(f"{name} fails on {text[:40]!r}: {first_line(error)}") from error
             if self.framed(text) != expected:
                 why = "reads texts otherwise than the tokenizer.json that it writes, which frontends use"
-                raise ModelRefused(f"its tokenizer ({type(tokenizer).__name__}) {why}: {text[:40]!r}")
+                raise ModelRefused(f"{name} {why}: {text[:40]!r}")
 
     def added(self, pair: bool) -> int:
         """The number of special tokens around a text, or around and between two."""

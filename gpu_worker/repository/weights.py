@@ -49,10 +49,10 @@ OWN_ATTENTION = ("sdpa", "eager")
 and the config names none."""
 UNUSED = ("pooler.",)  # weights of an encoder that vectors do not use; a checkpoint may lack them
 CONSTANTS = re.compile(
-    r"(^|\.)((position|token_type)_ids|\w*inv_freq|(cos|sin)_cached|masked_bias|causal_mask|(attn|attention)\.bias)$"
+    r"(^|\.)((position|token_type)_ids|version|\w*inv_freq|(cos|sin)_cached|masked_bias|causal_mask|(attn|attention)\.bias)$"
 )
-"""Pattern of what old checkpoints hold beside weights: positions, tables of rotary angles, and causal masks, which
-GPT-2 and others called `attn.bias`."""
+"""Pattern of what old checkpoints hold beside weights: positions, tables of angles with the version of their form,
+and causal masks, which GPT-2 and others called `attn.bias`."""
 EMBEDDING_OR_NORM = re.compile(r"(?!.*(vision|visual|image|audio)).*(embed|norm)", re.IGNORECASE)
 """Pattern of parts directly in an encoder that change its hidden states, even where its class has no part of the name;
 others are poolers and other towers."""
@@ -140,7 +140,8 @@ def _left_out(folder: Path, recipe: Recipe, model: Any, unexpected: Iterable[str
     Where a checkpoint is that of a bare encoder, all names are those of its parts; else they begin with its prefix.
     """
     base, prefix = model.base_model, f"{model.base_model_prefix}."
-    bare = str((model.config.architectures or [""])[0]).endswith("Model")
+    written_by = str((model.config.architectures or [""])[0])
+    bare = written_by.endswith("Model") and not written_by.endswith(("HeadModel", "HeadsModel"))
     constants = {name for name, _ in base.named_buffers()}
     modules = dict(base.named_modules())
     inside: list[str] = []

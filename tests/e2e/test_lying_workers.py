@@ -15,7 +15,7 @@ import pytest
 from harness.member import ServiceProcess
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from shared.errors import InvalidInput, Overloaded
+from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
 from shared.load import Load
 from shared.server.rpc import channel_options
 from shared.server.services import PUBLIC_SERVICES
@@ -147,6 +147,7 @@ NEVER = never_serving()
 BROKEN = {
     "NaN": LIES["NaN in a vector"],
     "overloaded": about("dense", "", lambda *_: Overloaded("the queue is full", retry_after=1.0)),
+    "unavailable": about("dense", "", lambda *_: WorkerUnavailable("no such model", retry_after=1.0)),
     "invalid input": about("dense", "", lambda *_: InvalidInput("a text makes no sense", field="texts[0]")),
 }
 KINDS = ["dense", "float16", "int8", "tokens", "sparse", "parts", "rerank", "explained", "max_sim", "classify"]

@@ -1,6 +1,7 @@
 """Which prompt an input type brings: what sentence-transformers documents, and where its 6.2 does something else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,9 @@ def test_a_prompt_that_is_left_out_of_pooling_has_the_references_length(tmp_path
         near(dense_rows(rows), oracle.encode(TEXTS, prompt=prompt))
         lengths.append(made.prompt_lengths[0])
     assert lengths == ([4] * 6 if framed else [3, 2, 2, 2, 2, 3])
+    told_less = ModelTokenizer(model.tokenizer.content, replace(card_of(model), special_ids=()))
+    made = run_to_end(told_less.texts(TEXTS, "w4 w5 w6 ", Truncation(), "texts[{}]"))
+    assert made.prompt_lengths[0] == lengths[0]
 
 
 def test_tasks_by_the_names_of_prompts(saved: Path) -> None:

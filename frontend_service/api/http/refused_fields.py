@@ -17,11 +17,12 @@ from shared.errors import InvalidInput, clip
 
 CHANGES_ANSWER = re.compile(
     r"(^|_)(activation|chunking|dims?|dimensions?|dtype|instruct(ions?)?|normali[sz](e|ed|ation)|parameters|pool(ing|ed)?"
-    r"|precision|prefix|prompts?|quanti[sz](e|ed|ation)|softmax|suffix|template|threshold|top|top[kn]|truncat(e|ed|ion))"
-    r"(_|$)|^(task|(input|task)_type)$|^max_(\w+_)?(length|tokens)(_|$)"
+    r"|precision|prefix|quanti[sz](e|ed|ation)|softmax|suffix|template|threshold|top_?[kn]|truncat(e|ed|ion))(_|$)"
+    r"|(^|_)(prompts?(_name)?|top)$|^(task|(input|task)_type)$|^max_(\w+_)?(length|tokens)(_|$)"
 )
 """Names, in small letters with underscores, of fields that change an answer."""
-NOTHING = (b"null", b"{}", b"[]", b'""')
+NOTHING = re.compile(rb'null|""|{\s*}|\[\s*\]')
+"""Pattern of values that ask for nothing."""
 WORD = re.compile("(?<=[a-z0-9])(?=[A-Z])|-")
 """A place where another word begins in a name such as `topK` or `top-k`."""
 KEY = "refused"
@@ -69,7 +70,7 @@ class UnknownFields:
     """The fields that a struct lacks, and those that the structs of its fields lack."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
-        self._fields = _fields_of(inspect.type_info(kind))
+        self._fields = _fields_of(inspect.type_info(kind)) or {}
 
     def check(self, raw: bytes) -> None:
         """Checks the names in a body. Raises InvalidInput for one that says that it changes the answer.
@@ -79,10 +80,10 @@ class UnknownFields:
         _check_names(raw, self._fields, "")
 
 
-def _fields_of(type_: inspect.Type) -> dict[str, Any]:
-    """The fields of a type that is a struct or may be one, each with its own; else none."""
+def _fields_of(type_: inspect.Type) -> dict[str, Any] | None:
+    """The fields of a type that is a struct or may be one, each with its own; else none. None of a refused field."""
     if isinstance(type_, inspect.Metadata):
-        return _fields_of(type_.type)
+        return None if KEY in (type_.extra or {}) else _fields_of(type_.type)
     if isinstance(type_, inspect.UnionType):
         return next(filter(None, map(_fields_of, type_.types)), {})
     fields = type_.fields if isinstance(type_, inspect.StructType) else ()
@@ -92,11 +93,12 @@ def _fields_of(type_: inspect.Type) -> dict[str, Any]:
 def _check_names(raw: bytes | msgspec.Raw, fields: Mapping[str, Any], outer: str) -> None:
     """Raises InvalidInput for an unknown field of an object, or of one inside, that would change the answer."""
     for name, member in MEMBERS.decode(raw).items():
-        beginning = bytes(memoryview(member)[:5])
-        if fields.get(name) and beginning[:1] == b"{":
+        value = memoryview(member)
+        if fields.get(name) and value[0] == ord("{"):
             _check_names(member, fields[name], f"{outer}{name}.")
-        elif name not in fields and beginning not in NOTHING and CHANGES_ANSWER.search(WORD.sub("_", name).lower()):
-            kin = ", ".join(field for field in fields if CHANGES_ANSWER.search(field)) or "none of this kind"
+        elif name not in fields and CHANGES_ANSWER.search(WORD.sub("_", name).lower()) and not NOTHING.fullmatch(value):
+            taken = [field for field, inner in fields.items() if inner is not None and CHANGES_ANSWER.search(field)]
+            kin = ", ".join(taken) or "none of this kind"
             field = outer + clip(name).strip("'")
             raise InvalidInput(
                 f"{field} would change the answer, and is no field of this path, which has {kin}", field=field

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from frontend_service.workers import fleet, outlier_detection
 from frontend_service.workers.row_parts import RowParts
 from shared.errors import (
+    DeadlineExceeded,
     GivenBack,
     Internal,
     InvalidInput,
@@ -256,6 +257,7 @@ FAILURES = [
     Internal("the device failed"),
     Overloaded("the queue is full", retry_after=1.0),
     InvalidInput("no such token", field="texts[0]"),
+    WorkerUnavailable("it has no such model", retry_after=1.0),
 ]
 
 
@@ -282,6 +284,18 @@ async def test_a_worker_that_fails_what_another_takes_is_set_aside(failure: Selv
         assert (line["target"], line["seconds"], failure.message in line["why"]) == (bad.address, 1.0, True)
         assert (world.fleet.aside, world.fleet.workers) == ({"fake": 1}, {"fake": 2})
         assert world.fleet.waits["fake"] == world.fleet._links[good.address].wait(1, Priority.DEFAULT, "")
+
+
+@pytest.mark.parametrize("failure", [Overloaded("full", retry_after=1.0), DeadlineExceeded("too late")], ids=repr)
+async def test_a_busy_worker_is_not_set_aside(failure: SelvageError) -> None:
+    """It is right to refuse, or to be late; the other one alone would have less room for all."""
+    busy, slow = FakeWorker(), FakeWorker()
+    busy.fails, busy.load, slow.load = failure, BUSY, replace(BUSY, tokens_per_second=1)
+    async with World(busy, slow) as world:
+        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [1, 100])
+        calls = 2 * outlier_detection.FAILURES
+        assert await failed(world, calls) > outlier_detection.FAILURES
+        assert world.fleet.aside == {"fake": 0}
 
 
 async def test_a_job_that_all_workers_fail_sets_none_aside() -> None:

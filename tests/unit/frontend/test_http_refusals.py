@@ -1,5 +1,7 @@
 """Bad input of the HTTP API: refused in the words of each shape, and before a body is read where that is possible."""
 
+import json
+
 import pytest
 from asgi import JSON, HttpApi
 
@@ -152,13 +154,17 @@ async def test_an_unknown_field_that_would_change_the_answer_is_refused(
     assert told == field
     assert kin in known.split(", ")
     outer, _, inner = field.rpartition(".")
+    assert "chat_template" not in known  # it is refused too
     for nothing in (None, {}, [], ""):
         absent = await api.ask(path, body | ({outer: {inner: nothing}} if outer else {inner: nothing}))
         assert field.encode() not in absent.body
+    if not outer:
+        spaced = json.dumps({**body, field: None}).replace("null", "{ }").encode()
+        assert field.encode() not in (await api.ask(path, spaced)).body
 
 
 @pytest.mark.parametrize(
-    "name", ["metadata", "topic", "stop", "dimmed", "taskId", "options", "extra", "pooler_id", "tags"]
+    "name", ["metadata", "topic", "stop", "dimmed", "taskId", "prompt_cache_key", "extra", "top_logprobs", "tags"]
 )
 @pytest.mark.parametrize(
     ("path", "body"),

@@ -211,9 +211,12 @@ def test_a_task_is_a_prompt_of_that_name(names: list[str], task: str, name: str)
 )
 def test_a_task_of_code_needs_a_prompt_of_its_own(task: str) -> None:
     """UNSUPPORTED_TASK, naming what the model has; without a prompt its vectors would be others."""
-    with pytest.raises(UnsupportedTask, match=f"no task '{task}'; it has passage, query, retrieval.query, ") as caught:
-        PROMPTED.prompt(PromptChoice(task=task, input_type=InputType.QUERY))
-    assert caught.value.field == "task"
+    for choice in (PromptChoice(task=task, input_type=InputType.QUERY), PromptChoice(task=task, literal="a: ")):
+        with pytest.raises(
+            UnsupportedTask, match=f"no task '{task}'; it has passage, query, retrieval.query"
+        ) as caught:
+            PROMPTED.prompt(choice)
+        assert caught.value.field == "task"
 
 
 def test_the_default_prompt_serves_where_nothing_is_said() -> None:
