@@ -16,8 +16,8 @@ from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim.choice import choose
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
-from gpu_worker.model.tune import linear_choice
 from gpu_worker.model.tune.int8 import Int8Linear
+from gpu_worker.model.tune.linear import pack
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import Layout
 
@@ -46,7 +46,7 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], place.device)
     drawn = (torch.randn(batch.total, heads, head, device=place.device, dtype=place.dtype) for _ in "qkv")
     query, key, value = (tensor.transpose(0, 1) for tensor in drawn)
-    attend = choose_attention(place.device, place.dtype, head, causal=False, softcap=False, bias=False)
+    attend = choose_attention(place.device, place.dtype, head, softcap=False, bias=False)
     return lambda: attend(query, key, value, batch, AttentionTerms(scale=head**-0.5))
 
 
@@ -67,7 +67,7 @@ def int8_linear(layer: nn.Linear) -> nn.Module:
 
 
 def fast_linear(layer: nn.Linear) -> nn.Module:
-    """Converts a linear layer to the kernel that the worker measures to be the fastest on this processor."""
+    """Converts a linear layer to what the worker runs outside of whole layers: with its weight packed."""
     model = nn.Sequential(layer)
-    linear_choice.install_fastest(model)
+    pack(model)
     return model

@@ -16,8 +16,7 @@ class EngineOptions(TypedDict, total=False):
     served_name: str | Sequence[str]
     adapter: str | Sequence[str]
     device: str
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "fastest"]
-    least_cosine: float
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
     linear: Literal["auto", "fp8", "int8"]
     same_bits: bool
     max_tokens: int

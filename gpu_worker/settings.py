@@ -51,14 +51,7 @@ class WorkerSettings(ServiceSettings):
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
     dtype: Dtype = Field(
         "auto",
-        description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so. "
-        "fastest, on a CPU: that of float32, bfloat16 and int8 in which it multiplies fastest, among those that keep "
-        "--least-cosine; the load takes two or three times as long.",
-    )
-    least_cosine: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.999,
-        description="For --dtype fastest: the least cosine to its vector in float32 that the vector of each of the "
-        "gate's texts must keep, token vectors in the mean over a text.",
+        description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so.",
     )
     linear: Linear = Field(
         "auto",
@@ -191,14 +184,6 @@ class WorkerSettings(ServiceSettings):
     threads: Annotated[int, Field(ge=0)] = Field(0, description="CPU threads for the model; 0: one a core.")
 
     # Flags and the contract write 0 for no limit. Inside the worker a limit in seconds is `inf` where there is none.
-
-    @model_validator(mode="after")
-    def _one_format(self) -> Self:
-        if self.dtype == "fastest" and self.linear != "auto":
-            raise ValueError(f"--dtype fastest chooses linear layers too, and goes with no --linear {self.linear}")
-        if self.dtype != "fastest" and "least_cosine" in self.model_fields_set:
-            raise ValueError(f"--least-cosine is for --dtype fastest, this is --dtype {self.dtype}")
-        return self
 
     @model_validator(mode="after")
     def _adapter_names(self) -> Self:

@@ -19,7 +19,6 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
-from gpu_worker.model.fastest import load_fastest
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.settings import WorkerSettings
@@ -138,23 +137,21 @@ def load_model(settings: WorkerSettings) -> Model:
     # weights would race for it. Here it is made before they start.
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     placement = Placement.choose(settings.device, settings.dtype)
-    load_settings = partial(
-        load,
+    return load(
         settings.model,
+        placement,
         served_names=settings.served_name,
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=settings.late_overrides(),
         revision=settings.revision,
         forms=_forms(settings, placement),
+        linear=settings.linear,
         same_bits=settings.same_bits,
         cuts=settings.chunk_tokens != 0,
         shares=settings.share_prefixes,
         adapters=settings.named_adapters(),
     )
-    if settings.dtype == "fastest":
-        return load_fastest(load_settings, placement, settings.least_cosine)
-    return load_settings(placement, linear=settings.linear)
 
 
 def _forms(settings: WorkerSettings, placement: Placement) -> Forms | None:

@@ -9,8 +9,8 @@ import torch
 from gpu_worker.device.memory import DeviceMemory, reclaim
 from shared.errors import ModelRefused
 
-Dtype = Literal["auto", "float32", "bfloat16", "float16", "fastest"]
-"""Values of `--dtype`. `fastest` begins with float32 on a processor; `model/fastest.py` tries the others."""
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+"""Values of `--dtype`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,7 @@ class Placement:
     def choose(cls, device: str = "auto", dtype: Dtype = "auto") -> "Placement":
         """Chooses for "auto": the first CUDA device with bfloat16, or, where there is none, the CPU with float32.
 
-        Raises ModelRefused for a device that this machine or this PyTorch does not have, and for "fastest" on any
-        other than a CPU.
+        Raises ModelRefused for a device that this machine or this PyTorch does not have.
         """
         if device == "auto":
             device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -34,11 +33,8 @@ class Placement:
             place = torch.empty(1, device=device).device  # for "cuda" this adds the number
         except (RuntimeError, AssertionError) as error:
             raise ModelRefused(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
-        if dtype == "fastest" and place.type != "cpu":
-            why = "auto takes half precision there, and --linear fp8 is judged by its cosine"
-            raise ModelRefused(f"--dtype = 'fastest': it is for processors, this is {place}; {why}")
         usual = "float32" if place.type == "cpu" else "bfloat16"
-        name = usual if dtype in ("auto", "fastest") else dtype
+        name = usual if dtype == "auto" else dtype
         return cls(device=place, dtype=getattr(torch, name), automatic=dtype == "auto")
 
     def for_files_in(self, number_format: str) -> "Placement":

@@ -1,14 +1,11 @@
 """The execution mode of a model: packed, or else by equal length. The first mode that passes the gate serves."""
 
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from gpu_worker.device.memory import ran_out
@@ -18,7 +15,7 @@ from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import llama4, relative
 from gpu_worker.kernels.attention.choice import AttentionShape
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.cpu import library
@@ -28,33 +25,26 @@ from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice
 from gpu_worker.model.tune.form_gate import Gate
-from gpu_worker.model.tune.linear import packed_layers
-from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan
+from gpu_worker.model.tune.linear import pack
 from gpu_worker.model.tune.merged import merge, saved_products
 from gpu_worker.model.verify import bits, reference_attention
 from gpu_worker.model.verify.gate import Reference
-from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
 
 FormFinder = Callable[[PackedEncoder, Gate], FormChoice]
 
-LENGTHS = range(8, 40, 2)
-"""Lengths of the texts with which the cost of running by equal length is measured."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionMode:
     """An encoder that passed the gate. `unpacked_reason` is why it does not run packed, empty where it does.
 
-    `times` compares a step whose texts all differ in length with one whose texts do not: how much longer it takes.
     `findings` are lines for the log about its attention and its forms.
     """
 
     encoder: Encoder
     unpacked_reason: str = ""
-    times: float = 1.0
     findings: tuple[str, ...] = ()
 
     @property
@@ -62,17 +52,17 @@ class ExecutionMode:
         """What a user should know about the mode."""
         if not self.unpacked_reason:
             return ""
-        cost = f"a step of {len(LENGTHS)} lengths takes {self.times:.1f} times as long as one of a single length"
-        return f"texts run by equal length, not packed ({self.unpacked_reason}): {cost}"
+        slower = "steps of many lengths take longer than those of one"
+        return f"texts run by equal length, not packed ({self.unpacked_reason}): {slower}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeChoice:
     """Chooses the execution mode of an encoder: packed where it can run so, else by equal length.
 
-    `base` is the transformers model without its head, `reference` its own run. `room` knows its positions. `plan` says
-    how linear layers run on a processor, also those that an encoder of ours makes replaceable. `merging` allows linear
-    layers to be merged where that is faster. `same_bits`: a text's bits may not depend on others, so one attention and
+    `base` is the transformers model without its head, `reference` its own run. `packs`: linear layers are packed, also
+    those that an encoder of ours makes replaceable. `merging` allows linear layers to be merged where that is faster.
+    `same_bits`: a text's bits may not depend on others, so one attention and
     one kind of linear layer serve or else texts run one at a time.
     """
 
@@ -80,7 +70,7 @@ class ModeChoice:
     reference: Reference
     placement: Placement
     length_limits: LengthLimits
-    plan: LinearPlan = STOCK
+    packs: bool = False
     merging: bool = True
     same_bits: bool = False
 
@@ -119,9 +109,9 @@ class ModeChoice:
         if rotary:
             raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
         make_packed(base)
-        if relative.installed(base) and self.plan != STOCK:
+        if relative.installed(base) and self.packs:
             # Layers that the model's own classes look into could not be replaced before; ours do not look into them.
-            self.plan.install(packed_layers(base))
+            pack(base)
         reference = self.reference
         inputs = self.length_limits.uncounted, reference.types, reference.width
         if self.same_bits:
@@ -132,7 +122,6 @@ class ModeChoice:
             placement.device,
             placement.dtype,
             head=_head_width(base),
-            causal=attention.is_causal(base),
             softcap=config._attn_implementation == attention.NAME and _capped(config),
             bias=relative.serves(config),
         )
@@ -149,8 +138,7 @@ class ModeChoice:
             except Exception as error:
                 reason = _reason(error)
                 continue
-            times = _cost(encoder, self.reference, self.length_limits.positions)
-            return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason, times=times)
+            return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason)
         raise ModelRefused(
             f"{type(self.base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})"
         )
@@ -175,7 +163,7 @@ def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
     try:
         reference.check(packed)
     except ModelRefused:
-        stock = EqualRuns(KernelByLength())
+        stock = EqualRuns()
         if faster.name == stock.name or not isinstance(faster, EqualRuns | NativeAttention):
             raise
         packed.attention = stock
@@ -267,23 +255,3 @@ def _head_width(base: nn.Module) -> int:
         return max(widths)
     config: Any = base.config
     return int(config.hidden_size // config.num_attention_heads)
-
-
-def _cost(encoder: Encoder, reference: Reference, positions: int) -> float:
-    """`times` of `ExecutionMode`, measured with two steps of about as many tokens."""
-    several = [min(length, positions) for length in LENGTHS]
-    equal = [sum(several) // len(several)] * len(several)
-    return _seconds(encoder, several, reference) / _seconds(encoder, equal, reference)
-
-
-def _seconds(encoder: Encoder, lengths: list[int], reference: Reference) -> float:
-    """Seconds of a step with texts of these lengths: the faster of two runs."""
-    filler = np.resize(reference.probes.texts[0], max(lengths))
-    batch = RaggedBatch.pack([filler[:length] for length in lengths], encoder.device, types=encoder.token_types)
-    seconds = []
-    with torch.inference_mode():
-        for _ in range(2):
-            start = time.perf_counter()
-            encoder(batch).sum().item()
-            seconds.append(time.perf_counter() - start)
-    return min(seconds)

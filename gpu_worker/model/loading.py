@@ -17,7 +17,6 @@ from gpu_worker.model.beside import read as read_beside
 from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.fingerprint import fingerprint_of
-from gpu_worker.model.format_judge import FormatJudge
 from gpu_worker.model.model import Model as Model
 from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
@@ -51,7 +50,6 @@ STATIC = "static"
 """The family of static embeddings, for the card."""
 ROUTED = "queries and documents of a Router are computed in one step"
 """Why no text of a Router is cut."""
-NO_ADVICE = "of a static embedding or a Router is not judged: name a number format"
 
 
 def load(
@@ -66,7 +64,6 @@ def load(
     forms: Forms | None = None,
     linear: Linear = "auto",
     same_bits: bool = False,
-    judge: FormatJudge | None = None,
     cuts: bool = True,
     shares: bool = True,
     adapters: Sequence[NamedAdapter] = (),
@@ -74,15 +71,15 @@ def load(
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
     encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
-    the same bits whatever other texts are computed with it; `judge`: judges the number format, None where the user
-    chose it; `cuts`: whether long texts are to be computed in pieces; `shares`: whether texts that begin alike are to
-    share their first tokens; `adapters`: those that are served over the model.
+    the same bits whatever other texts are computed with it; `cuts`: whether long texts are to be computed in pieces;
+    `shares`: whether texts that begin alike are to share their first tokens; `adapters`: those that are served over the
+    model.
 
     Raises ModelRefused.
     """
     placement.enter()
-    if adapters and (linear in ROUNDED or judge is not None):
-        raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8 or fp8, no --dtype fastest")
+    if adapters and linear in ROUNDED:
+        raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8 or fp8")
     if linear in ROUNDED:
         ROUNDED[linear].check_device(placement)
         placement = replace(placement, automatic=False)
@@ -92,13 +89,11 @@ def load(
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
         try:
-            if judge is not None and (source.recipe.static or source.query):
-                raise ModelRefused(f"--dtype fastest: the format {NO_ADVICE}")
             if adapters and (source.recipe.static or source.query):
                 raise ModelRefused("--adapter: static embeddings and Routers take no adapter")
             beside = read_beside(source, adapters, trust_remote_code)
             names = served_names or source.names
-            options = (names, max_tokens, late, forms, linear, same_bits, judge)
+            options = (names, max_tokens, late, forms, linear, same_bits)
             if source.query is None:
                 model = _loaded(source, *options, cuts, shares, beside)
                 return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
@@ -120,7 +115,6 @@ def _loaded(
     forms: Forms | None,
     linear_setting: Linear,
     same_bits: bool,
-    judge: FormatJudge | None,
     cuts: bool,
     shares: bool,
     beside: Sequence[BesideAdapter] = (),
@@ -159,7 +153,6 @@ def _loaded(
         form_finder,
         linear_setting,
         same_bits=same_bits,
-        judge=judge,
         cuts=cuts,
         shares=shares,
         beside=beside,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from gpu_worker.device.memory import ran_out
@@ -28,19 +29,15 @@ from gpu_worker.model.execution import (
     make_packed,
     takes_attention,
 )
-from gpu_worker.model.format_judge import FormatJudge
-from gpu_worker.model.format_trials import FormatTrials
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.joining import RECORDED, with_joined_layers
 from gpu_worker.model.source import Source
-from gpu_worker.model.split_products import with_fastest_products
-from gpu_worker.model.tune import format_speeds, native_layers, same_bits
+from gpu_worker.model.tune import native_layers, same_bits
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
-from gpu_worker.model.tune.linear import Linear, packed_alone, undoing
-from gpu_worker.model.tune.linear_choice import STOCK, LinearPlan, install_fastest
+from gpu_worker.model.tune.linear import PACKED, STOCK, Linear, pack, undoing
 from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify import bits
 from gpu_worker.model.verify.beside import AdapterReference
@@ -49,7 +46,6 @@ from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.in_pieces import Cutting, cutting
-from gpu_worker.model.verify.nearness import NearnessGate
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
 from gpu_worker.repository.late_reading import LengthLimits
@@ -65,8 +61,8 @@ Order = AbstractContextManager[object]
 class PreparedModel:
     """An encoder and heads that passed the gates.
 
-    `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs, and
-    of a slow number format. `formats` is what faster formats would bring. `head_order` is entered while heads run,
+    `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
+    `formats` names formats in which the processor would multiply faster. `head_order` is entered while heads run,
     `score_order` while scores are computed: what keeps PyTorch's operators in one order, or nothing.
     """
 
@@ -94,7 +90,6 @@ class Preparation:
         linear: Linear,
         *,
         same_bits: bool = False,
-        judge: FormatJudge | None = None,
         cuts: bool = True,
         shares: bool = True,
         beside: Sequence[BesideAdapter] = (),
@@ -102,8 +97,7 @@ class Preparation:
         """Takes the reference runs, then builds the heads, which takes the model apart. Raises ModelRefused.
 
         `beside`: the adapters that are served over the model.
-        `judge` judges the number format; None where the user chose it. `cuts`: whether long texts are to be cut,
-        `shares`: whether texts are to share first tokens.
+        `cuts`: whether long texts are to be cut, `shares`: whether texts are to share first tokens.
         """
         model = source.model
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
@@ -122,9 +116,7 @@ class Preparation:
             self._head_reference = HeadReference(model, source.recipe, probes, length_limits.positions, feeding)
         width = self._reference.width
         self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
-        chosen = "int8" if linear == "int8" else self._placement.dtype_name
-        self._trials = FormatTrials(self._base, self._heads, self._reference, self._kernels, chosen)
-        self._judge, self._cuts, self._shares = judge, cuts, shares
+        self._cuts, self._shares = cuts, shares
         if adapters:
             install_adapters(model, [*adapters.values()], fixed=same_bits)
             self._form_finder = None  # compiled layers and graphs know no adapters
@@ -136,18 +128,12 @@ class Preparation:
                 mode, linear = self._mode_of_same_bits()
             else:
                 mode, linear = self._exact_mode()
-                gate = NearnessGate(self._reference, self._head_reference, self._heads)
-                seconds = format_speeds.product_seconds(self._kernels)
-                mode, products = with_fastest_products(self._base, mode, gate, seconds)
-                linear = f"{linear}; whole layers: {products}" if products else linear
         else:
             mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
         mode = with_joined_layers(mode, self._reference.probes)
         if self._adapters is not None:
             cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
             mode = replace(mode, findings=(*mode.findings, cost))
-        if self._judge is not None:
-            self._judge.see(self._reference, mode.encoder, self._heads, self._trials.cosines)
         head_order: Order = nullcontext()
         if self._order is not None:
             head_order, linear = self._checked_bits(mode.encoder), f"{linear}, same bits"
@@ -155,13 +141,21 @@ class Preparation:
             mode=mode,
             heads=self._heads,
             linear=linear,
-            notice="; ".join(filter(None, (self._reference.notice, self._trials.warning))),
-            formats=self._trials.advice,
+            notice=self._reference.notice,
+            formats=self._faster_formats(),
             head_order=head_order,
             score_order=self._order or nullcontext(),
             cutting=cutting(mode.encoder, self._reference) if self._cuts else Cutting(refusal=NOT_WANTED),
             unshared=self._reason_to_share_nothing(mode.encoder),
         )
+
+    def _faster_formats(self) -> str:
+        """A line on formats that the processor's kernels multiply faster than float32; empty where one is in use."""
+        if not self._exact or self._placement.dtype != torch.float32:
+            return ""
+        settings = ["--dtype bfloat16"] if torch.bfloat16 in self._kernels.formats else []
+        settings += ["--linear int8"] if self._kernels.int8 else []
+        return f"faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
 
     def _reason_to_share_nothing(self, encoder: Encoder) -> str:
         if not self._shares:
@@ -173,30 +167,30 @@ class Preparation:
         if self._placement.device.type == "cpu":
             mode, linear = self._mode_on_processor()
         else:
-            mode, linear = self._mode(STOCK), str(STOCK)
+            mode, linear = self._mode(), STOCK
         mode = in_fastest_form(mode, self._reference, self._form_finder)
         self._check_heads(mode.encoder)
         return mode, linear
 
     def _mode_on_processor(self) -> tuple[ExecutionMode, str]:
-        """A mode with the fastest layers, and how linear layers run: whole layers by the processor's kernels where the
-        gate lets them, and all other linear layers by the fastest kernel."""
+        """A mode, and how linear layers run: whole layers by the processor's kernels where the gate lets them, and all
+        other linear layers with packed weights."""
         layers = nn.ModuleList([self._base, *self._heads.modules()])
         undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
         name = f"native ({self._kernels.instructions})"
         findings: tuple[str, ...] = ()
         try:
-            count = self._install_native_layers(timed=True)
+            count = self._install_native_layers()
             if count:
-                mode, plan = self._mode_with_linear_plan(layers)
+                mode, others = self._mode_with_packed_layers(layers)
                 forms = native_layers.forms_of(self._base)
                 finding = f"{count} layers run whole by the processor's kernels: {forms}"
-                return replace(mode, findings=(*mode.findings, finding)), f"{name}, others {plan}"
+                return replace(mode, findings=(*mode.findings, finding)), f"{name}, others {others}"
         except ModelRefused as refused:
             undo()
             findings = (f"no {name} layers: {refused}",)
-        mode, plan = self._mode_with_linear_plan(layers)
-        return replace(mode, findings=(*mode.findings, *findings)), str(plan)
+        mode, linear = self._mode_with_packed_layers(layers)
+        return replace(mode, findings=(*mode.findings, *findings)), linear
 
     def _mode_of_same_bits(self) -> tuple[ExecutionMode, str]:
         """A mode in which no text depends on others, and how linear layers run: whole layers where the gate lets it."""
@@ -205,13 +199,13 @@ class Preparation:
         count = self._install_native_layers()
         same_bits.install(layers)
         try:
-            mode = self._mode(STOCK)
+            mode = self._mode()
         except ModelRefused:
             if not count:
                 raise
             undo()  # some models amplify the last bit: as their classes are written they may pass
             same_bits.install(layers)
-            mode = self._mode(STOCK)
+            mode = self._mode()
         same_bits.install(layers)  # layers that only our own encoders have; none of their bits changes
         self._check_heads(mode.encoder)
         return mode, name
@@ -230,26 +224,22 @@ class Preparation:
             encoder.order = nullcontext()
         return order if order.used else nullcontext()
 
-    def _mode_with_linear_plan(self, layers: nn.ModuleList) -> tuple[ExecutionMode, LinearPlan]:
-        """A mode with the fastest kernels of linear layers; with PyTorch's own where the gate refuses those."""
+    def _mode_with_packed_layers(self, layers: nn.ModuleList) -> tuple[ExecutionMode, str]:
+        """A mode with packed linear layers, and what those are; with PyTorch's own where the gate refuses these."""
         undo = undoing(layers)
-        plan, finding = install_fastest(layers)
+        packs = pack(layers)
         try:
-            mode = self._mode(plan)
-            if plan.most_rows is not None:
-                with packed_alone(layers):  # few rows take another kernel than the gate's many, and must pass too
-                    self._reference.check(mode.encoder)
+            return self._mode(packs=packs), PACKED if packs else STOCK
         except ModelRefused:
-            if plan == STOCK or relative.installed(self._base):
+            if not packs or relative.installed(self._base):
                 raise
-            undo()  # some models amplify the last bit, so that any other rounding gives other hidden states
-            plan, finding = STOCK, "linear layers: torch, since the model does not run as its own with packed ones"
-            mode = self._mode(plan)
-        return (replace(mode, findings=(*mode.findings, finding)) if finding else mode), plan
+        undo()  # some models amplify the last bit, so that any other rounding gives other hidden states
+        mode, finding = self._mode(), "linear layers: torch, since the model does not run as its own with packed ones"
+        return replace(mode, findings=(*mode.findings, finding)), STOCK
 
     def _rounded_mode(self) -> ExecutionMode:
         """The fastest mode and form with rounded layers: compared exactly before rounding, by cosines afterwards."""
-        mode = self._mode(STOCK)
+        mode = self._mode()
         self._check_heads(mode.encoder)
         if self._linear == "int8" and not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
             self._install_native_layers(QuantizedLinear)
@@ -278,14 +268,11 @@ class Preparation:
             undo()
         return True
 
-    def _install_native_layers(self, linear: LinearClass = PackedLinear, *, timed: bool = False) -> int:
-        """Replaces the encoder's layers by those of the processor's kernels, and returns how many it replaced.
-
-        Raises ModelRefused where a layer is `timed` and as it is written it is clearly faster.
-        """
+    def _install_native_layers(self, linear: LinearClass = PackedLinear) -> int:
+        """Replaces the encoder's layers by those of the processor's kernels, and returns how many it replaced."""
         if not takes_attention(self._base) or not self._kernels.formats:
             return 0
-        return native_layers.install_layers(self._base, self._kernels, self._layer_runs(), linear, timed=timed)
+        return native_layers.install_layers(self._base, self._kernels, self._layer_runs(), linear)
 
     def _layer_runs(self) -> Mapping[nn.Module, LayerRun]:
         """A recorded run of all layers on two short texts; empty where the model does not run packed."""
@@ -301,13 +288,13 @@ class Preparation:
                 raise
             return {}
 
-    def _mode(self, plan: LinearPlan) -> ExecutionMode:
+    def _mode(self, *, packs: bool = False) -> ExecutionMode:
         choice = ModeChoice(
             base=self._base,
             reference=self._reference,
             placement=self._placement,
             length_limits=self._length_limits,
-            plan=plan,
+            packs=packs,
             merging=self._exact,
             same_bits=self._order is not None,
         )

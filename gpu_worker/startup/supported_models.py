@@ -45,8 +45,7 @@ model's own attention by default, fed with what its own tokenizer class gives.
 
 - **packed** ({packed}): all texts of a step in one run, end to end, without padding.
 - **equal length** ({equal}): texts of one length in one run, through the model's own attention, without padding. Each
-  length of a step is a run by itself, so a step of many lengths takes longer; the load measures how much, and log and
-  card (`notice`) tell it.
+  length of a step is a run by itself, so a step of many lengths takes longer, as log and card (`notice`) tell.
 - **refused** ({refused}): the reason is what the load says.
 
 **Long texts** of {pieces} of them are computed in pieces, over several steps, with other texts in between
@@ -237,7 +236,7 @@ An adapter takes over the base's pooling and tokenizer; its prompts and a lower 
 that has a `modules.json`. Served are pairs on linear layers of encoders that run packed, with biases of these layers.
 Refused by name, with the advice to serve it alone: another pooling, layers behind the encoder, another tokenizer,
 another base's name, changed embeddings, whole modules or other biases, layers whose weight their class reads itself
-(T5's `wo`), DeBERTa's keys and queries; and `--linear int8` or `fp8` and `--dtype fastest` with adapters.
+(T5's `wo`), DeBERTa's keys and queries; and `--linear int8` or `fp8` with adapters.
 
 At load every adapter's rows in a mixed step are compared with the model's own run. The log and `--check` tell each
 adapter's rank, modules, memory and fingerprint, and how much longer a step of several adapters takes. Layers with

@@ -36,15 +36,14 @@ LOADED = ("tiny-bert", "tiny-classifier", "tiny-bge-m3")
 def _load_once() -> None:
     """What the first load of a process does beside loading: it imports, reads sources, measures ways of attention.
 
-    What is forked measures briefly, since any way of attention will do, and knows the references of these models.
+    What is forked knows the references of these models.
     """
     import torch
 
     from gpu_worker.device.placement import Placement
     from gpu_worker.model.loading import load
-    from support.remembered import measure_briefly, remember
+    from support.remembered import remember
 
-    measure_briefly(setattr)
     remember(setattr)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # OpenMP's threads would not be there in what is forked, and be waited for

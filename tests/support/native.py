@@ -12,5 +12,5 @@ needs_int8 = pytest.mark.skipif(not LIBRARY.int8, reason="this processor has no 
 
 
 def no_kernels(monkeypatch: pytest.MonkeyPatch, reason: str = "") -> None:
-    """Makes loads find no kernels of the processor, so that attention is chosen by measuring."""
+    """Makes loads find no kernels of the processor, so that PyTorch computes."""
     monkeypatch.setattr(choice.library, "load", lambda: KernelLibrary(missing=reason))

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_worker.model.tune.linear import packed_layers
+from gpu_worker.model.tune.linear import pack
 
-PACKED = bool(packed_layers(nn.Sequential(nn.Linear(8, 8))))
+PACKED = pack(nn.Sequential(nn.Linear(8, 8)))
 """It multiplies by weights that are packed."""
 HALF = PACKED and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 """In bfloat16 too."""

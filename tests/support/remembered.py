@@ -2,14 +2,12 @@
 compared at length, layers that a busy moment makes slow."""
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gpu_worker.kernels.attention import choice
 from gpu_worker.model import preparation
-from gpu_worker.model.tune import native_layers
 from gpu_worker.model.verify.feeding import NO_TYPES, Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
@@ -58,18 +56,3 @@ SetAttribute = Callable[[Any, str, Any], None]
 def remember(set_attribute: SetAttribute) -> None:
     """From now on, or for as long as what is set holds."""
     set_attribute(preparation, "Reference", Remembered())
-
-
-def measure_briefly(set_attribute: SetAttribute) -> None:
-    """Any way of attention will do, however little chose it: test_attention.py compares them all.
-
-    As much as a worker measures last takes seconds in bfloat16, for each process and width of a head.
-    """
-    for name, value in {"VISITS": 1, "RUNS": 1, "TOKENS": 64, "HEADS": 1}.items():
-        set_attribute(choice, name, value)
-    set_attribute(native_layers, "clearly_fastest", usual_one)
-
-
-def usual_one(_: Mapping[Any, Callable[[], object]], usual: Hashable, *__: object) -> Hashable:
-    """In place of `clearly_fastest`: on a busy machine any layer may look slow for a moment."""
-    return usual

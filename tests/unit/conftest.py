@@ -13,13 +13,3 @@ def remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         remember(patch.setattr)
         yield
-
-
-@pytest.fixture(scope="session")
-def measured_briefly() -> Iterator[None]:
-    """Any way of attention will do."""
-    from support.remembered import measure_briefly
-
-    with pytest.MonkeyPatch.context() as patch:
-        measure_briefly(patch.setattr)
-        yield

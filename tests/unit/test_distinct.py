@@ -17,7 +17,7 @@ from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMet
 from support.repeats import EXCLAMATION, LATE, ORDER, PAIRS, TEXTS, Computing, both, given_vectors, tokenized
 from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score
 
-pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
+pytestmark = pytest.mark.usefixtures("remembered")
 
 
 @cache

@@ -21,7 +21,7 @@ from shared.vectors import InputType
 from support.references import near
 from support.tiny import CPU, DENSE, ask, dense_rows, raw, reader, write_encoder, write_json
 
-pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
+pytestmark = pytest.mark.usefixtures("remembered")
 PROMPT = "w5 w6 w7 "
 TEXTS = ["w10 w11 w12 w13 w14 w15 w16 w17", "w20 w30 w40"]
 QUERY, DOCUMENT, NEITHER = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED

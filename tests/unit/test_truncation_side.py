@@ -26,7 +26,7 @@ from support.late_forms import write_native
 from support.references import near
 from support.tiny import CPU, DENSE, ask, dense_rows, encode, reader, scores, write_encoder, write_json
 
-pytestmark = pytest.mark.usefixtures("remembered", "measured_briefly")
+pytestmark = pytest.mark.usefixtures("remembered")
 TEXTS = [" ".join(f"w{number}" for number in range(first, first + length)) for first, length in ((0, 40), (50, 15))]
 LEFT, RIGHT = ({"truncation_side": side} for side in ("left", "right"))
 FILES: dict[str, dict[str, Any]] = {

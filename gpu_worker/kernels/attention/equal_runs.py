@@ -1,67 +1,25 @@
 """Attention by runs of equal length, for processors and for devices without a kernel for ragged batches."""
 
-from bisect import bisect_left
-from contextlib import nullcontext
-from dataclasses import dataclass
-from enum import Enum
-from itertools import pairwise
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms, attend_one_by_one
-from gpu_worker.kernels.attention.written_out import POWERS, SOFTMAX, onednn_products, written_out
+from gpu_worker.kernels.attention.written_out import written_out
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
 from gpu_worker.ragged.followers import Followers
 
 
-class RunKernel(Enum):
-    """The kernels for sequences of one length: written-out products with PyTorch's softmax; with powers of two; with
-    powers of two and oneDNN's products (these two on processors only); or PyTorch's fused kernel."""
-
-    SOFTMAX = "softmax"
-    POWERS = "powers"
-    ONEDNN = "oneDNN powers"
-    FUSED = "fused"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelByLength:
-    """The kernel by length: `kernels[i]` for sequences of up to `bounds[i]` tokens, the last one beyond."""
-
-    kernels: tuple[RunKernel, ...] = (RunKernel.FUSED,)
-    bounds: tuple[int, ...] = ()
-
-    def of(self, length: int) -> RunKernel:
-        """The kernel for sequences of `length` tokens."""
-        return self.kernels[bisect_left(self.bounds, length)]
-
-    def __str__(self) -> str:
-        changes = zip(pairwise(self.kernels), self.bounds, strict=True)
-        ranges = [
-            f"{kernel.value} to {bound} tokens" for (kernel, following), bound in changes if kernel is not following
-        ]
-        return ", ".join([*ranges, self.kernels[-1].value])
-
-
 class EqualRuns:
-    """Attention that runs neighbouring sequences of equal length as one dense batch, without padding.
+    """Attention that runs neighbouring sequences of equal length as one dense batch, without padding."""
 
-    Which kernel is the fastest depends on the processor and the number format, see `choice`.
-    """
-
-    capturable = False
-
-    def __init__(self, kernels: KernelByLength) -> None:
-        self.kernels = kernels
-        self.name = f"equal-runs ({kernels})"
+    name, capturable = "equal-runs", False
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for run in batch.runs():
-            rows, kernel = slice(run.start, run.stop), self.kernels.of(run.length)
+            rows = slice(run.start, run.stop)
             q, k, v = (by_sequence(states[:, rows], run) for states in (query, key, value))
-            _attend(q, k, v, terms, run.attended, by_sequence(output[rows].transpose(0, 1), run), kernel)
+            _attend(q, k, v, terms, run.attended, by_sequence(output[rows].transpose(0, 1), run))
         return output
 
     def attend_piece(
@@ -70,7 +28,7 @@ class EqualRuns:
         output, keys = query.new_empty(query.shape[1], query.shape[0], value.shape[2]), key.shape[1]
         q, k, v = (states[None] for states in (query, key, value))
         past, into = dropped + keys - query.shape[1], output.transpose(0, 1)[None]
-        _attend(q, k, v, terms, keys, into, self.kernels.of(keys), past, dropped)
+        _attend(q, k, v, terms, keys, into, past, dropped)
         return output
 
     def attend_followers(
@@ -86,17 +44,14 @@ def _attend(
     terms: AttentionTerms,
     attended: int,
     into: Tensor,
-    kernel: RunKernel,
     past: int = 0,
     dropped: int = 0,
 ) -> None:
     """query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]; see `written_out`."""
-    if kernel is RunKernel.FUSED and terms.softcap is None:
+    if terms.softcap is None:
         into.copy_(fused(query, key, value, terms, attended, past, dropped))
-        return
-    weighing = POWERS if kernel in (RunKernel.POWERS, RunKernel.ONEDNN) else SOFTMAX
-    with onednn_products() if kernel is RunKernel.ONEDNN else nullcontext():
-        written_out(query, key, value, terms, attended, into, weighing, past, dropped)
+    else:
+        written_out(query, key, value, terms, attended, into, past, dropped)
 
 
 def by_sequence(states: Tensor, run: LengthRun) -> Tensor:

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Followers
@@ -23,7 +23,7 @@ class SpanAttention:
     capturable = True
 
     def __init__(self) -> None:
-        self._equal_runs = EqualRuns(KernelByLength())
+        self._equal_runs = EqualRuns()
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         assert terms.softcap is None

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, by_sequence
+from gpu_worker.kernels.attention.equal_runs import EqualRuns, by_sequence
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
@@ -29,7 +29,7 @@ class NativeAttention:
 
     def __init__(self, library: KernelLibrary, *, fills: bool = False) -> None:
         self.name = f"native ({library.instructions})"
-        self._otherwise, self._fills = EqualRuns(KernelByLength()), fills
+        self._otherwise, self._fills = EqualRuns(), fills
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if query.shape[-1] % HEAD_STEP or value.shape[-1] % HEAD_STEP:

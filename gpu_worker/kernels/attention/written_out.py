@@ -1,10 +1,7 @@
-"""Softmax attention by written-out products, in blocks of scores that stay in the processor's cache."""
+"""Softmax attention by written-out products, in blocks of scores that stay in the processor's cache.
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+It serves where scores have a softcap, which PyTorch's fused attention lacks.
+"""
 
 import torch
 from torch import Tensor
@@ -14,51 +11,11 @@ from gpu_worker.kernels.attention.interface import AttentionTerms
 BLOCK_SCORES = 1 << 20
 """Scores in a block: 4 MiB of float32, and as much again for their powers. Larger blocks fall out of the cache, smaller
 ones leave cores idle. A bias is made for whole sequences."""
-LEAST, MOST = 2.0**-40, 2.0**60
-"""Bounds for the sum of a row's powers. Between them no small power was lost and no product with a value can overflow,
-in float32 and bfloat16."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weighing:
-    """A method to weigh values by their scores. `apply` takes scores [N, H, R, A], in units of 1 / `unit`, and values
-    [N, H, A, D], and returns means [N, H, R, D]."""
-
-    unit: float
-    apply: Callable[[Tensor, Tensor], Tensor]
-
-
-def _by_softmax(scores: Tensor, values: Tensor) -> Tensor:
-    return _products(torch.softmax(scores, dim=-1), values)
-
-
-def _by_powers(scores: Tensor, values: Tensor) -> Tensor:
-    """Weighs by powers of two, divided by their sum once a row: softmax is this ratio, whatever the base.
-
-    The sums show whether a power left the number format, so they are read here; only rows in which one did are
-    computed again, by softmax.
-    """
-    powers = torch.empty_like(scores)
-    for sequence, into in zip(scores, powers, strict=True):
-        # A sequence at a time: PyTorch computes some numbers one by one, off by a bit, depending on their place.
-        torch.exp2(sequence, out=into)
-    sums = powers.sum(dim=-1, keepdim=True, dtype=torch.float32)
-    means = _products(powers, values).div_(sums)
-    least, most = torch.aminmax(sums)
-    if least.item() > LEAST and most.item() < MOST:
-        return means
-    weights = torch.softmax(scores.float().div_(POWERS.unit), dim=-1).to(scores.dtype)  # rounds scores once, not twice
-    return torch.where((sums > LEAST) & (sums < MOST), means, _products(weights, values))
 
 
 def _products(left: Tensor, right: Tensor) -> Tensor:
     """Multiplies [N, H, R, A] x [N, H, A, D] -> [N, H, R, D]."""
     return torch.bmm(left.flatten(0, 1), right.flatten(0, 1)).unflatten(0, left.shape[:2])  # type: ignore[no-any-return]
-
-
-SOFTMAX = Weighing(1.0, _by_softmax)
-POWERS = Weighing(math.log2(math.e), _by_powers)
-"""Weighing for processors only, since it reads from the device; whether it is faster there is measured at load."""
 
 
 def written_out(
@@ -68,7 +25,6 @@ def written_out(
     terms: AttentionTerms,
     attended: int,
     into: Tensor,
-    weighing: Weighing,
     past: int = 0,
     dropped: int = 0,
 ) -> None:
@@ -92,10 +48,10 @@ def written_out(
         for block in _parts(heads, fit // length):
             for rows in _parts(length, fit):
                 added = None if bias is None else bias[:, block, rows]
-                scores = _scores(q[:, block, rows], k[:, block], added, terms, weighing)
+                scores = _scores(q[:, block, rows], k[:, block], added, terms)
                 if mask is not None:
                     scores.masked_fill_(~mask[rows], float("-inf"))
-                means = weighing.apply(scores, v[:, block])
+                means = _products(torch.softmax(scores, dim=-1), v[:, block])
                 into[sequences, block, rows] = means if blind is None else means.masked_fill_(blind[rows], 0.0)
 
 
@@ -110,32 +66,14 @@ def _ungrouped(states: Tensor, heads: int) -> Tensor:
     return states.repeat_interleave(groups, dim=1) if groups > 1 else states
 
 
-def _scores(query: Tensor, key: Tensor, bias: Tensor | None, terms: AttentionTerms, weighing: Weighing) -> Tensor:
-    """Scores [N, H, R, A] in the weighing's units, from query [N, H, R, D], key [N, H, A, D] and bias [N, H, R, A]."""
-    unit = weighing.unit if terms.softcap is None else 1.0
+def _scores(query: Tensor, key: Tensor, bias: Tensor | None, terms: AttentionTerms) -> Tensor:
+    """Scores [N, H, R, A] from query [N, H, R, D], key [N, H, A, D] and bias [N, H, R, A]."""
     q, k = query.flatten(0, 1), key.flatten(0, 1)
-    products = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=terms.scale * unit)
+    products = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=terms.scale)
     scores = products.view(*query.shape[:3], key.shape[2])
     if bias is not None:
-        scores.add_(bias, alpha=unit)
+        scores.add_(bias)
     if terms.softcap is not None:
-        for sequence in scores:  # a sequence at a time, see `_by_powers`
-            sequence.div_(terms.softcap).tanh_().mul_(terms.softcap * weighing.unit)
+        for sequence in scores:  # PyTorch computes some numbers one by one, off by a bit, depending on their place
+            sequence.div_(terms.softcap).tanh_().mul_(terms.softcap)
     return scores
-
-
-@contextmanager
-def onednn_products() -> Iterator[None]:
-    """Lets oneDNN multiply float32, where PyTorch would take another library: twice as fast on AMD from 64 tokens on.
-
-    PyTorch offers this only as permission to round factors to bfloat16. oneDNN does not round on processors without
-    matrix units for bfloat16; callers must have checked that (`choice.onednn_is_exact`). The setting belongs to the
-    process, not to the thread: only one thread at a time may be in here.
-    """
-    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    usual = setting.fp32_precision
-    setting.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        setting.fp32_precision = usual

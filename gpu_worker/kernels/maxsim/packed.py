@@ -4,7 +4,7 @@ Rows are read in place: neighbouring texts make one span. Only where spans are t
 their rows gathered first. Rows that do not count are put into a text of their own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -26,27 +26,11 @@ SPAN_ROWS = 256
 """Spans with fewer rows on average are copied together first: calling a product for each would cost more than the copy.
 The number is a guess from the time of a call; only speed depends on it."""
 
-Product = Callable[[Tensor, Tensor], Tensor]
-"""A matrix product: document rows [N, D], query rows [q, D] -> similarities [N, q]."""
-
-
-def plain(rows: Tensor, queries: Tensor) -> Tensor:
-    """Multiplies with the library that PyTorch uses by default."""
-    return rows @ queries.T
-
-
-def onednn(rows: Tensor, queries: Tensor) -> Tensor:
-    """Multiplies with oneDNN, with the queries as a layer's weight. The operator is private to PyTorch."""
-    similarities: Tensor = torch.ops.mkldnn._linear_pointwise(rows, queries, None, "none", [], "")
-    return similarities
-
 
 class PackedMaxSim:
     """The `comparison.MaxSimKernel` for processors, and for devices without a kernel of their own."""
 
-    def __init__(self, product: Product = plain) -> None:
-        self._product = product
-        self.name = "packed (onednn)" if product is onednn else "packed (torch)"
+    name = "packed (torch)"
 
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
@@ -85,7 +69,7 @@ class PackedMaxSim:
         for rows, text_of in _spans(documents, document_texts, row_mask):
             text_of_row = to_device(torch.from_numpy(text_of), queries.device)
             for start in range(0, len(rows), step):
-                similarities = self._product(rows[start : start + step], queries)
+                similarities = rows[start : start + step] @ queries.T
                 where = text_of_row[start : start + step, None].expand_as(similarities)
                 best.scatter_reduce_(0, where, similarities, reduce="amax")
         return best[:count]

@@ -48,14 +48,6 @@ class PackedLinear(BlockedLinear):
         weight = torch.cat([linear.weight.detach() for linear in linears])
         super().__init__(blocked(weight), torch.cat([bias_of(linear, linear.out_features) for linear in linears]))
 
-    def unpacked(self) -> nn.Linear:
-        """The layers as one of PyTorch's, with a copy of their weights."""
-        with torch.device("meta"):
-            linear = nn.Linear(self.in_features, self.out_features)
-        weight = self.weight.transpose(1, 2).reshape(self.out_features, self.in_features)
-        linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(self.bias)
-        return linear
-
 
 def blocked(weight: Tensor) -> Tensor:
     """The layout that products read fastest: [outputs, inputs] -> [outputs / block, inputs / t, block, t]."""

@@ -5,39 +5,24 @@ several layers. It is replaced only where these give what the layer itself gave 
 model afterwards; where it does not pass, the layers stay as they were written.
 """
 
-import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.device.fastest import OF_PROCESS, clearly_fastest, wall_clock
 from gpu_worker.device.memory import ran_out
-from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, OneByOne, PackedAttention
-from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, OneByOne
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.layer_parts import CLOSE, LayerParts, parts_of
 from gpu_worker.model.tune.layer_trace import LayerRun
-from gpu_worker.model.tune.linear import packed_layers, undoing
-from gpu_worker.model.tune.linear_choice import LinearKernel, LinearPlan
-from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines of a run's positions, as transformers hands them to layers."""
 FAR = 1 << 20
 """A distance beyond all positions that a model was made for."""
-USUAL, TEXTS, ROUNDS = 128, 8, 1
-"""Tokens of a usual text, how many of them a timed step has, and how often each layer runs it in a trial."""
-AHEAD = 0.93
-"""Largest share of the native layer's time at which the layer as it is written serves."""
-CLOCKS = time.process_time, wall_clock
-"""A layer as it is written serves only where it is faster by each of these: the wall's clock counts what other
-processes do, and the process's counts threads that wait for one which has lost its core."""
 
 
 def install_layers(
@@ -45,57 +30,23 @@ def install_layers(
     library: KernelLibrary,
     runs: Mapping[nn.Module, LayerRun],
     linear: LinearClass = PackedLinear,
-    *,
-    timed: bool = False,
 ) -> int:
     """Makes all layers of known forms run by the kernels, in place; returns how many there are.
 
     `runs`: a recorded run of the model's layers. `linear`: the class of their linear layers, by default in the model's
-    own number format. No layer is replaced where the kernels do not have that format. Raises ModelRefused where the
-    first one is `timed` and, as it is written, clearly faster.
+    own number format. No layer is replaced where the kernels do not have that format.
     """
     replacements: dict[nn.Module, NativeLayer] = {}  # a layer in several places stays one
     for layer, run in runs.items():
         native = _native(layer, run, library, linear)
         if native is None:
             continue
-        if timed and not replacements and _is_slower(native, layer, run, NativeAttention(library)):
-            raise ModelRefused("a layer as transformers wrote it is clearly faster on this processor")
         replacements[layer] = native
     for parent in list(model.modules()):
         for name, layer in list(parent._modules.items()) if isinstance(parent, nn.ModuleList) else ():
             if layer in replacements:
                 setattr(parent, name, replacements[layer])
     return len(replacements)
-
-
-def _is_slower(native: nn.Module, layer: nn.Module, run: LayerRun, attention: PackedAttention) -> bool:
-    """Whether the layer as it is written, with packed linear layers, is clearly faster on a step of usual texts."""
-    batch = RaggedBatch.pack([np.zeros(USUAL, dtype=np.int32)] * TEXTS, run.states.device)
-    keywords = {**run.keywords, "hidden_states": run.states}
-    keywords = {name: _repeated(value, run.states.shape[1]) for name, value in keywords.items()}
-    keywords["ragged"] = AttentionCall(attention=attention, batch=batch)
-    undo = undoing(layer)
-    LinearPlan(LinearKernel.PACKED).install(packed_layers(layer))
-    try:
-        with torch.inference_mode():
-            runs = {name: partial(module, **keywords) for name, module in (("native", native), ("written", layer))}
-            choices = (clearly_fastest(runs, "native", ROUNDS, AHEAD, clock, OF_PROCESS) for clock in CLOCKS)
-            return all(fastest == "written" for fastest in choices)
-    except Exception as error:  # a class that wants its other arguments by place cannot be timed alone
-        if ran_out(error):
-            raise
-        return False
-    finally:
-        undo()
-
-
-def _repeated(value: Any, recorded: int) -> Any:
-    """What a layer was called with for `recorded` tokens, for as many tokens as a timed step has."""
-    if isinstance(value, tuple):
-        return tuple(_repeated(part, recorded) for part in value)
-    by_token = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == recorded
-    return value.index_select(1, torch.arange(USUAL * TEXTS) % recorded) if by_token else value
 
 
 def _native(layer: nn.Module, run: LayerRun, library: KernelLibrary, linear: LinearClass) -> "NativeLayer | None":

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.utils import swap_tensors
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from gpu_worker.kernels.attention.choice import onednn_is_exact
-from gpu_worker.kernels.attention.written_out import onednn_products
+from gpu_worker.device import onednn
 
 T = TypeVar("T")
 
@@ -87,8 +86,8 @@ def in_float32(model: nn.Module, compute: Callable[[], T]) -> T:
     half precision again. On a processor oneDNN multiplies where it rounds nothing: two to three times as fast.
     """
     device = next(model.parameters()).device
-    exact = device.type == "cpu" and onednn_is_exact(DEPTH)
-    with onednn_products() if exact else nullcontext():
+    exact = device.type == "cpu" and onednn.is_exact(DEPTH)
+    with onednn.products() if exact else nullcontext():
         try:
             with as_read(model):
                 return compute()

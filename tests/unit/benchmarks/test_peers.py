@@ -80,7 +80,6 @@ def theirs(sent: list[Ids], folder: Path, apart: bool) -> list[np.ndarray]:
         return [other.outcome("embed", file=file, batch_size=size) for size in (1, 2)]
 
 
-@pytest.mark.usefixtures("measured_briefly")
 @pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_sentence_transformers_and_our_engine_agree(apart: bool, tmp_path: Path) -> None:
     """In batches, alone, and as single jobs: rows of unit length in the order given."""
@@ -118,7 +117,6 @@ def test_batches_are_padded_longest_first_and_rows_come_back_in_order(size: int,
     )
 
 
-@pytest.mark.usefixtures("measured_briefly")
 @pytest.mark.parametrize("model", ["random:tiny-bert", "random:tiny-qwen3"])
 def test_a_random_shape_on_disk_is_the_same_to_all_sides(model: str, tmp_path: Path) -> None:
     """What is exported for runtimes, sentence-transformers and our engine agree on its rows, in padded batches."""

@@ -21,7 +21,7 @@ from support.tiny import write_encoder
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quickly(remembered: None, measured_briefly: None) -> None:
+def quickly(remembered: None) -> None:
     """Every load."""
 
 

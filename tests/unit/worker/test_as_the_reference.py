@@ -250,7 +250,7 @@ def test_rotary_positions_that_a_long_text_stretches_do_not_stretch_its_mates(tm
     own = written(tmp_path, "phi3", rope_parameters=stretched | factors, original_max_position_embeddings=32)
     model = load(str(tmp_path), CPU)
     assert model.unpacked_reason == "rope_type longrope changes a text's vector with the longest text beside it"
-    assert "a step of 16 lengths takes" in model.notice
+    assert "steps of many lengths take longer" in model.notice
     chosen = texts(10, 60, 33, 10)
     theirs = alone(own, chosen)
     with torch.inference_mode():

@@ -17,8 +17,7 @@ from torch.nn.attention import varlen
 from transformers import GPT2Config
 
 from gpu_worker.kernels.attention import written_out
-from gpu_worker.kernels.attention.choice import exact_kernels
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, register
 from gpu_worker.kernels.attention.native import NativeAttention
@@ -41,8 +40,6 @@ from support.tiny import CPU, referee
 
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 """Largest error, where numbers are about 1."""
-MIXED = KernelByLength((RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED), (8, 30))
-WAYS = [MIXED, *(KernelByLength((way,)) for way in exact_kernels(torch.float32, 16))]
 SIZES = st.integers(1, 5) | st.integers(1, 70)
 CUTS = st.lists(SIZES | st.just(1), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) <= 300)
 """Numbers of tokens of the pieces of a sequence."""
@@ -160,22 +157,21 @@ def test_the_twin_in_pieces_is_the_twin(search: bool) -> None:
 
 
 @quick_and_long
-def test_equal_runs_take_pieces_in_every_way(search: bool) -> None:
-    """By each kernel for runs, in blocks that hold several heads or less than a row of one."""
+def test_equal_runs_take_pieces(search: bool) -> None:
+    """With a softcap in blocks that hold several heads or less than a row of one."""
 
     @tried(search)
-    @given(CUTS, terms(), HEADS, WIDTHS, st.sampled_from(WAYS), st.integers(1, 2000) | st.just(1 << 20))
+    @given(CUTS, terms(), HEADS, WIDTHS, st.integers(1, 2000) | st.just(1 << 20))
     def check(
         sizes: list[int],
         terms: AttentionTerms,
         heads: tuple[int, int],
         widths: tuple[int, int],
-        ways: KernelByLength,
         block: int,
     ) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(written_out, "BLOCK_SCORES", block)
-            assert_pieces_equal_the_whole(EqualRuns(ways), States.of(sum(sizes), heads, widths), terms, sizes)
+            assert_pieces_equal_the_whole(EqualRuns(), States.of(sum(sizes), heads, widths), terms, sizes)
 
     check()
 
@@ -360,7 +356,7 @@ def test_texts_share_nothing_where_that_changes_bits_that_were_promised() -> Non
     assert "with tokens of another text by up to" in reason_to_share_nothing(other, reference, same_bits=True)
 
 
-@pytest.mark.parametrize("attention", [EqualRuns(KernelByLength()), OneByOne()], ids=["equal runs", "one by one"])
+@pytest.mark.parametrize("attention", [EqualRuns(), OneByOne()], ids=["equal runs", "one by one"])
 def test_no_accelerator_attends_to_one_follower_after_the_other(attention: PackedAttention) -> None:
     """So the gate finds that texts share nothing there, and says why."""
     query, key, value = (torch.empty(2, 5, 16, device="meta") for _ in range(3))

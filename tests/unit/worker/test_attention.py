@@ -13,8 +13,7 @@ from torch import Tensor
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as module
 from gpu_worker.kernels.attention import written_out
-from gpu_worker.kernels.attention.choice import exact_kernels
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import uncounted_id_of
@@ -57,15 +56,13 @@ TERMS = st.builds(
 )
 
 
-MIXED = KernelByLength((RunKernel.POWERS, RunKernel.FUSED), (8,))
-WAYS = [MIXED, *(KernelByLength((way,)) for way in exact_kernels(torch.float32, 16))]
 SEQUENCES = st.lists(st.integers(1, 20).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 1))))
 
 
 @settings(deadline=None, max_examples=60)
-@given(SEQUENCES.filter(bool), TERMS, st.sampled_from([1, 2, 4]), st.sampled_from(WAYS), st.integers(1, 2000))
+@given(SEQUENCES.filter(bool), TERMS, st.sampled_from([1, 2, 4]), st.integers(1, 2000))
 def test_equal_runs_equal_one_by_one(
-    sequences: list[tuple[int, int]], terms: AttentionTerms, groups: int, ways: KernelByLength, block: int
+    sequences: list[tuple[int, int]], terms: AttentionTerms, groups: int, block: int
 ) -> None:
     """Any lengths, unattended tails, causality, window, softcap, bias, grouped heads, sorted or not; blocks that hold
     from many sequences to less than a row of one head."""
@@ -76,7 +73,7 @@ def test_equal_runs_equal_one_by_one(
     expected = OneByOne()(query, key, value, batch, terms)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(written_out, "BLOCK_SCORES", block)
-        ours = EqualRuns(ways)(query, key, value, batch, terms)
+        ours = EqualRuns()(query, key, value, batch, terms)
     # Far behind a window nothing is attended to: nobody promises what comes of it, but that it is a number.
     defined = torch.isfinite(expected).all(dim=2)
     assert torch.allclose(ours[defined], expected[defined], atol=2e-6)
@@ -97,16 +94,6 @@ def test_a_tail_is_what_a_mask_makes_of_it(sequences: list[tuple[int, int]]) -> 
     scores = (query @ key.transpose(1, 2)).masked_fill(~mask, float("-inf"))
     expected = (scores.softmax(dim=2) @ value).transpose(0, 1)
     assert torch.allclose(OneByOne()(query, key, value, batch, AttentionTerms(scale=1.0)), expected, atol=2e-6)
-
-
-def test_each_length_runs_its_way() -> None:
-    """A bound belongs to the way before it, the last way has none; neighbours of one way are told once."""
-    ways = KernelByLength((RunKernel.POWERS, RunKernel.POWERS, RunKernel.ONEDNN, RunKernel.FUSED), (16, 32, 64))
-    lengths = (1, 16, 32, 33, 64, 65, 5000)
-    powers, onednn, fused = RunKernel.POWERS, RunKernel.ONEDNN, RunKernel.FUSED
-    assert [ways.of(length) for length in lengths] == [powers, powers, powers, onednn, onednn, fused, fused]
-    assert str(ways) == "powers to 32 tokens, oneDNN powers to 64 tokens, fused"
-    assert KernelByLength().of(1) is fused
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3", "tiny-mistral", *BIDIRECTIONAL, "tiny-deberta-v2"])
@@ -152,7 +139,7 @@ def test_every_family_runs_unattended_tails(name: str) -> None:
     reference = referee(model, unattended=True)
     if name != "tiny-deberta-v2":
         reference.check(PackedEncoder(model, OneByOne(), first))
-        reference.check(PackedEncoder(model, EqualRuns(MIXED), first))
+        reference.check(PackedEncoder(model, EqualRuns(), first))
     wrong = OneByOne() if name == "tiny-deberta-v2" else Flawed("attends to tails")
     with pytest.raises(ModelRefused, match="hidden states differ"):
         reference.check(PackedEncoder(model, wrong, first))

@@ -7,9 +7,6 @@ import pytest
 from transformers import AttentionInterface, Gemma2Model
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from gpu_worker.kernels.attention import equal_runs
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
-from gpu_worker.model import execution
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
 from shared.errors import ModelRefused
@@ -85,25 +82,6 @@ def test_a_softcap_that_the_default_does_not_know_does_not_count(
     model = served(tmp_path, "gemma2", attn_logit_softcapping=1.0)
     assert not model.unpacked_reason
     assert OTHER_MEANING in model.notice
-
-
-def test_what_is_measured_to_be_faster_gives_way_where_the_model_blows_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T5's scores are not scaled, so other roundings of an exponential may be too far off: by how much, and so whether
-    it loaded at all, was left to what a load had measured."""
-    honest = equal_runs.written_out
-
-    def rounding(*arguments: Any) -> None:
-        honest(*arguments)
-        into = arguments[5]
-        into.add_(1e-3)
-
-    monkeypatch.setattr(equal_runs, "written_out", rounding)
-    monkeypatch.setattr(
-        execution.attention_choice, "choose", lambda *_, **__: EqualRuns(KernelByLength((RunKernel.POWERS,)))
-    )
-    model = load("random:tiny-t5", CPU)
-    assert model.encoder.description == "equal-runs (fused)"
-    assert "no equal-runs (powers): the model does not run by it as by its own" in model.findings
 
 
 def test_a_kernel_of_a_package_is_not_needed(tmp_path: Path) -> None:

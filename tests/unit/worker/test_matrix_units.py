@@ -1,6 +1,7 @@
 """A processor with matrix units, as matrix_units.py makes one of any: what it rounds is not served."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpu_worker.device import onednn
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.attention import choice
-from gpu_worker.kernels.attention.equal_runs import KernelByLength, RunKernel
-from gpu_worker.kernels.attention.written_out import onednn_products
 from gpu_worker.model.loading import Model, load
 from support.matrix_units import LEAST, emulate
 from support.native import no_kernels
@@ -52,17 +51,17 @@ def error(multiply: Callable[[Tensor, Tensor], Tensor]) -> float:
 @pytest.mark.parametrize("multiply", PRODUCTS.values(), ids=PRODUCTS)
 def test_factors_are_rounded_where_they_may_be(multiply: Callable[[Tensor, Tensor], Tensor]) -> None:
     """And nowhere else: what PyTorch does by itself is exact on every processor."""
-    assert error(multiply) < choice.EXACT
-    with onednn_products():
-        assert error(multiply) > 50 * choice.EXACT
-    assert error(multiply) < choice.EXACT
+    assert error(multiply) < onednn.EXACT
+    with onednn.products():
+        assert error(multiply) > 50 * onednn.EXACT
+    assert error(multiply) < onednn.EXACT
 
 
 @pytest.mark.usefixtures("units")
 def test_small_products_are_none_of_onednns() -> None:
     """PyTorch does not ask for them; one more multiplication, and it does."""
     thirds = torch.full((1, LEAST), 1 / 3)
-    with onednn_products():
+    with onednn.products():
         assert torch.equal(torch.mm(thirds[:, :1], thirds), thirds * thirds[0, 0])
         assert not torch.equal(
             torch.mm(thirds[:, :1], torch.full((1, LEAST + 1), 1 / 3))[:, :-1], thirds * thirds[0, 0]
@@ -72,10 +71,8 @@ def test_small_products_are_none_of_onednns() -> None:
 @pytest.mark.usefixtures("units")
 @pytest.mark.parametrize("head", [8, 64])
 def test_the_load_notices(head: int) -> None:
-    """oneDNN's way is neither measured nor served; the others are exact."""
-    assert not choice.onednn_is_exact(head)
-    assert choice.exact_kernels(torch.float32, head) == (RunKernel.POWERS, RunKernel.SOFTMAX, RunKernel.FUSED)
-    assert RunKernel.ONEDNN not in choice.measured.__wrapped__(torch.float32, head, False, False).kernels
+    """The gate's own run is not multiplied by oneDNN then."""
+    assert not onednn.is_exact(head)
 
 
 def rows(model: Model) -> np.ndarray:
@@ -91,10 +88,7 @@ def test_what_is_served_with_them_is_right(name: str, kernels: bool, monkeypatch
     """The rows of a processor without them, from texts that run among others."""
     if not kernels:
         no_kernels(monkeypatch)
-    anew = choice.measured.__wrapped__
-    monkeypatch.setattr(choice, "measured", lambda *_: KernelByLength((RunKernel.FUSED,)))
     expected = rows(load(name, CPU))
-    monkeypatch.setattr(choice, "measured", anew)
     held = emulate()
     try:
         assert np.abs(rows(load(name, CPU)) - expected).max() < 1e-5
@@ -102,11 +96,17 @@ def test_what_is_served_with_them_is_right(name: str, kernels: bool, monkeypatch
         held.clear()
 
 
-@pytest.mark.usefixtures("units")
-@pytest.mark.parametrize("name", ["random:tiny-bert", "random:tiny-deberta-v2"])
-def test_a_way_that_rounds_passes_no_gate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: if the proof were wrong, PyTorch's own attention would serve."""
-    no_kernels(monkeypatch)
-    monkeypatch.setattr(choice, "measured", lambda *_: KernelByLength((RunKernel.ONEDNN,)))
-    told = load(name, CPU).findings
-    assert any("oneDNN" in line and "the model does not run by it as by its own" in line for line in told), told
+def test_the_setting_for_onednn_is_put_back() -> None:
+    """Also where what runs in it fails."""
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, during = setting.fp32_precision, []
+
+    def fail() -> None:
+        with onednn.products():
+            during.append(setting.fp32_precision)
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
+    assert during != [before]
+    assert setting.fp32_precision == before

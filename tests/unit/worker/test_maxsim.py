@@ -18,7 +18,6 @@ from gpu_worker.kernels.maxsim.packed import PackedMaxSim
 from gpu_worker.kernels.maxsim.winners import winners
 from shared.vectors import Layout
 from support.native import LIBRARY, needs_kernels, no_kernels
-from support.onednn import needs_packed_layers
 
 LAYOUTS = st.sampled_from(Layout)
 KERNELS = ["packed", pytest.param("native", marks=needs_kernels)]
@@ -91,8 +90,7 @@ def test_equals_the_twin_written_out(
 @pytest.mark.parametrize(
     "kernel",
     [
-        PackedMaxSim(packed.plain),
-        pytest.param(PackedMaxSim(packed.onednn), marks=needs_packed_layers),
+        PackedMaxSim(),
         *([NativeMaxSim(LIBRARY)] if torch.float32 in LIBRARY.formats else []),
     ],
     ids=lambda kernel: str(kernel.name),
@@ -223,19 +221,6 @@ def test_winners_are_the_rows_that_make_the_score(
         products[:, ~counted] = -np.inf
         assert places[text].tolist() == products.argmax(axis=1).tolist()
         assert similarities[text].tolist() == products.max(axis=1).tolist()
-
-
-def test_the_product_that_is_chosen_agrees() -> None:
-    """Whichever it is; a build without oneDNN takes PyTorch's."""
-    queries, documents = rows(33, 128), rows(500, 128)
-    assert torch.allclose(choice.faster_product(128)(documents, queries), documents @ queries.T, atol=1e-4)
-
-    def missing(*_: object) -> torch.Tensor:
-        raise AttributeError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "onednn", missing)
-        assert choice.faster_product.__wrapped__(128) is packed.plain
 
 
 def test_a_processor_without_kernels_takes_products_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,9 +300,9 @@ def test_keys_that_are_seen_must_be_there(dropped: int, window: int | None, reas
 def test_it_serves_where_it_can() -> None:
     """Heads of 16 numbers and their multiples, in the formats of this processor."""
     for head, kind in ((32, NativeAttention), (24, EqualRuns)):
-        chosen = choice.choose(CPU, torch.float32, head, causal=False, softcap=False, bias=False)
+        chosen = choice.choose(CPU, torch.float32, head, softcap=False, bias=False)
         assert isinstance(chosen, kind)
-    halves = choice.choose(CPU, torch.float16, 32, causal=False, softcap=False, bias=False)
+    halves = choice.choose(CPU, torch.float16, 32, softcap=False, bias=False)
     assert isinstance(halves, EqualRuns)
 
 

@@ -2,7 +2,7 @@
 made otherwise stays as it is."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers.models.bert.modeling_bert import BertLayer
 
-from gpu_worker.device.fastest import clearly_fastest
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.tune import native_layers
 from gpu_worker.model.tune.blocked_linear import PackedLinear
 from gpu_worker.model.tune.layer_parts import alternating, parts_of
 from gpu_worker.model.tune.native_layers import NativeLayer
@@ -330,53 +327,6 @@ def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "native" not in model.linear
     assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
     assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
-
-
-class TwoClocks:
-    """A process's clock and the wall's: they advance by what a layer takes, and by nothing else."""
-
-    def __init__(self) -> None:
-        self.process = self.wall = 0.0
-
-    def taking(self, layer: type[nn.Module], process: float, wall: float) -> Callable[..., Any]:
-        """The forward of layers that take so many seconds by each clock."""
-        honest = layer.forward
-
-        def timed(itself: nn.Module, *arguments: Any, **options: Any) -> Any:
-            self.process, self.wall = self.process + process, self.wall + wall
-            return honest(itself, *arguments, **options)
-
-        return timed
-
-
-def time_layers(monkeypatch: pytest.MonkeyPatch, process: float, wall: float) -> None:
-    """Has the load time layers: native ones take so many seconds by each clock, written ones 0.02."""
-    clocks = TwoClocks()
-    monkeypatch.setattr(native_layers, "CLOCKS", (lambda: clocks.process, lambda: clocks.wall))
-    for layer, seconds in ((NativeLayer, (process, wall)), (BertLayer, (0.02, 0.02))):
-        monkeypatch.setattr(layer, "forward", clocks.taking(layer, *seconds))
-    monkeypatch.setattr(native_layers, "clearly_fastest", clearly_fastest)
-
-
-def test_layers_that_are_slower_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The load times a layer of each; a model whose own is clearly faster keeps it, and the log says so."""
-    time_layers(monkeypatch, process=0.05, wall=0.05)
-    model = load("random:tiny-bert", CPU)
-    assert not model.native_layers
-    assert any("clearly faster" in line for line in model.findings)
-
-
-@pytest.mark.parametrize(("process", "wall"), [(0.05, 0.019), (0.019, 0.05)])
-def test_layers_that_only_wait_longer_serve(process: float, wall: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While other processes compute, threads that wait for each other burn time, or all of a run stands still."""
-    time_layers(monkeypatch, process, wall)
-    assert load("random:tiny-bert", CPU).native_layers
-
-
-def test_layers_of_same_bits_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their bits must not hang on a moment at load."""
-    time_layers(monkeypatch, process=0.05, wall=0.05)
-    assert load("random:tiny-bert", CPU, same_bits=True).native_layers
 
 
 def test_a_layer_that_reads_positions_is_left_alone(tmp_path: Path) -> None:

@@ -13,14 +13,12 @@ from transformers import AutoConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention.choice import exact_kernels
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength, RunKernel
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.relative import deberta
 from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.tune import linear_choice
-from gpu_worker.model.tune.linear import PrepackedLinear, packed_layers
+from gpu_worker.model.tune.linear import PrepackedLinear, pack
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import shapes, synthetic
 from shared.errors import ModelRefused
@@ -46,7 +44,7 @@ def built(kind: str, values: dict[str, Any], dtype: torch.dtype = torch.float32)
     return synthetic.build(AutoConfig.for_model(kind, **values), "encoder", Placement(device=CPU, dtype=dtype)).eval()
 
 
-EACH_WAY = [OneByOne(), *(EqualRuns(KernelByLength((way,))) for way in exact_kernels(torch.float32, 16))]
+EACH_WAY = [OneByOne(), EqualRuns()]
 GATES = [
     pytest.param(variant, dtype, packed, marks=pytest.mark.slow if (one + other) % every else ())
     for one, variant in enumerate(VARIANTS)
@@ -103,16 +101,16 @@ def test_disentangled_terms_equal_their_definition(length: int, further: int, co
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sampled_from(exact_kernels(torch.float32, 8)))
-def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int], way: RunKernel) -> None:
-    """Any lengths, sorted or not, by products and by the fused kernel."""
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
+def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int]) -> None:
+    """Any lengths, sorted or not."""
     torch.manual_seed(0)
     batch = RaggedBatch.pack([np.ones(each, dtype=np.int32) for each in lengths], CPU)
     query, key, value = (torch.randn(batch.total, 2, 8).transpose(0, 1) for _ in range(3))
     keys, queries = (torch.randn(2, 2 * batch.longest - 1, 8) for _ in range(2))
     terms = AttentionTerms(scale=0.3, bias=lambda q, k: deberta.disentangled(keys, queries, q, k))
     expected = OneByOne()(query, key, value, batch, terms)
-    assert torch.allclose(EqualRuns(KernelByLength((way,)))(query, key, value, batch, terms), expected, atol=2e-6)
+    assert torch.allclose(EqualRuns()(query, key, value, batch, terms), expected, atol=2e-6)
 
 
 class Bound(TorchDispatchMode):
@@ -138,7 +136,7 @@ def test_nothing_grows_with_the_square_of_a_step(name: str) -> None:
     kind, _, values = synthetic.SHAPES[name]
     model = built(kind, values | {"num_hidden_layers": 1})
     referee(model)
-    encoder = PackedEncoder(model, EqualRuns(KernelByLength((RunKernel.POWERS,))), uncounted_id_of(model))
+    encoder = PackedEncoder(model, EqualRuns(), uncounted_id_of(model))
     batch = RaggedBatch.pack([np.full(32, 7, dtype=np.int32)] * 512, CPU, encoder.uncounted)
     with torch.inference_mode(), Bound(batch.total**2 // 16) as bound:
         assert encoder(batch).shape == (16_384, config.hidden_size)
@@ -160,11 +158,9 @@ def test_projections_of_the_attention_are_packed(name: str) -> None:
     model = built(name.removeprefix("tiny-"), synthetic.SHAPES[name][2])
     referee(model)
     before = [module for module in model.encoder.modules() if isinstance(module, torch.nn.Linear)]
-    layers = packed_layers(model)
-    linear_choice.LinearPlan(linear_choice.LinearKernel.FUSED).install(layers)
+    assert pack(model)
     after = [module for module in model.encoder.modules() if isinstance(module, PrepackedLinear)]
     assert len(before) == len(after) == 6 * model.config.num_hidden_layers
-    assert all(isinstance(layer.intermediate.intermediate_act_fn, torch.nn.Identity) for layer in model.encoder.layer)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
-from gpu_worker.model.fastest import load_fastest
 from gpu_worker.model.loading import Model, load
 from gpu_worker.startup.warm_up import check_model
 from shared.errors import InvalidInput, ModelRefused
@@ -133,13 +131,6 @@ def test_a_text_has_one_row_beside_texts_of_both_sides(tmp_path: Path, count: in
 
     for kind in (QUERY, DOCUMENT):
         assert np.abs(rows_of([*others, text], kind) - rows_of([text], kind)).max() <= most
-
-
-def test_a_number_format_is_not_chosen_by_a_judge_that_cannot_see_both_sides(tmp_path: Path) -> None:
-    """`--dtype fastest` compares an encoder's states; it is refused by name."""
-    inference_free(tmp_path)
-    with pytest.raises(ModelRefused, match="--dtype fastest: the format of a static embedding or a Router"):
-        load_fastest(partial(load, str(tmp_path / "saved")), CPU, 0.999)
 
 
 def test_the_old_name_and_file_are_read(tmp_path: Path) -> None:

@@ -25,13 +25,11 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention.choice import exact_kernels
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.attention.relative import t5
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
-from gpu_worker.model.tune import linear_choice
 from gpu_worker.random_models import miniature, shapes, synthetic
 from shared.errors import ModelRefused
 from support.flaws import Flawed
@@ -66,7 +64,7 @@ def built(form: str, dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
-EACH_WAY = [OneByOne(), *(EqualRuns(KernelByLength((way,))) for way in exact_kernels(torch.float32, shapes.T5["d_kv"]))]
+EACH_WAY = [OneByOne(), EqualRuns()]
 HALVES = (torch.bfloat16, torch.float16)
 GATES = [
     pytest.param(form, dtype, packed, marks=pytest.mark.slow if (one + other) % (5 if dtype in HALVES else 2) else ())
@@ -148,13 +146,8 @@ BY_TURNS = [
 
 
 @pytest.mark.parametrize(("model_class", "kind", "dense"), BY_TURNS)
-def test_saved_as_sentence_t5_it_gives_its_vectors(
-    model_class: Any, kind: str, dense: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_as_sentence_t5_it_gives_its_vectors(model_class: Any, kind: str, dense: int, tmp_path: Path) -> None:
     """From encoders alone and from encoder-decoders, all texts in one step, within 1e-5; with packed layers."""
-    packed = linear_choice.LinearPlan(linear_choice.LinearKernel.PACKED)
-    monkeypatch.setattr(linear_choice, "_plans", {})
-    monkeypatch.setattr(linear_choice, "decide", lambda times, twice: packed)
     theirs = sentence_t5(tmp_path, model_class, kind, dense)
     model = load(str(tmp_path), CPU)
     assert not model.unpacked_reason

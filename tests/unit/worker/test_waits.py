@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.attention import choice as attention_choice
-from gpu_worker.kernels.attention.equal_runs import KernelByLength, RunKernel
 from gpu_worker.model.loading import load
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
@@ -67,7 +65,6 @@ def engine_of(name: str) -> ModelEngine:
     """What a device without a kernel runs: a processor's own way may read what lies in its memory anyway."""
     with pytest.MonkeyPatch.context() as patch:
         no_kernels(patch)
-        patch.setattr(attention_choice, "measured", lambda *_: KernelByLength((RunKernel.SOFTMAX,)))
         return ModelEngine(load(f"random:{name}", CPU))
 
 

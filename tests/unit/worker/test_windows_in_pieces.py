@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import CONFIG_MAPPING
 
-from gpu_worker.kernels.attention.equal_runs import EqualRuns, KernelByLength
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import OneByOne, PackedAttention, register
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -41,7 +41,7 @@ RECENT = {"mistral": 3, "gemma2": 2, "gemma3_text": 2, "llama4_text": 2, "modern
 HEADS = dict.fromkeys(RECENT, 2) | {"modernbert-decoder": 4}
 """Heads of keys and values in each layer."""
 OFTEN = ("mistral", "gemma3_text", "llama4_text")
-KERNELS: list[PackedAttention] = [OneByOne(), EqualRuns(KernelByLength())]
+KERNELS: list[PackedAttention] = [OneByOne(), EqualRuns()]
 KERNELS += [] if LIBRARY.missing else [NativeAttention(LIBRARY, fills=True)]
 TOLERANCE = 1e-5
 """Largest difference of hidden states of unit length."""

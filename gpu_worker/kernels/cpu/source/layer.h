@@ -7,7 +7,6 @@
 
 #include "linear.h"
 #include "scratch.h"
-#include "split.h"
 
 namespace selvage {
 
@@ -57,12 +56,6 @@ inline Activation activation_of(int64_t number) {
 // Calls `use` with a number of the format of `x` and one of the layers, which tell their types.
 template <typename Use>
 at::Tensor by_format(const at::Tensor& x, const at::Tensor& weight, const Use& use) {
-#ifdef CPU_CAPABILITY_AVX512
-  if (weight.dim() == 5) {  // weights in parts have a dimension more than those of all other layers
-    TORCH_CHECK(x.scalar_type() == at::kFloat, "weights in parts are for float32; this is ", x.scalar_type());
-    return use.template operator()<float, SplitLinear>();
-  }
-#endif
   const bool quantized = weight.scalar_type() == at::kChar;
   TORCH_CHECK(quantized || x.scalar_type() == weight.scalar_type(), "number formats differ");
   if (x.scalar_type() == at::kFloat) {
