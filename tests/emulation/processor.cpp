@@ -5,6 +5,9 @@
 // CPUID is made to fault (arch_prctl, ARCH_SET_CPUID) and tells of them; what the processor does not know raises SIGILL, and
 // the handler computes it. Beside AMX it tells of AVX512_FP16, without which oneDNN uses no AMX, but does not compute it: float16
 // by oneDNN ends the process.
+//
+// Where CPUID cannot be made to fault, as on most of AMD's processors, AMX is told to those that ask PyTorch, which are the kernels:
+// their own tiles are emulated, and oneDNN's products are the processor's.
 #include <dlfcn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,7 +17,9 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "tile_instructions.h"
 #include "vector_instructions.h"
@@ -27,7 +32,7 @@ constexpr uint64_t TILE_STATES = 3 << 17;
 
 using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
 Sigaction set_handler = nullptr;
-bool ready = false, with_tiles = false, with_bfloat16 = false, with_avx_vnni = false, with_avx512_vnni = false;
+bool ready = false, told_by_cpuid = false, with_tiles = false, with_bfloat16 = false, with_avx_vnni = false, with_avx512_vnni = false;
 
 long call_kernel(long number, const long (&arguments)[6]) {
   const auto& [a, b, c, d, e, f] = arguments;
@@ -123,17 +128,48 @@ __attribute__((constructor)) void begin() {
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   action.sa_sigaction = on_unknown_instruction;
   set_handler(SIGILL, &action, nullptr);
-  action.sa_sigaction = on_fault;
-  set_handler(SIGSEGV, &action, nullptr);
-  if (!let_cpuid_fault(true)) refuse("CPUID cannot be made to fault on this processor and kernel");
+  told_by_cpuid = let_cpuid_fault(true);
+  if (told_by_cpuid) {
+    action.sa_sigaction = on_fault;
+    set_handler(SIGSEGV, &action, nullptr);
+  } else if (!with_tiles) {
+    refuse("CPUID cannot be made to fault on this processor and kernel");
+  }
   ready = true;
 }
 
 }  // namespace
 }  // namespace emulation
 
+// What PyTorch found of the processor's instructions, and tiles. `Answer` is laid out as PyTorch's.
+namespace at::cpu {
+
+struct Answer {
+  union { bool is_true; uint64_t any; };
+  uint32_t kind;
+};
+using Answers = std::unordered_map<std::string, Answer>;
+
+void* in_pytorch(const char* name) { return dlsym(dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD), name); }
+
+Answers get_cpu_capabilities() {
+  Answers answers = reinterpret_cast<Answers (*)()>(in_pytorch("_ZN2at3cpu20get_cpu_capabilitiesB5cxx11Ev"))();
+  if (emulation::with_tiles) answers.at("amx_bf16").is_true = answers.at("amx_int8").is_true = true;
+  return answers;
+}
+
+bool init_amx() {
+  if (emulation::with_tiles) return true;
+  return reinterpret_cast<bool (*)()>(in_pytorch("_ZN2at3cpu8init_amxEv"))();
+}
+
+}  // namespace at::cpu
+
 // How many instructions were computed so far, for tests to see that theirs were.
 extern "C" uint64_t emulated_instructions() { return emulation::emulated; }
+
+// Whether oneDNN finds these instructions too.
+extern "C" bool told_by_cpuid() { return emulation::told_by_cpuid; }
 
 // Handlers of others, such as Python's faulthandler, must not take the place of ours.
 extern "C" int sigaction(int signal, const struct sigaction* action, struct sigaction* before) {
