@@ -1,6 +1,7 @@
 """The processor's attention kernel equals its twin and gives a token the same bits in every batch, on every instruction
 set; a worker without it says so and serves."""
 
+import math
 import os
 import re
 import subprocess
@@ -265,6 +266,42 @@ def test_numbers_that_are_none_stay_in_their_sequence() -> None:
     ours = NativeAttention(LIBRARY)(query, key, value, batch, AttentionTerms(scale=0.2))
     assert ours[:40].isnan().all()
     assert torch.isfinite(ours[40:]).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF])
+def test_a_query_that_is_no_number_gives_none(bits: int) -> None:
+    """Whatever the bits of its NaN are."""
+    batch = batch_of([(40, 0)])
+    query, key, value = states_of(batch, torch.float32, (2, 2), 32)
+    query.view(torch.int32)[:, 3] = bits
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, AttentionTerms(scale=0.2))
+    assert ours.isnan().any(dim=2).all(dim=1).nonzero().tolist() == [[3]]
+
+
+@needs_kernels
+@pytest.mark.parametrize("before", [0, 256])
+@pytest.mark.parametrize("behind", [0, 256])
+@pytest.mark.parametrize("dtype", sorted(LIBRARY.formats, key=str))
+def test_edge_values_of_weights(dtype: torch.dtype, before: int, behind: int) -> None:
+    """A key whose score is d below the largest weighs 2^-d of that, and nothing where float32 ends, in whole blocks of
+    keys too, before it or behind it."""
+    below = torch.tensor([0, 0.25, 1, 7.75, 60, 100, 120, 126, 126.5, 127, 149, 150, 200, 256, 1e4, 1e30, float("inf")])
+    count, head = len(below), 32
+    first, last = before, before + count
+    query, key, value = torch.zeros(3, 1, last + behind, head)
+    query[..., 0] = 1
+    key[..., 0] = -150
+    key[:, first:last, 0] = -below.nan_to_num(posinf=torch.finfo(torch.float32).max)
+    value[:] = 1
+    value[:, first:last] = torch.eye(count, head)
+    states = (states.to(dtype) for states in (query, key, value))
+    ours = NativeAttention(LIBRARY)(*states, batch_of([(last + behind, 0)]), AttentionTerms(scale=math.log(2)))
+    powers = torch.exp2(-below.double())
+    powers[below >= 126] = 0
+    expected = powers / powers.sum()
+    assert torch.allclose(ours[:, 0, :count].double(), expected, rtol={torch.float32: 3e-5}.get(dtype, 2e-2), atol=0)
+    assert not ours[:, 0, count:].any()
 
 
 @needs_kernels

@@ -22,7 +22,7 @@ constexpr int64_t KEY_BLOCK = 256;   // keys whose scores are computed together
 constexpr int64_t QUERY_BLOCK = 64;  // queries whose scores are computed together: 64 KiB of scores, which a cache holds
 constexpr int64_t TASK_ROWS = 256;   // queries, over all heads that share keys, for which keys are packed once
 constexpr int64_t TASK_COST = 16;    // queries, and keys, that cost as much as beginning a task
-static_assert(QUERY_BLOCK <= MOST_WEIGHED && KEY_BLOCK % KEY_TILE == 0);
+static_assert(KEY_BLOCK % KEY_TILE == 0 && QUERY_BLOCK % WIDTH == 0);
 
 // Rows of one head each, as a tensor [heads, tokens, numbers] holds them.
 template <typename Number>
@@ -60,7 +60,7 @@ struct Task {
 
 // What a thread needs while it attends.
 struct AttentionWorkspace {
-  Scratch keys, values, queries, scores, weights, means, running, together;
+  Scratch keys, values, queries, scores, weights, means, largest, sums, together;
 };
 
 template <typename Number>
@@ -107,11 +107,12 @@ class Attention {
   void attend(const Task& task, AttentionWorkspace& workspace) const {
     const Sequence<Number>& sequence = sequences[task.sequence];
     const int64_t* places = sequence.states.places;
-    const int64_t group = heads / key_heads, rows = group * task.rows;
+    const int64_t group = heads / key_heads, filled = round_up(task.rows, WIDTH), rows = group * filled;
     float* means = workspace.means.take<float>(rows * width);
     std::fill(means, means + rows * width, 0.0f);
-    auto* running = workspace.running.take<Running>(rows);
-    std::fill(running, running + rows, Running{-INFINITE, 0.0f});
+    const Running running{workspace.largest.take<float>(rows), workspace.sums.take<float>(rows)};
+    std::fill(running.largest, running.largest + rows, -INFINITE);
+    std::fill(running.sum, running.sum + rows, 0.0f);
     const Keys seen = keys_of(sequence, task.first_row, task.rows);
     Number* keys = workspace.keys.take<Number>(KEY_BLOCK * depth);
     Number* values = workspace.values.take<Number>(KEY_BLOCK * width);
@@ -129,16 +130,16 @@ class Attention {
       pack_values(value_from, value_stride, filling, width, values);
       for (int64_t member = 0; member < group; member++) {
         for (int64_t row = 0; row < task.rows; row += QUERY_BLOCK) {
-          const int64_t place = member * task.rows + row;
-          add_block(task, task.key_head * group + member, task.first_row + row, std::min(QUERY_BLOCK, task.rows - row),
-                    block, count, keys, values, means + place * width, running + place, workspace);
+          const int64_t place = member * filled + row;
+          add_block(task, task.key_head * group + member, task.first_row + row, std::min(QUERY_BLOCK, task.rows - row), block,
+                    count, keys, values, means + place * width, {running.largest + place, running.sum + place}, workspace);
         }
       }
     }
     for (int64_t member = 0; member < group; member++) {
       for (int64_t row = 0; row < task.rows; row++) {
-        const int64_t place = member * task.rows + row;
-        const Vector share(running[place].sum > 0 ? 1.0f / running[place].sum : 0.0f);
+        const int64_t place = member * filled + row;
+        const Vector share(running.sum[place] > 0 ? 1.0f / running.sum[place] : 0.0f);
         Number* to = output.at(task.key_head * group + member, sequence.query + task.first_row + row);
         for (int64_t i = 0; i < width; i += WIDTH) store(to + i, load(means + place * width + i) * share);
       }
@@ -167,7 +168,7 @@ class Attention {
 
   // Adds a block of keys to the sums of `rows` queries of one head, from the sequence's query `first` on.
   void add_block(const Task& task, int64_t head, int64_t first, int64_t rows, int64_t block, int64_t count,
-                 const Number* keys, const Number* values, float* means, Running* running, AttentionWorkspace& workspace) const {
+                 const Number* keys, const Number* values, float* means, Running running, AttentionWorkspace& workspace) const {
     const Sequence<Number>& sequence = sequences[task.sequence];
     const Keys seen = keys_of(sequence, first, rows);
     // Columns of the block that some query of these sees; the depth of the second product wants whole steps.
@@ -189,8 +190,9 @@ class Attention {
     for (int64_t row = 0; row < rows && !plain; row++) {
       finish_scores(scores + row * KEY_BLOCK, visible[row], terms, bias_of(task.sequence, head, first + row, block + begin));
     }
-    float earlier[QUERY_BLOCK];
-    weigh(scores, weights, rows, KEY_BLOCK, columns, visible, plain ? terms.scale * LOG2_E : 1.0f, running, earlier);
+    alignas(64) float earlier[QUERY_BLOCK];
+    const float factor = plain ? terms.scale * LOG2_E : 1.0f;
+    weigh(scores, weights, rows, KEY_BLOCK, columns, visible, factor, running, earlier);
     add_values(weights, rows, visible, columns, values + begin * width, earlier, means);
   }
 

@@ -21,14 +21,14 @@ inline Vector gelu(Vector x) {
   series = at::vec::fmadd(t, series, Vector(1.421413741f));
   series = at::vec::fmadd(t, series, Vector(-0.284496736f));
   series = at::vec::fmadd(t, series, Vector(0.254829592f));
-  const Vector tail = series * t * power_of_two<5>(a * a * Vector(-LOG2_E)) * Vector(0.5f);
+  const Vector tail = series * t * power_of_two<5>(a * a, Vector(-LOG2_E)) * Vector(0.5f);
   return x * Vector::blendv(tail, Vector(1.0f) - tail, x > Vector(0.0f));
 }
 
 // 1 / (1 + e^-x), by e^-|x|, which does not overflow. `Number` is the format that results are rounded to.
 template <typename Number>
 inline Vector sigmoid(Vector x) {
-  const Vector power = power_of_two<POWER_DEGREE<Number>>(x.abs() * Vector(-LOG2_E));
+  const Vector power = power_of_two<POWER_DEGREE<Number>>(x.abs(), Vector(-LOG2_E));
   return Vector::blendv(power, Vector(1.0f), x > Vector(0.0f)) * reciprocal(Vector(1.0f) + power);
 }
 

@@ -8,11 +8,9 @@
 
 namespace selvage {
 
-constexpr int64_t MOST_WEIGHED = 64;  // rows that are weighed together
-
-// State of a row of queries between blocks of keys.
+// State of rows of queries between blocks of keys, for whole vectors of rows.
 struct Running {
-  float largest, sum;
+  float *largest, *sum;
 };
 
 // Turns products into scores in powers of two, where a softcap or a bias makes that more than a factor.
@@ -26,58 +24,83 @@ inline void finish_scores(float* scores, Keys seen, const Terms& terms, const fl
   }
 }
 
-// The largest of the scores [width] that are `seen`; all others become -inf. A NaN may be lost: its power is NaN again.
-inline float largest_seen(float* scores, int64_t width, Keys seen) {
-  std::fill(scores, scores + seen.first, -INFINITE);
-  std::fill(scores + std::max(seen.first, seen.last), scores + width, -INFINITE);
-  // Two of each: an operation need not wait for the one before.
-  Vector most[2] = {Vector(-INFINITE), Vector(-INFINITE)};
-  for (int64_t column = 0; column < width; column += 2 * WIDTH) {
-    for (int64_t part = 0; part < 2; part++) most[part] = at_least(most[part], load(scores + column + part * WIDTH));
-  }
-  return largest(at_least(most[0], most[1]));
+// Columns with keys that a row sees, in whole steps of two vectors.
+inline Keys columns_of(Keys seen) {
+  constexpr int64_t STEP = 2 * WIDTH;
+  return seen.empty() ? Keys{0, 0} : Keys{seen.first / STEP * STEP, (seen.last + STEP - 1) / STEP * STEP};
 }
 
-// Softmax's numerators of one row, 2^(factor x - top), and their sum.
-template <typename Number>
-float powers_of_row(const float* scores, Number* weights, int64_t width, float factor, float top) {
-  const Vector factors(factor), tops(top), zero(0.0f);
-  Vector sums[2] = {zero, zero};
-  for (int64_t column = 0; column < width; column += 2 * WIDTH) {
-    for (int64_t part = 0; part < 2; part++) {
-      const int64_t place = column + part * WIDTH;
-      // The difference is rounded once, `top` twice: of huge scores it may be above 0.
-      const Vector power = power_of_two<POWER_DEGREE<Number>>(at_most(zero, at::vec::fmsub(load(scores + place), factors, tops)));
-      sums[part] = sums[part] + power;
-      store(weights + place, power);
-    }
+// Scores of `columns` that are not `seen` become -inf.
+inline void hide(float* scores, Keys seen, Keys columns) {
+  const auto fill = [&](int64_t first, int64_t last) {
+    for (; first < last; first += WIDTH) Vector(-INFINITE).store(scores + first, std::min(WIDTH, last - first));
+  };
+  fill(columns.first, std::min(seen.first, columns.last));
+  fill(seen.last, columns.last);
+}
+
+// The largest score of a row, lane by lane. A NaN may be lost: its power is NaN again.
+inline Vector largest_of_row(const float* scores, Keys columns) {
+  // Two of each: an operation need not wait for the one before.
+  Vector most[2] = {Vector(-INFINITE), Vector(-INFINITE)};
+  for (int64_t column = columns.first; column < columns.last; column += 2 * WIDTH) {
+    for (int64_t part = 0; part < 2; part++) most[part] = at_least(most[part], load(scores + column + part * WIDTH));
   }
-  return sum(sums[0] + sums[1]);
+  return at_least(most[0], most[1]);
+}
+
+// Softmax's numerators of one row, 2^(factor (x - top)), and their sum, lane by lane.
+template <typename Number>
+Vector powers_of_row(const float* scores, Number* weights, int64_t width, Keys columns, Vector factor, float top) {
+  const Vector tops(top), zero(0.0f);
+  Vector sums[2] = {zero, zero};
+  std::fill(weights, weights + columns.first, Number(0.0f));
+  for (int64_t column = columns.first; column < columns.last; column += 2 * WIDTH) {
+    Vector powers[2];
+    for (int64_t part = 0; part < 2; part++) {
+      powers[part] = power_of_two<POWER_DEGREE<Number>>(load(scores + column + part * WIDTH) - tops, factor);
+      sums[part] = sums[part] + powers[part];
+    }
+    store(weights + column, powers[0], powers[1]);
+  }
+  std::fill(weights + columns.last, weights + width, Number(0.0f));
+  return sums[0] + sums[1];
 }
 
 // Weighs the keys of `rows` rows by their scores [rows, stride], of which `width` count: softmax's numerators, 0 for keys
 // that are not `seen` by a row. `factor` turns scores into powers of two. `earlier` [rows] is what the rows' sums so far
-// must be multiplied with. Each step takes all rows: the next row need not wait for one row's largest score.
+// must be multiplied with. `running` and `earlier` have whole vectors of rows.
+//
+// Each step takes a vector of rows: a row's lanes are combined beside other rows' lanes, no row waits for another's largest
+// score, and what `hide` wrote is in the cache when it is read as parts of vectors.
 template <typename Number>
 void weigh(float* scores, Number* weights, int64_t rows, int64_t stride, int64_t width, const Keys* seen, float factor,
-           Running* running, float* earlier) {
-  float tops[MOST_WEIGHED];
-  for (int64_t row = 0; row < rows; row++) tops[row] = largest_seen(scores + row * stride, width, seen[row]);
-  for (int64_t row = 0; row < rows; row++) {
-    const float before = running[row].largest;
-    running[row].largest = std::max(tops[row] * factor, before);
-    // Where nothing was seen so far, every score is -inf.
-    tops[row] = running[row].largest == -INFINITE ? 0.0f : running[row].largest;
-    earlier[row] = before - tops[row];
-  }
-  for (int64_t row = 0; row < rows; row += WIDTH) {
-    const int64_t count = std::min(WIDTH, rows - row);
-    const Vector below = load(earlier + row, count);
-    Vector::blendv(power_of_two<5>(below), Vector(1.0f), below == Vector(0.0f)).store(earlier + row, count);
-  }
-  for (int64_t row = 0; row < rows; row++) {
-    const float sum = powers_of_row(scores + row * stride, weights + row * stride, width, factor, tops[row]);
-    running[row].sum = running[row].sum * earlier[row] + sum;
+           Running running, float* earlier) {
+  const Vector factors(factor), none(-INFINITE);
+  for (int64_t first = 0; first < rows; first += WIDTH) {
+    const int64_t last = std::min(first + WIDTH, rows);
+    Keys columns[WIDTH];
+    for (int64_t row = first; row < last; row++) {
+      columns[row - first] = columns_of(seen[row]);
+      hide(scores + row * stride, seen[row], columns[row - first]);
+    }
+    Vector lanes[WIDTH];  // nothing matters behind `last`
+    for (int64_t row = first; row < last; row++) lanes[row - first] = largest_of_row(scores + row * stride, columns[row - first]);
+    const Vector before = load(running.largest + first);
+    const Vector most = at_least(before, across(lanes, at_least));
+    store(running.largest + first, most);
+    // Where nothing was seen so far, every score is -inf, and sums are 0.
+    const Vector top = Vector::blendv(most, Vector(0.0f), most == none);
+    const Vector by = Vector::blendv(power_of_two<5>(before - top, factors), Vector(1.0f), (before == most) | (before == none));
+    store(earlier + first, by);
+    alignas(64) float tops[WIDTH];
+    store(tops, top);
+    for (int64_t row = first; row < last; row++) {
+      lanes[row - first] = powers_of_row(scores + row * stride, weights + row * stride, width, columns[row - first], factors,
+                                         tops[row - first]);
+    }
+    const Vector sums = across(lanes, [](Vector a, Vector b) { return a + b; });
+    store(running.sum + first, at::vec::fmadd(load(running.sum + first), by, sums));
   }
 }
 

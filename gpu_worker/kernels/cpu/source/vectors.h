@@ -52,6 +52,18 @@ inline __m256i rounded(Vector x) {
 inline void store(BFloat16* row, Vector x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), rounded(x)); }
 #endif
 
+// Two vectors, one behind the other.
+inline void store(float* row, Vector x, Vector y) { store(row, x), store(row + WIDTH, y); }
+#ifdef CPU_CAPABILITY_AVX512
+inline void store(BFloat16* row, Vector x, Vector y) {
+#ifdef __AVX512BF16__
+  _mm512_storeu_si512(row, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y, x)));
+#else
+  store(row, x), store(row + WIDTH, y);
+#endif
+}
+#endif
+
 inline float first(Vector x) {
 #ifdef CPU_CAPABILITY_AVX512
   return _mm512_cvtss_f32(x);
@@ -66,6 +78,18 @@ inline float largest(Vector x) {
 
 inline float sum(Vector x) {
   return at::vec::vec_reduce_all<float>([](const Vector& a, const Vector& b) { return a + b; }, x);
+}
+
+// Combines the lanes of each of some vectors: those of the i-th become lane i. All vectors' lanes are combined in one order.
+template <typename Combine>
+inline Vector across(Vector (&vectors)[WIDTH], const Combine& combine) {
+  for (int64_t count = WIDTH; count > 1; count /= 2) {
+    for (int64_t i = 0; i < count; i += 2) {
+      const auto [even, odd] = at::vec::deinterleave2(vectors[i], vectors[i + 1]);
+      vectors[i / 2] = combine(even, odd);
+    }
+  }
+  return vectors[0];
 }
 
 // The larger and the smaller of x and a bound. Where x is not a number, it stays so.
@@ -95,35 +119,34 @@ inline Vector reciprocal(Vector x) {
 #endif
 }
 
-// 2^x times the power of two nearest to it, for whole numbers `whole` from -200 on; 0 where that leaves float32.
-inline Vector scaled(Vector x, Vector whole) {
-#ifdef CPU_CAPABILITY_AVX512
-  return Vector(_mm512_scalef_ps(x, whole));
-#else
-  const Vector least(-126.0f);
-  const Integers exponent = at::vec::convert_to_int_of_same_size<float>(at::vec::maximum(whole, least)) << Integers(23);
-  const Vector power = at::vec::cast<float>(at::vec::cast<int32_t>(x) + exponent);
-  return Vector::blendv(power, Vector(0.0f), whole < least);
-#endif
-}
-
-// 2^x for x <= 0 (-inf too), and 0 where that is too small. The polynomial of 2^f for |f| <= 1/2 has the least relative
-// error that DEGREE allows: 7.5e-8 with 5 and 7.5e-5 with 3, where bfloat16 rounds to 2e-3.
+// 2^(factor x) for factor x <= 0 (-inf too), and 0 where that is below 2^-125. The polynomial of 2^f for |f| <= 1/2 has the
+// least relative error that DEGREE allows: 7.5e-8 with 5 and 7.5e-5 with 3, where bfloat16 rounds to 2e-3.
+//
+// A mask keeps what float32 cannot hold from being scaled: that takes hundreds of cycles on Intel's processors, and each key
+// that is not seen is such a number. A NaN stays one: it is not below the least.
 template <int DEGREE>
-inline Vector power_of_two(Vector x) {
+inline Vector power_of_two(Vector x, Vector factor) {
   static_assert(DEGREE == 3 || DEGREE == 5);
-  const Vector bounded = at_least(Vector(-200.0f), x);
-  const Vector whole = bounded.round(), f = bounded - whole;
+  const Vector least(-125.0f), whole = (x * factor).round(), f = at::vec::fmsub(x, factor, whole);
+  Vector series;
   if constexpr (DEGREE == 3) {
-    Vector series = at::vec::fmadd(Vector(0.05517167f), f, Vector(0.24261113f));
+    series = at::vec::fmadd(Vector(0.05517167f), f, Vector(0.24261113f));
     series = at::vec::fmadd(series, f, Vector(0.69326099f));
-    return scaled(at::vec::fmadd(series, f, Vector(0.99992807f)), whole);
+    series = at::vec::fmadd(series, f, Vector(0.99992807f));
+  } else {
+    series = at::vec::fmadd(Vector(0.00132765f), f, Vector(0.00967554f));
+    series = at::vec::fmadd(series, f, Vector(0.05550713f));
+    series = at::vec::fmadd(series, f, Vector(0.24022120f));
+    series = at::vec::fmadd(series, f, Vector(0.69314697f));
+    series = at::vec::fmadd(series, f, Vector(1.00000007f));
   }
-  Vector series = at::vec::fmadd(Vector(0.00132765f), f, Vector(0.00967554f));
-  series = at::vec::fmadd(series, f, Vector(0.05550713f));
-  series = at::vec::fmadd(series, f, Vector(0.24022120f));
-  series = at::vec::fmadd(series, f, Vector(0.69314697f));
-  return scaled(at::vec::fmadd(series, f, Vector(1.00000007f)), whole);
+#ifdef CPU_CAPABILITY_AVX512
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(whole, least, _CMP_NLT_UQ), series, whole);
+#else
+  const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23);  // 0 for NaN
+  const Vector power = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(series), exponent));
+  return _mm256_and_ps(power, _mm256_cmp_ps(whole, least, _CMP_NLT_UQ));
+#endif
 }
 
 // The degree of 2^x that suffices for numbers of a format.
