@@ -27,7 +27,7 @@ from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, supported
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from support.biases import louder, nearer
-from support.native import LIBRARY, needs_kernels, no_kernels
+from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels, no_kernels
 
 CPU = torch.device("cpu")
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
@@ -188,6 +188,17 @@ def test_caches_that_do_not_fit_are_refused(
     caches = [torch.zeros(shape) for shape in shapes]
     with pytest.raises(RuntimeError, match=reason):
         attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0, causal=True), None, caches=caches)
+
+
+@needs_kernels
+@pytest.mark.skipif(
+    EMULATED != "amx" or has_itself("amx_bf16"), reason="make emulated alone, on processors without AMX"
+)
+def test_products_are_made_by_emulated_tiles() -> None:
+    """Else the tests would pass by instructions of the processor at hand."""
+    batch, before = batch_of([(3, 0)]), emulated_instructions()
+    NativeAttention(LIBRARY)(*states_of(batch, torch.bfloat16, (1, 1), 32), batch, AttentionTerms(scale=0.2))
+    assert emulated_instructions() > before
 
 
 @needs_kernels

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention_tiles.h"
+#include "matrix_units.h"
 #include "packing.h"
 #include "products.h"
 #include "scratch.h"
@@ -20,9 +21,10 @@ namespace selvage {
 
 constexpr int64_t KEY_BLOCK = 256;   // keys whose scores are computed together
 constexpr int64_t QUERY_BLOCK = 64;  // queries whose scores are computed together: 64 KiB of scores, which a cache holds
+constexpr int64_t TILE_QUERIES = TILE_SIDE;  // the same by tiles: 16 KiB, which the first cache holds beside keys and values
 constexpr int64_t TASK_ROWS = 256;   // queries, over all heads that share keys, for which keys are packed once
 constexpr int64_t TASK_COST = 16;    // queries, and keys, that cost as much as beginning a task
-static_assert(KEY_BLOCK % KEY_TILE == 0 && QUERY_BLOCK % WIDTH == 0);
+static_assert(KEY_BLOCK % KEY_TILE == 0 && QUERY_BLOCK % TILE_QUERIES == 0 && TILE_QUERIES % WIDTH == 0);
 
 // Rows of one head each, as a tensor [heads, tokens, numbers] holds them.
 template <typename Number>
@@ -82,14 +84,20 @@ class Attention {
     }
     share_tasks(costs, [&](const auto& next) {
       thread_local AttentionWorkspace workspace;
+      if (by_tiles()) begin_tiles();
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) attend(tasks[task], workspace);
       }
-      release_products<Number>();
+      by_tiles() ? end_tiles() : release_products<Number>();
     });
   }
 
  private:
+  // Whether both products run by tiles of our own; brgemm has heads whose depth is no whole number of their steps.
+  bool by_tiles() const {
+    return std::is_same_v<Number, BFloat16> && has_matrix_units<Number>() && depth % TILE_NUMBERS == 0;
+  }
+
   std::vector<Task> split() const {
     const int64_t group = heads / key_heads;
     const int64_t rows = std::max(QUERY_BLOCK, TASK_ROWS / group / QUERY_BLOCK * QUERY_BLOCK);
@@ -107,7 +115,7 @@ class Attention {
   void attend(const Task& task, AttentionWorkspace& workspace) const {
     const Sequence<Number>& sequence = sequences[task.sequence];
     const int64_t* places = sequence.states.places;
-    const int64_t group = heads / key_heads, filled = round_up(task.rows, WIDTH), rows = group * filled;
+    const int64_t group = heads / key_heads, filled = round_up(task.rows, TILE_QUERIES), rows = group * filled;
     float* means = workspace.means.take<float>(rows * width);
     std::fill(means, means + rows * width, 0.0f);
     const Running running{workspace.largest.take<float>(rows), workspace.sums.take<float>(rows)};
@@ -116,12 +124,13 @@ class Attention {
     const Keys seen = keys_of(sequence, task.first_row, task.rows);
     Number* keys = workspace.keys.take<Number>(KEY_BLOCK * depth);
     Number* values = workspace.values.take<Number>(KEY_BLOCK * width);
+    const int64_t query_block = by_tiles() ? TILE_QUERIES : QUERY_BLOCK;
     for (int64_t block = seen.first / KEY_BLOCK * KEY_BLOCK; block < seen.last; block += KEY_BLOCK) {
       const int64_t count = std::min(KEY_BLOCK, sequence.keys - block), missing = std::max<int64_t>(0, sequence.dropped - block);
       const Filling filling{missing, count, round_up(count, DEPTH_STEP<Number>)};
       const int64_t first = sequence.key + block + missing - sequence.dropped, present = count - missing;
       const auto [from, stride] = together(sequence.states.keys, places, task.key_head, first, present, depth, workspace);
-      if (by_vectors<Number>()) {
+      if (by_vectors<Number>() || by_tiles()) {
         pack_key_tiles(from, stride, filling, depth, keys);
       } else {
         pack_keys(from, stride, filling, depth, KEY_BLOCK, keys);
@@ -129,9 +138,9 @@ class Attention {
       const auto [value_from, value_stride] = together(sequence.states.values, places, task.key_head, first, present, width, workspace);
       pack_values(value_from, value_stride, filling, width, values);
       for (int64_t member = 0; member < group; member++) {
-        for (int64_t row = 0; row < task.rows; row += QUERY_BLOCK) {
+        for (int64_t row = 0; row < task.rows; row += query_block) {
           const int64_t place = member * filled + row;
-          add_block(task, task.key_head * group + member, task.first_row + row, std::min(QUERY_BLOCK, task.rows - row), block,
+          add_block(task, task.key_head * group + member, task.first_row + row, std::min(query_block, task.rows - row), block,
                     count, keys, values, means + place * width, {running.largest + place, running.sum + place}, workspace);
         }
       }
@@ -208,9 +217,25 @@ class Attention {
       }
     }
 #endif
+    // Products read whole tiles, or steps of rows, and behind the last query there may be no memory.
+    const auto copied = [&] {
+      Number* queries = workspace.queries.take<Number>(QUERY_BLOCK * depth);
+      for (int64_t row = 0; row < rows; row++) std::copy_n(query.at(head, first + row), depth, queries + row * depth);
+      return queries;
+    };
+    if constexpr (std::is_same_v<Number, BFloat16>) {
+      if (by_tiles()) {
+        const bool whole = rows == TILE_QUERIES;
+        const Number* queries = whole ? query.at(head, first) : copied();
+        for (int64_t column = 0; column < columns; column += KEY_TILE) {
+          multiply_by_tiles<false>(std::min(KEY_TILE, columns - column), queries, whole ? query.token_stride : depth,
+                                   keys + (begin + column) * depth, KEY_TILE, depth / TILE_NUMBERS, scores + column, KEY_BLOCK);
+        }
+        return;
+      }
+    }
     const int64_t filled_rows = round_up(rows, ROW_STEP);
-    Number* queries = workspace.queries.take<Number>(QUERY_BLOCK * depth);
-    for (int64_t row = 0; row < rows; row++) std::copy_n(query.at(head, first + row), depth, queries + row * depth);
+    Number* queries = copied();
     std::fill(queries + rows * depth, queries + filled_rows * depth, Number(0.0f));
     multiply(filled_rows, columns, depth, queries, depth, keys + begin * TOGETHER<Number>, KEY_BLOCK, scores, KEY_BLOCK,
              false);
@@ -228,6 +253,11 @@ class Attention {
       if (factors[row] == 1.0f) continue;
       const Vector factor(factors[row]);
       for (int64_t i = 0; i < width; i += WIDTH) store(means + row * width + i, load(means + row * width + i) * factor);
+    }
+    if constexpr (std::is_same_v<Number, BFloat16>) {
+      if (by_tiles()) {  // of whole tiles: rows behind the last are no query's
+        return multiply_by_tiles<true>(width, weights, KEY_BLOCK, values, width, columns / TILE_NUMBERS, means, width);
+      }
     }
     multiply(rows, width, columns, weights, KEY_BLOCK, values, width, means, width, true);
   }

@@ -2,7 +2,8 @@
 // weights make of them. `block_products.h` multiplies whole rows of weights in the same way; here rows lie apart, sums go
 // on from block to block, and what is read lies in a cache.
 //
-// brgemm serves where vectors lack a format, and where matrix units (AMX) are faster than vectors.
+// Where matrix units (AMX) multiply bfloat16, they serve instead (`matrix_units.h`). brgemm serves where vectors lack a format,
+// and for heads that matrix units do not take.
 #pragma once
 #include "block_products.h"
 #include "packing.h"

@@ -97,11 +97,13 @@ inline bool has_instructions(const char* name) {
   return found != capabilities.end() && found->second.toBool();
 }
 
-// Whether brgemm multiplies this format by matrix units here. A library for AVX2 serves where something forbids more.
+// Whether matrix units multiply this format here. A library for AVX2 serves where something forbids more.
 template <typename Left>
 bool has_matrix_units() {
 #ifdef CPU_CAPABILITY_AVX512
-  static const bool found = sizeof(Left) < 4 && has_instructions(sizeof(Left) == 2 ? "amx_bf16" : "amx_int8");
+  // A process must ask the system for their registers.
+  static const bool found =
+      sizeof(Left) < 4 && has_instructions(sizeof(Left) == 2 ? "amx_bf16" : "amx_int8") && at::cpu::init_amx();
   return found;
 #else
   return false;
