@@ -154,7 +154,7 @@ class Preparation:
         if not self._exact or self._placement.dtype != torch.float32:
             return ""
         settings = ["--dtype bfloat16"] if torch.bfloat16 in self._kernels.formats else []
-        settings += ["--linear int8"] if self._kernels.int8 else []
+        settings += ["--linear int8"] if self._kernels.int8 and self._adapters is None else []
         return f"faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
 
     def _reason_to_share_nothing(self, encoder: Encoder) -> str:

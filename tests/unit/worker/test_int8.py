@@ -66,7 +66,9 @@ def test_products_are_made_by_the_emulated_instructions() -> None:
     instructions = {"amx": "amx_int8", "avx_vnni": "avx_vnni"}.get(EMULATED, "avx512_vnni")
     if has_itself(instructions):
         pytest.skip(f"this processor has {instructions}")
-    if not ctypes.CDLL(None).told_by_cpuid():
+    told_by_cpuid = ctypes.CDLL(None).told_by_cpuid
+    told_by_cpuid.restype = ctypes.c_bool
+    if not told_by_cpuid():
         pytest.skip("oneDNN's products are this processor's")
     before = emulated_instructions()
     Int8Linear(nn.Linear(64, 32))(torch.randn(3, 64))
