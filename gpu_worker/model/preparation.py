@@ -150,12 +150,12 @@ class Preparation:
         )
 
     def _faster_formats(self) -> str:
-        """A line on formats that the processor's kernels multiply faster than float32; empty where one is in use."""
+        """A line on formats that the processor's kernels have beside float32; empty where one is in use."""
         if not self._exact or self._placement.dtype != torch.float32:
             return ""
         settings = ["--dtype bfloat16"] if torch.bfloat16 in self._kernels.formats else []
-        settings += ["--linear int8"] if self._kernels.int8 and self._adapters is None else []
-        return f"faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
+        settings += ["--linear int8"] if self._kernels.formats and self._adapters is None else []
+        return f"may be faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
 
     def _reason_to_share_nothing(self, encoder: Encoder) -> str:
         if not self._shares:

@@ -34,7 +34,7 @@ LOADED = ("tiny-bert", "tiny-classifier", "tiny-bge-m3")
 
 
 def _load_once() -> None:
-    """What the first load of a process does beside loading: it imports, reads sources, measures ways of attention.
+    """What the first load of a process does beside loading: it imports, and reads sources.
 
     What is forked knows the references of these models.
     """

@@ -15,7 +15,6 @@ LIBRARY = library.load()
 needs_kernels = pytest.mark.skipif(bool(LIBRARY.missing), reason=f"the processor's kernels: {LIBRARY.missing}")
 EMULATED = os.environ.get("EMULATED_PROCESSOR", "")
 """The processor that `make emulated` stands in for."""
-needs_int8 = pytest.mark.skipif(not LIBRARY.int8, reason="this processor has no int8 products")
 
 
 def has_itself(instructions: str) -> bool:

@@ -1,5 +1,4 @@
-"""Loads that spare what tests of other things do not need: references of the gate taken again, ways of attention
-compared at length, layers that a busy moment makes slow."""
+"""Loads that spare what tests of other things do not need: references of the gate taken again."""
 
 import hashlib
 from collections.abc import Callable

@@ -27,8 +27,8 @@ INSTRUCTION_SETS = (
     InstructionSet("avx512", _AVX512),
     InstructionSet("avx2", ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2")),
 )
-"""All sets, the best first. Matrix units (AMX) need no set of their own: oneDNN compiles products while it runs, and
-attention asks for them. Nor do VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
+"""All sets, the best first. Matrix units (AMX) need no set of their own: products ask for them while they run. Nor do
+VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
 
 
 def supported() -> tuple[InstructionSet, ...]:

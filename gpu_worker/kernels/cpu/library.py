@@ -21,13 +21,11 @@ class KernelLibrary:
     """The kernels as this process can use them, as `torch.ops.selvage`.
 
     `instructions` names the set that they were built for. `formats` are number formats whose products this processor
-    computes, `int8` whether it multiplies numbers of eight bits as well; none where no library could be loaded, for the
-    reason `missing`.
+    computes; none where no library could be loaded, for the reason `missing`. Every library multiplies int8.
     """
 
     instructions: str = ""
     formats: frozenset[torch.dtype] = frozenset()
-    int8: bool = False
     missing: str = ""
 
 
@@ -49,11 +47,10 @@ def _loaded() -> KernelLibrary:
         return KernelLibrary(missing=f"{reason}; {COMMAND} builds them")
     try:
         torch.ops.load_library(path_of(built[0]))
-        names = set(torch.ops.selvage.formats())
+        names = torch.ops.selvage.formats()
     except (OSError, RuntimeError, AttributeError) as error:
         return KernelLibrary(missing=f"{path_of(built[0]).name} cannot be loaded: {str(error).splitlines()[0]}")
-    formats = frozenset(getattr(torch, name) for name in names - {"int8"})
-    return KernelLibrary(instructions=built[0].name, formats=formats, int8="int8" in names)
+    return KernelLibrary(instructions=built[0].name, formats=frozenset(getattr(torch, name) for name in names))
 
 
 def path_of(instructions: InstructionSet) -> Path:

@@ -18,7 +18,7 @@ def choose(device: torch.device) -> RowKernels:
     """
     if device.type != "cuda":
         kernels = library.load()
-        return PlainRows() if kernels.missing or device.type != "cpu" else NativeRows(kernels)
+        return NativeRows(kernels) if kernels.formats and device.type == "cpu" else PlainRows()
     try:
         from gpu_worker.kernels.rows.kernel import TritonRows
     except ImportError:  # PyTorch without Triton, which comes with its CUDA wheels on Linux only

@@ -54,7 +54,7 @@ async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
         await second.server.stop(0)
 
 
-async def test_workers_that_chose_other_formats_are_told_apart() -> None:
+async def test_workers_with_other_formats_are_told_apart() -> None:
     """As with two `--dtype`s: one name, one file, two formats. One serves alone; the log says why
     the other waits."""
     half = FakeWorker(b"1111", dtype="bfloat16", fingerprint="files and bfloat16")

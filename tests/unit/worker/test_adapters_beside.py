@@ -98,6 +98,11 @@ def test_a_text_does_not_depend_on_its_neighbours(beside: Model, neighbours: int
         assert np.abs(rows(beside, [*jobs, (name, text)])[-1] - alone).max() < 1e-6
 
 
+def test_no_format_is_advised_that_adapters_refuse(beside: Model) -> None:
+    """int8, which a worker does not take beside adapters."""
+    assert "int8" not in beside.formats
+
+
 @pytest.mark.skipif(not library.load().formats, reason="needs the processor's kernels")
 def test_the_same_bits_beside_any_neighbours(encoder: Path, folders: dict[str, Path]) -> None:
     """With --same-bits; and the base's fingerprint tells that its layers run otherwise."""

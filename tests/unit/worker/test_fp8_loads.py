@@ -68,7 +68,7 @@ def test_a_processor_refuses_the_setting() -> None:
 
 @pytest.fixture(autouse=True)
 def by_the_twin() -> Iterator[None]:
-    """A load rounds on this processor, by the twin, and needs no time to choose a way of attention."""
+    """A load rounds on this processor, by the twin, and takes the plainest attention."""
     with pytest.MonkeyPatch.context() as patch:
         no_kernels(patch)
         patch.setattr(fp8, "install", partial(install, product=written_out))

@@ -1,7 +1,6 @@
 """int8 layers on processors: they equal their twin in float64, a token depends on no other, models stay near to
 themselves or are refused."""
 
-import ctypes
 import math
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from gpu_worker.random_models import miniature
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
 from shared.jobs import Job
-from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_int8
+from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels
 from support.tiny import DENSE, encode, run, tokens
 
 FORMATS = sorted(LIBRARY.formats, key=str)
@@ -40,7 +39,7 @@ def quantised(x: torch.Tensor) -> torch.Tensor:
     return ((x - least) / step).round().clamp(0, 255) * step + least
 
 
-@needs_int8
+@needs_kernels
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 150), st.sampled_from([32, 96, 384]), st.sampled_from([32, 64, 384]), st.sampled_from(FORMATS))
 def test_layers_equal_their_twin(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
@@ -59,23 +58,19 @@ def test_layers_equal_their_twin(rows: int, inputs: int, outputs: int, dtype: to
     assert torch.equal(alone[0], ours[rows // 2])
 
 
-@needs_int8
+@needs_kernels
 @pytest.mark.skipif(not EMULATED, reason="make emulated alone")
 def test_products_are_made_by_the_emulated_instructions() -> None:
     """Else the tests would pass by those of the processor at hand."""
     instructions = {"amx": "amx_int8", "avx_vnni": "avx_vnni"}.get(EMULATED, "avx512_vnni")
     if has_itself(instructions):
         pytest.skip(f"this processor has {instructions}")
-    told_by_cpuid = ctypes.CDLL(None).told_by_cpuid
-    told_by_cpuid.restype = ctypes.c_bool
-    if not told_by_cpuid():
-        pytest.skip("oneDNN's products are this processor's")
     before = emulated_instructions()
     Int8Linear(nn.Linear(64, 32))(torch.randn(3, 64))
     assert emulated_instructions() > before
 
 
-@needs_int8
+@needs_kernels
 def test_rows_at_the_edge() -> None:
     """Zeros, equal numbers, one large number, numbers of one sign: all finite, off by a step at most."""
     linear = nn.Linear(64, 32)
@@ -87,7 +82,7 @@ def test_rows_at_the_edge() -> None:
     assert ((ours - exact).abs().amax(dim=1) <= 0.3 + x.abs().amax(dim=1) / 50).all()
 
 
-@needs_int8
+@needs_kernels
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 40), st.sampled_from([32, 96, 384]), st.sampled_from([32, 64, 192]), st.integers(0, 9))
 def test_sums_are_exact_where_neighbours_come_to_128(rows: int, inputs: int, outputs: int, seed: int) -> None:
@@ -106,7 +101,7 @@ def test_sums_are_exact_where_neighbours_come_to_128(rows: int, inputs: int, out
     assert np.array_equal(y.numpy(), x @ weight.T)
 
 
-@needs_int8
+@needs_kernels
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 150))
 def test_weights_are_off_by_half_a_step(outputs: int, pairs: int) -> None:
@@ -136,7 +131,7 @@ def vectors(model: Model) -> np.ndarray:
     return np.frombuffer(result.dense.data, dtype="<f4").reshape(4, -1)
 
 
-@needs_int8
+@needs_kernels
 @pytest.mark.parametrize("dtype", [str(dtype).removeprefix("torch.") for dtype in FORMATS])
 def test_a_load_in_int8(dtype: str) -> None:
     """Other numbers, near the ones before, another fingerprint; the card and the log say so; a smaller model."""
@@ -155,7 +150,7 @@ def test_a_load_in_int8(dtype: str) -> None:
     assert eight.weight_bytes < usual.weight_bytes
 
 
-@needs_int8
+@needs_kernels
 def test_another_rounding_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of before and after a change of it are told apart, though their cards name the same layers."""
     today = loaded("tiny-roberta", "int8")
@@ -165,7 +160,7 @@ def test_another_rounding_has_another_fingerprint(monkeypatch: pytest.MonkeyPatc
     assert card_of(before).linear == card_of(today).linear
 
 
-@needs_int8
+@needs_kernels
 def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
     """But for those that choose experts, that a head shares, or whose sizes the kernels do not take."""
     shared = nn.Linear(32, 32)
@@ -181,7 +176,7 @@ def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
         int8.install(nn.Sequential(nn.Linear(32, 30)))
 
 
-@needs_int8
+@needs_kernels
 def test_layers_that_compute_something_else_are_rounded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class whose forward does more than its parts tell: cosines alone would not notice."""
     honest = BertLayer.forward
@@ -192,7 +187,7 @@ def test_layers_that_compute_something_else_are_rounded_one_by_one(monkeypatch: 
     assert NativeLayer not in kinds
 
 
-@needs_int8
+@needs_kernels
 @pytest.mark.parametrize("family", ["splinter", "layoutlm"])
 def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_path: Path) -> None:
     """Whole layers run in packed batches alone; linear layers run anywhere. Nor does an exact load try whole layers."""
@@ -203,7 +198,7 @@ def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_p
     assert not any("native" in line for line in exact.findings)
 
 
-@needs_int8
+@needs_kernels
 def test_minilm_stays_near_to_itself() -> None:
     """Real weights: a mean cosine of 0.995 over texts, 0.99 at least, by the gate's hard texts."""
     model = load("minilm", CPU, linear="int8")
@@ -214,13 +209,21 @@ def test_minilm_stays_near_to_itself() -> None:
     assert not math.isnan(lowest)
 
 
+@needs_kernels
+@pytest.mark.parametrize(("linear", "dtype"), [("auto", "float32"), ("int8", "float32"), ("auto", "bfloat16")])
+def test_a_card_tells_which_formats_may_be_faster(linear: Linear, dtype: str) -> None:
+    """Those that the kernels have, beside float32 without another."""
+    formats = ["--dtype bfloat16"] * (torch.bfloat16 in FORMATS) + ["--linear int8"]
+    told = f"may be faster on this processor, and rounded: {', '.join(formats)}"
+    assert loaded("tiny-bert", linear, dtype).formats == (told if (linear, dtype) == ("auto", "float32") else "")
+
+
 def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they read a model; the reason names what is missing."""
     setting = WorkerSettings.read(["--linear=int8"]).linear
     for kernels, reason in (
-        (library.KernelLibrary(missing="none are built"), "no int8 products: none are built"),
-        (library.KernelLibrary(formats=frozenset({torch.float32})), "which ONEDNN_MAX_CPU_ISA may forbid"),
-        (library.KernelLibrary(formats=frozenset({torch.float32}), int8=True), "have no bfloat16"),
+        (library.KernelLibrary(missing="none are built"), "the processor's kernels: none are built"),
+        (library.KernelLibrary(formats=frozenset({torch.float32})), "have no bfloat16"),
     ):
         monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)
         with pytest.raises(ModelRefused, match=f"--linear = 'int8'.*{reason}"):

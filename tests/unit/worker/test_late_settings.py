@@ -36,8 +36,8 @@ def started(folder: Path | str, *arguments: str) -> Model:
 
 
 def shown(model: Model) -> ModelCard:
-    """Its card without what is measured at every start: attention, layers, and what other formats would bring."""
-    return replace(card_of(model), attention="", linear="", formats="", max_sim="", weight_bytes=0)
+    """Its card, but for the bytes that it takes."""
+    return replace(card_of(model), weight_bytes=0)
 
 
 def reading(card: ModelCard) -> LateInteraction:

@@ -412,6 +412,7 @@ def test_formats_that_the_kernels_have_not_are_left_alone() -> None:
         ((torch.zeros(3, 31), torch.zeros(1, 32, 32, 1), torch.zeros(32), 0), "x must be"),
         ((torch.zeros(3, 32), torch.zeros(1, 32, 32, 1), torch.zeros(31), 0), "bias must have"),
         ((torch.zeros(3, 32), torch.zeros(32, 32), torch.zeros(32), 0), "not packed"),
+        ((torch.zeros(3, 32), torch.zeros(1, 32, 16, 1), torch.zeros(16), 0), "blocks of 64 or 32 outputs"),
         ((torch.zeros(3, 32), torch.zeros(1, 32, 32, 1), torch.zeros(32), 9), "no activation 9"),
     ],
 )

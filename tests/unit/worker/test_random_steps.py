@@ -87,7 +87,7 @@ class RandomModel:
             values["sliding_window"] = chance.randint(1, 80)
         if "layer_types" in BASES.get(kind, ()):
             values["layer_types"] = chance.choices(["sliding_attention", "full_attention"], k=layers)
-        lacking = not LIBRARY.int8 if number_format == "int8" else getattr(torch, number_format) not in LIBRARY.formats
+        lacking = LIBRARY.missing if number_format == "int8" else getattr(torch, number_format) not in LIBRARY.formats
         return cls(
             kind=kind,
             values=values,

@@ -41,7 +41,7 @@ pytestmark = [
     needs_kernels,
     pytest.mark.usefixtures("one_thread"),
 ]
-FORMATS = [str(dtype)[6:] for dtype in sorted(LIBRARY.formats, key=str)] + ["int8"] * LIBRARY.int8
+FORMATS = [str(dtype)[6:] for dtype in sorted(LIBRARY.formats, key=str)] + ["int8"] * (not LIBRARY.missing)
 NATIVE = sorted(LIBRARY.formats, key=str)
 MODELS = ["tiny-bert", "tiny-qwen3", "tiny-modernbert", "tiny-deberta-v2", "tiny-t5", "tiny-gemma2"]
 HEADS = ["tiny-splade", "tiny-colbert", "tiny-bge-m3", "tiny-cross-encoder", "tiny-token-classifier", "tiny-yes-no"]

@@ -83,12 +83,12 @@ class Attention {
       costs.push_back((task.rows + TASK_COST) * (seen.last - seen.first + TASK_COST));
     }
     share_tasks(costs, [&](const auto& next) {
+      const ProductsOfRegion<Number> products;
       thread_local AttentionWorkspace workspace;
       if (by_tiles()) begin_tiles();
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) attend(tasks[task], workspace);
       }
-      by_tiles() ? end_tiles() : release_products<Number>();
     });
   }
 
@@ -228,7 +228,7 @@ class Attention {
         const bool whole = rows == TILE_QUERIES;
         const Number* queries = whole ? query.at(head, first) : copied();
         for (int64_t column = 0; column < columns; column += KEY_TILE) {
-          multiply_by_tiles<false>(std::min(KEY_TILE, columns - column), queries, whole ? query.token_stride : depth,
+          multiply_row_of_tiles<false>(std::min(KEY_TILE, columns - column), queries, whole ? query.token_stride : depth,
                                    keys + (begin + column) * depth, KEY_TILE, depth / TILE_NUMBERS, scores + column, KEY_BLOCK);
         }
         return;
@@ -256,7 +256,7 @@ class Attention {
     }
     if constexpr (std::is_same_v<Number, BFloat16>) {
       if (by_tiles()) {  // of whole tiles: rows behind the last are no query's
-        return multiply_by_tiles<true>(width, weights, KEY_BLOCK, values, width, columns / TILE_NUMBERS, means, width);
+        return multiply_row_of_tiles<true>(width, weights, KEY_BLOCK, values, width, columns / TILE_NUMBERS, means, width);
       }
     }
     multiply(rows, width, columns, weights, KEY_BLOCK, values, width, means, width, true);

@@ -17,7 +17,7 @@ constexpr int64_t QUERY_ROWS = 32;     // rows of a block
 constexpr int64_t FILLED_WIDTH = 32;   // rows that products read have a multiple of so many numbers,
 constexpr int64_t WIDE = 1024;         // and above this of this: brgemm compiles a product for each width, and keeps it
 constexpr int64_t DOCUMENT_ROWS = 36;  // multiplied at a time by vectors: three whole tiles, about as large as a block
-constexpr int64_t BRGEMM_ROWS = 64;    // the same by brgemm
+constexpr int64_t TILES_ROWS = 64;     // the same by matrix units and by brgemm
 
 // Rows of numbers as a tensor holds them; products read them as `Number`.
 template <typename Stored, typename Number>
@@ -80,12 +80,12 @@ class BestProducts {
     float* best = best_.take<float>(blocks_ * QUERY_ROWS);
     std::fill(best, best + blocks_ * QUERY_ROWS, -INFINITE);
     maxima = best;
-    const bool vectors = by_vectors<Number>();
-    const int64_t step = vectors ? DOCUMENT_ROWS : BRGEMM_ROWS, filled = documents.filled;
+    const bool by_brgemm = !by_vectors<Number>() && !has_matrix_units<Number>();
+    const int64_t step = by_vectors<Number>() ? DOCUMENT_ROWS : TILES_ROWS, filled = documents.filled;
     for (const int64_t end = row + count; row < end; row += step) {
       const int64_t some = std::min(step, end - row);
       // And one for each number of rows: there, rows that follow are multiplied too.
-      const int64_t multiplied = vectors ? some : round_up(some, ROW_STEP);
+      const int64_t multiplied = by_brgemm ? round_up(some, ROW_STEP) : some;
       const Number* numbers = nullptr;
       const void* next = nullptr;
       if constexpr (std::is_same_v<Stored, Number>) numbers = documents.at(row), next = documents.at(row + some);

@@ -1,8 +1,7 @@
 // Products of rows with blocks of weights that lie as `LayerShape` says.
 //
-// brgemm multiplies one block after the other, and waits for the memory of each when it begins. The vectors here ask for
-// the next block while they multiply one. Sums run in brgemm's order; it serves where vectors lack a format, and where
-// matrix units (AMX) are faster than vectors.
+// Matrix units (AMX) multiply where they are, else vectors. Both ask for the memory of the next block while they multiply one:
+// brgemm waits for it when a block begins. It serves where vectors lack a format; sums run in its order everywhere.
 #pragma once
 #include <ATen/cpu/Utils.h>
 
@@ -10,18 +9,13 @@
 #include <cstring>
 
 #include "lanes.h"
+#include "matrix_units.h"
 #include "products.h"
 #include "scratch.h"
 
 namespace selvage {
 
 constexpr int64_t GROUP = 8;  // items of a row between two looks ahead
-
-// Lines of memory that will be read next: so many are asked for with every group of items.
-struct Ahead {
-  const int32_t* next;
-  int64_t lines;
-};
 
 // A [ROWS, items] x B [items, vectors] -> C [ROWS, vectors], in items of 32 bits. B and C are VECTORS vectors of a block
 // that is BLOCK outputs wide.
@@ -35,7 +29,7 @@ void multiply_tile(const int32_t* a, int64_t a_stride, const int32_t* b, int64_t
     for (int i = 0; i < VECTORS; i++) sums[row][i] = Sums{};
   }
   for (int64_t group = 0; group < items; group += GROUP) {
-    for (int64_t i = 0; i < ahead.lines; i++, ahead.next += LINE_ITEMS) _mm_prefetch(ahead.next, _MM_HINT_T1);
+    ahead.ask();
     for (int64_t item = group; item < group + GROUP; item++, b += BLOCK) {
       Items right[VECTORS];
       for (int i = 0; i < VECTORS; i++) right[i] = load_items(b + LANES * i);
@@ -71,21 +65,52 @@ void multiply_by_vectors(const Left* x, int64_t stride, int64_t rows, const Righ
   constexpr int64_t T = TOGETHER<Right>;
   const int64_t tiles = (rows + MOST - 1) / MOST, items = inputs / T, groups = items / GROUP;
   if (tiles == 0) return;
-  const int64_t looks = tiles * BLOCK / COLUMNS * groups, lines = (items * BLOCK / LINE_ITEMS + looks - 1) / looks;
   const auto* left = reinterpret_cast<const int32_t*>(x);
   const auto* right = reinterpret_cast<const int32_t*>(weight) + first * BLOCK * items;
   alignas(64) Sum sums[MOST * BLOCK];
   for (int64_t part = first; part < last; part++, right += BLOCK * items) {
     const auto* next = part + 1 < last ? right + BLOCK * items : static_cast<const int32_t*>(after);
-    Ahead ahead{next, next == nullptr ? 0 : lines};
+    Ahead ahead = Ahead::of(next, items * BLOCK, tiles * BLOCK / COLUMNS * groups);
     for (int64_t tile = 0; tile < tiles; tile++) {
       const int64_t row = rows * tile / tiles, count = rows * (tile + 1) / tiles - row;
       const int32_t* numbers = left + row * stride / T;
-      for (int64_t column = 0; column < BLOCK; column += COLUMNS, ahead.next += LINE_ITEMS * lines * groups) {
+      for (int64_t column = 0; column < BLOCK; column += COLUMNS, ahead.skip(groups)) {
         auto* products = reinterpret_cast<int32_t*>(sums + column);
         multiply_rows<Instructions, BLOCK, VECTORS>(count, numbers, stride / T, right + column, items, products, ahead);
       }
       for (int64_t i = 0; i < count; i++) use(row + i, part * BLOCK, sums + i * BLOCK);
+    }
+  }
+}
+
+// See `multiply_blocks`; for blocks of BLOCK outputs, by tiles of 16 rows, two by two: then units wait for no memory. The last
+// tiles of rows lie over others, where some are left. Fewer rows than 16 are one smaller tile.
+template <int64_t BLOCK, typename Sum, typename Left, typename Right, typename Use>
+void multiply_by_tiles(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t first,
+                       int64_t last, const void* after, const Use& use) {
+  constexpr int64_t T = TOGETHER<Right>, PAIR = 2 * TILE_SIDE;
+  const int64_t items = inputs / T, steps = items / TILE_ITEMS, side = std::min(rows, TILE_SIDE);
+  const int64_t tiles = (rows + TILE_SIDE - 1) / TILE_SIDE, looks = (tiles / 2 * (BLOCK / PAIR) + tiles % 2) * steps;
+  if (tiles == 0) return;
+  begin_tiles(side);
+  const ItemRows<const int32_t> left{reinterpret_cast<const int32_t*>(x), stride / T};
+  const auto* right = reinterpret_cast<const int32_t*>(weight) + first * BLOCK * items;
+  alignas(64) Sum sums[PAIR * BLOCK];
+  const ItemRows<int32_t> products{reinterpret_cast<int32_t*>(sums), BLOCK};
+  for (int64_t part = first; part < last; part++, right += BLOCK * items) {
+    Ahead ahead = Ahead::of(part + 1 < last ? right + BLOCK * items : static_cast<const int32_t*>(after), items * BLOCK, looks);
+    for (int64_t row = 0; row < rows; row += PAIR) {
+      const int64_t begin = std::min(row, rows - side), apart = std::min(begin + TILE_SIDE, rows - side) - begin;
+      const ItemRows<const int32_t> some{left.at(begin, 0), left.stride};
+      if (apart == 0) {
+        multiply_tiles<Left, 1, BLOCK / TILE_SIDE, false>(some, {right, BLOCK}, steps, products, 0, ahead);
+        ahead.skip(steps);
+      } else {
+        for (int64_t column = 0; column < BLOCK; column += PAIR, ahead.skip(steps)) {
+          multiply_tiles<Left, 2, 2, false>(some, {right + column, BLOCK}, steps, {products.at(0, column), BLOCK}, apart, ahead);
+        }
+      }
+      for (int64_t i = row; i < std::min(rows, row + PAIR); i++) use(i, part * BLOCK, sums + (i - begin) * BLOCK);
     }
   }
 }
@@ -128,25 +153,32 @@ void with_lanes(const Use& use) {
   use.template operator()<Lanes<Left>>();
 }
 
-// Multiplies `rows` rows x, `stride` numbers apart, with blocks `first` to `last` - 1 of weights, of `block` outputs each.
+// Multiplies `rows` rows x, `stride` numbers apart, with blocks `first` to `last` - 1 of weights, of `block` outputs each,
+// which are 64 or 32.
 // Calls `use(row, column, sums)` with the sums of each row and block, whose first output is `column`. A row's sums run in
-// one order, whatever the number of rows. `after`: weights that are read next, or none; where vectors multiply,
-// they are asked for with the last block.
+// one order, whatever the number of rows. `after`: weights that are read next, or none; they are asked for with the last
+// block.
 template <typename Sum, typename Left, typename Right, typename Use>
 void multiply_blocks(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t block,
                      int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) {
-  if constexpr (HasLanes<Left>) {
-    if (by_vectors<Left>() && (block == 64 || block == 32)) {
-      return with_lanes<Left>([&]<typename Instructions>() {
-        block == 64 ? multiply_by_vectors<Instructions, 64, Sum>(x, stride, rows, weight, inputs, first, last, after, use)
-                    : multiply_by_vectors<Instructions, 32, Sum>(x, stride, rows, weight, inputs, first, last, after, use);
-      });
+  if constexpr (sizeof(Left) < 4) {
+    const bool whole_steps = inputs % (TOGETHER<Right> * TILE_ITEMS) == 0;
+    if (has_matrix_units<Left>() && whole_steps) {
+      return block == 64 ? multiply_by_tiles<64, Sum>(x, stride, rows, weight, inputs, first, last, after, use)
+                         : multiply_by_tiles<32, Sum>(x, stride, rows, weight, inputs, first, last, after, use);
     }
   }
-  Sum* sums = scratch.take<Sum>(rows * block);
-  for (int64_t part = first; part < last; part++) {
-    multiply(rows, block, inputs, x, stride, weight + part * block * inputs, block, sums, block, false);
-    for (int64_t row = 0; row < rows; row++) use(row, part * block, sums + row * block);
+  if constexpr (HasLanes<Left>) {
+    return with_lanes<Left>([&]<typename Instructions>() {
+      block == 64 ? multiply_by_vectors<Instructions, 64, Sum>(x, stride, rows, weight, inputs, first, last, after, use)
+                  : multiply_by_vectors<Instructions, 32, Sum>(x, stride, rows, weight, inputs, first, last, after, use);
+    });
+  } else {
+    Sum* sums = scratch.take<Sum>(rows * block);
+    for (int64_t part = first; part < last; part++) {
+      multiply(rows, block, inputs, x, stride, weight + part * block * inputs, block, sums, block, false);
+      for (int64_t row = 0; row < rows; row++) use(row, part * block, sums + row * block);
+    }
   }
 }
 

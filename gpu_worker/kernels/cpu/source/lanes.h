@@ -113,4 +113,19 @@ struct Lanes<uint8_t> : PairLanes {};
 template <typename Left>
 concept HasLanes = requires { typename Lanes<Left>::Sums; };
 
+// Memory that will be read next: `lines` of it are asked for at each look.
+struct Ahead {
+  const int32_t* next = nullptr;
+  int64_t lines = 0;
+
+  // Asks for `items` items in `looks` looks; for none without `next`.
+  static Ahead of(const int32_t* next, int64_t items, int64_t looks) {
+    return {next, next == nullptr ? 0 : (items / LINE_ITEMS + looks - 1) / looks};
+  }
+  void ask() {
+    for (int64_t i = 0; i < lines; i++, next += LINE_ITEMS) _mm_prefetch(next, _MM_HINT_T1);
+  }
+  void skip(int64_t looks) { next += LINE_ITEMS * lines * looks; }
+};
+
 }  // namespace selvage

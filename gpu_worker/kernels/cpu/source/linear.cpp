@@ -26,6 +26,7 @@ at::Tensor linear(const at::Tensor& x, const Layer& layer, Activation activation
   const int64_t parts = std::clamp<int64_t>(4 * at::get_num_threads() / std::max<int64_t>(row_blocks, 1), 1, blocks);
   const std::vector<int64_t> costs(row_blocks * parts, 1);
   share_tasks(costs, [&](const auto& next) {
+    const ProductsOfRegion<BFloat16> products;
     thread_local Workspace workspace;
     for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
       for (; task < end; task++) {
@@ -41,7 +42,6 @@ at::Tensor linear(const at::Tensor& x, const Layer& layer, Activation activation
                   });
       }
     }
-    release_products<BFloat16>();
   });
   return y;
 }

@@ -60,7 +60,7 @@ struct LayerShape {
   LayerShape(const at::Tensor& weight, const at::Tensor& numbers, int64_t together, int64_t count) {
     TORCH_CHECK(weight.dim() == 4 && weight.size(3) == together && weight.is_contiguous(), "weights are not packed");
     inputs = weight.size(1) * together, outputs = weight.size(0) * weight.size(2), block = weight.size(2);
-    TORCH_CHECK(block % 16 == 0 && inputs % 32 == 0, "a layer's sizes must be multiples of 32");
+    TORCH_CHECK(inputs % 32 == 0 && (block == 64 || block == 32), "inputs must be a multiple of 32, in blocks of 64 or 32 outputs");
     TORCH_CHECK(numbers.is_contiguous() && numbers.numel() == count * outputs, "bias must have ", count, " x outputs numbers");
   }
 };
@@ -121,9 +121,7 @@ struct QuantizedLinear : LayerShape {
         weight(weight.const_data_ptr<int8_t>()),
         bias(numbers.const_data_ptr<float>()),
         scale(bias + outputs),
-        sums(scale + outputs) {
-    TORCH_CHECK(block == 64 || block == 32, "blocks of 8 bits must have 32 or 64 outputs");
-  }
+        sums(scale + outputs) {}
 
   const void* weights_of(int64_t part) const { return weight + part * block * inputs; }
   bool is_by_vectors() const { return by_vectors<uint8_t>(); }

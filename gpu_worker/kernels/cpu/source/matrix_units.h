@@ -1,29 +1,47 @@
-// Products of bfloat16 by matrix units (AMX): tiles of 16 rows of 64 bytes, named by numbers. Instructions stand by their
-// names: the library serves processors without these units too, which `has_matrix_units` tells.
+// Products by matrix units (AMX): tiles of 16 rows of 64 bytes, named by numbers. Numbers lie in items of 32 bits, two of
+// bfloat16 or four bytes, as in `lanes.h`. Instructions stand by their names: the library serves processors without these
+// units too, which `has_matrix_units` tells.
 #pragma once
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
+#include "lanes.h"
 #include "vectors.h"
 
 namespace selvage {
 
-constexpr int64_t TILE_SIDE = 16;     // rows of a tile, and columns of one of sums
-constexpr int64_t TILE_BYTES = 64;    // of a row
-constexpr int64_t TILE_NUMBERS = 32;  // of bfloat16 in a row: the depth of one step
+constexpr int64_t TILE_SIDE = 16;   // rows of a tile, and columns of one of sums
+constexpr int64_t TILE_ITEMS = 16;  // items of a row: the depth of one step
+constexpr int64_t TILE_NUMBERS = TILE_ITEMS * 2;  // the same in numbers of bfloat16
 
-// The sizes of all tiles, as the processor reads them.
+// The sizes of all tiles, as the processor reads them. Tiles 0 to 4 have `side` rows: sums, and the first one of the left side.
 struct alignas(64) TileSizes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes[16] = {TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES, TILE_BYTES};
-  uint8_t rows[16] = {TILE_SIDE, TILE_SIDE, TILE_SIDE, TILE_SIDE, TILE_SIDE, TILE_SIDE, TILE_SIDE, TILE_SIDE};
+  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {0, 0, 0, 0, 0, TILE_SIDE, TILE_SIDE, TILE_SIDE};
+
+  explicit TileSizes(int64_t side) {
+    for (int tile = 0; tile < 5; tile++) rows[tile] = static_cast<uint8_t>(side);
+  }
 };
 
-// A thread that uses tiles has their sizes set first, and gives them back in the end.
-inline void begin_tiles() {
-  static constexpr TileSizes SIZES;
-  asm volatile("ldtilecfg %0" ::"m"(SIZES));
+// The `side` that tiles have in this thread; 0 before `begin_tiles`.
+inline thread_local int64_t tile_side = 0;
+
+// Sets the sizes of tiles, unless they are so: that takes as long as some ten products.
+inline void begin_tiles(int64_t side = TILE_SIDE) {
+  if (tile_side == side) return;
+  const TileSizes sizes(side);
+  asm volatile("ldtilecfg %0" ::"m"(sizes));
+  tile_side = side;
 }
-inline void end_tiles() { asm volatile("tilerelease"); }
+
+// Called at the end of a parallel region.
+inline void end_tiles() {
+  if (tile_side > 0) asm volatile("tilerelease");
+  tile_side = 0;
+}
 
 template <int TILE>
 void zero_tile() {
@@ -31,61 +49,94 @@ void zero_tile() {
 }
 
 template <int TILE>
-void load_tile(const void* from, int64_t row_bytes) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(row_bytes), "n"(TILE) : "memory");
+void load_tile(const int32_t* from, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride * 4), "n"(TILE) : "memory");
 }
 
 template <int TILE>
-void store_tile(void* to, int64_t row_bytes) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(row_bytes), "n"(TILE) : "memory");
+void store_tile(int32_t* to, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride * 4), "n"(TILE) : "memory");
 }
 
-template <int SUMS, int LEFT, int RIGHT>
+// Adds products of bfloat16, or those of unsigned bytes with signed ones, by the format of the left side.
+template <typename Left, int SUMS, int LEFT, int RIGHT>
 void add_tile_products() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"n"(SUMS), "n"(LEFT), "n"(RIGHT));
-}
-
-// C = A B, or C += A B: A [16, 32 steps], B [16 steps, 16 COLUMNS, 2], C [16, 16 COLUMNS]. Strides in numbers, of B in pairs.
-template <int COLUMNS, bool ADD>
-void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride, int64_t steps, float* c,
-                    int64_t c_stride) {
-  static_assert(COLUMNS > 0 && COLUMNS <= 4);
-  const int64_t a_bytes = a_stride * 2, b_bytes = b_stride * 4, c_bytes = c_stride * 4;
-  if constexpr (ADD) {
-    load_tile<0>(c, c_bytes);
-    if constexpr (COLUMNS > 1) load_tile<1>(c + TILE_SIDE, c_bytes);
-    if constexpr (COLUMNS > 2) load_tile<2>(c + 2 * TILE_SIDE, c_bytes);
-    if constexpr (COLUMNS > 3) load_tile<3>(c + 3 * TILE_SIDE, c_bytes);
+  if constexpr (sizeof(Left) == 2) {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"n"(SUMS), "n"(LEFT), "n"(RIGHT));
   } else {
-    zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
+    static_assert(std::is_same_v<Left, uint8_t>);
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"n"(SUMS), "n"(LEFT), "n"(RIGHT));
   }
-  for (int64_t step = 0; step < steps; step++, a += TILE_NUMBERS, b += TILE_NUMBERS * b_stride) {
-    load_tile<4>(a, a_bytes);
-    load_tile<5>(b, b_bytes), add_tile_products<0, 4, 5>();
-    if constexpr (COLUMNS > 1) load_tile<6>(b + TILE_NUMBERS, b_bytes), add_tile_products<1, 4, 6>();
-    if constexpr (COLUMNS > 2) load_tile<7>(b + 2 * TILE_NUMBERS, b_bytes), add_tile_products<2, 4, 7>();
-    if constexpr (COLUMNS > 3) load_tile<5>(b + 3 * TILE_NUMBERS, b_bytes), add_tile_products<3, 4, 5>();
-  }
-  store_tile<0>(c, c_bytes);
-  if constexpr (COLUMNS > 1) store_tile<1>(c + TILE_SIDE, c_bytes);
-  if constexpr (COLUMNS > 2) store_tile<2>(c + 2 * TILE_SIDE, c_bytes);
-  if constexpr (COLUMNS > 3) store_tile<3>(c + 3 * TILE_SIDE, c_bytes);
 }
 
-// The same for `columns`, a multiple of 16.
-template <bool ADD>
-void multiply_by_tiles(int64_t columns, const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride, int64_t steps,
-                       float* c, int64_t c_stride) {
-  for (; columns >= 4 * TILE_SIDE; columns -= 4 * TILE_SIDE, b += 4 * TILE_NUMBERS, c += 4 * TILE_SIDE) {
-    multiply_tiles<4, ADD>(a, a_stride, b, b_stride, steps, c, c_stride);
+// Calls `work` with each number below COUNT, as a constant.
+template <int COUNT, typename Work>
+void for_each_of(const Work& work) {
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (work.template operator()<I>(), ...);
+  }(std::make_integer_sequence<int, COUNT>());
+}
+
+// Items of 32 bits in rows, `stride` items apart.
+template <typename Item>
+struct ItemRows {
+  Item* first;
+  int64_t stride;
+  Item* at(int64_t row, int64_t column) const { return first + row * stride + column; }
+};
+
+// C = A B, or C += A B: A [rows, 16 steps], B [16 steps, 16 COLUMNS], C [rows, 16 COLUMNS]. The rows are those of ROWS tiles,
+// of which the second begins `apart` rows behind the first.
+template <typename Left, int ROWS, int COLUMNS, bool ADD>
+void multiply_tiles(ItemRows<const int32_t> a, ItemRows<const int32_t> b, int64_t steps, ItemRows<int32_t> c, int64_t apart,
+                    Ahead ahead) {
+  constexpr int SUMS = ROWS * COLUMNS, LEFT = 4, RIGHT = LEFT + ROWS;  // the first tiles of both sides: see `TileSizes`
+  static_assert(SUMS <= LEFT && ROWS <= 2);
+  for_each_of<SUMS>([&]<int I>() {
+    if constexpr (ADD) {
+      load_tile<I>(c.at(I / COLUMNS * apart, I % COLUMNS * TILE_SIDE), c.stride);
+    } else {
+      zero_tile<I>();
+    }
+  });
+  for (int64_t step = 0; step < steps; step++) {
+    ahead.ask();
+    for_each_of<ROWS>([&]<int ROW>() { load_tile<LEFT + ROW>(a.at(ROW * apart, step * TILE_ITEMS), a.stride); });
+    for_each_of<COLUMNS>([&]<int COLUMN>() {
+      constexpr int TILE = RIGHT + COLUMN % (8 - RIGHT);
+      load_tile<TILE>(b.at(step * TILE_ITEMS, COLUMN * TILE_SIDE), b.stride);
+      for_each_of<ROWS>([&]<int ROW>() { add_tile_products<Left, ROW * COLUMNS + COLUMN, LEFT + ROW, TILE>(); });
+    });
   }
-  switch (columns / TILE_SIDE) {
-    case 3:
-      return multiply_tiles<3, ADD>(a, a_stride, b, b_stride, steps, c, c_stride);
-    case 2:
-      return multiply_tiles<2, ADD>(a, a_stride, b, b_stride, steps, c, c_stride);
-    case 1:
-      return multiply_tiles<1, ADD>(a, a_stride, b, b_stride, steps, c, c_stride);
+  for_each_of<SUMS>([&]<int I>() { store_tile<I>(c.at(I / COLUMNS * apart, I % COLUMNS * TILE_SIDE), c.stride); });
+}
+
+// C = A B, or C += A B for one row of tiles, in bfloat16: A [16, 32 steps], B [16 steps, columns, 2], C [16, columns]. Strides in
+// numbers, of B in pairs; `columns`, a multiple of 16.
+template <bool ADD>
+void multiply_row_of_tiles(int64_t columns, const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride,
+                           int64_t steps, float* c, int64_t c_stride) {
+  const ItemRows<const int32_t> left{reinterpret_cast<const int32_t*>(a), a_stride / 2};
+  const ItemRows<const int32_t> right{reinterpret_cast<const int32_t*>(b), b_stride};
+  const ItemRows<int32_t> sums{reinterpret_cast<int32_t*>(c), c_stride};
+  for (int64_t column = 0; column < columns;) {
+    const auto multiply = [&]<int COLUMNS>() {
+      multiply_tiles<BFloat16, 1, COLUMNS, ADD>(left, {right.at(0, column), b_stride}, steps, {sums.at(0, column), c_stride}, 0, {});
+      column += COLUMNS * TILE_SIDE;
+    };
+    switch ((columns - column) / TILE_SIDE) {
+      case 1:
+        multiply.template operator()<1>();
+        break;
+      case 2:
+        multiply.template operator()<2>();
+        break;
+      case 3:
+        multiply.template operator()<3>();
+        break;
+      default:
+        multiply.template operator()<4>();
+    }
   }
 }
 

@@ -72,6 +72,7 @@ class MaxSim {
       }
     }
     share_tasks(costs, [&](const auto& next) {
+      const ProductsOfRegion<Number> products;
       BestProducts<Stored, Number> best;
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         while (task < end) {
@@ -81,7 +82,6 @@ class MaxSim {
           compare(matrices[first.matrix], first.document, first.document + count, best);
         }
       }
-      release_products<Number>();
     });
   }
 

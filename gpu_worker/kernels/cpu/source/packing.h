@@ -13,7 +13,7 @@ namespace selvage {
 // [rows, columns] -> [columns, rows], of 32-bit items: floats, or pairs of bfloat16. Flattened: PyTorch's part for tiles of any
 // size is twice as fast where the compiler knows that they are whole.
 [[gnu::flatten]] inline void transpose(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
-                      int64_t to_stride) {
+                                       int64_t to_stride) {
   constexpr int64_t TILE = 16;
   for (int64_t row = 0; row < rows; row += TILE) {
     for (int64_t column = 0; column < columns; column += TILE) {

@@ -4,6 +4,7 @@
 #include <c10/util/BFloat16.h>
 #include <cstdint>
 
+#include "matrix_units.h"
 #include "vectors.h"
 
 namespace selvage {
@@ -27,16 +28,13 @@ inline void multiply(int64_t rows, int64_t columns, int64_t depth, const Number*
   at::native::cpublas::brgemm(rows, columns, depth, a_stride, b_stride, c_stride, add, a, b, c, sizeof(Number) < 4);
 }
 
-// A [rows, depth] of 0 to 255 x B [depth, columns] of 8 bits, four of a column together -> C [rows, columns], exactly.
-inline void multiply(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t a_stride, const int8_t* b,
-                     int64_t b_stride, int32_t* c, int64_t c_stride, bool add) {
-  at::native::cpublas::brgemm(rows, columns, depth, a_stride, b_stride, c_stride, add, a, b, c, true);
-}
-
-// Gives the matrix units of the thread back; called at the end of a parallel region.
+// Gives the matrix units of the thread back, ours and brgemm's, where a parallel region ends, also by an exception.
 template <typename Number>
-inline void release_products() {
-  at::native::cpublas::brgemm_release(sizeof(Number) < 4);
-}
+struct ProductsOfRegion {
+  ~ProductsOfRegion() {
+    end_tiles();
+    at::native::cpublas::brgemm_release(sizeof(Number) < 4);
+  }
+};
 
 }  // namespace selvage

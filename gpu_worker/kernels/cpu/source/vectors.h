@@ -64,14 +64,6 @@ inline void store(BFloat16* row, Vector x, Vector y) {
 }
 #endif
 
-inline float first(Vector x) {
-#ifdef CPU_CAPABILITY_AVX512
-  return _mm512_cvtss_f32(x);
-#else
-  return _mm256_cvtss_f32(x);
-#endif
-}
-
 inline float largest(Vector x) {
   return at::vec::vec_reduce_all<float>([](const Vector& a, const Vector& b) { return at::vec::maximum(a, b); }, x);
 }
@@ -119,7 +111,7 @@ inline Vector reciprocal(Vector x) {
 #endif
 }
 
-// 2^(factor x) for factor x <= 0 (-inf too), and 0 where that is below 2^-125. The polynomial of 2^f for |f| <= 1/2 has the
+// 2^(factor x) for factor x <= 0 (-inf too), and 0 where factor x rounds to less than -125. The polynomial of 2^f for |f| <= 1/2 has the
 // least relative error that DEGREE allows: 7.5e-8 with 5 and 7.5e-5 with 3, where bfloat16 rounds to 2e-3.
 //
 // A mask keeps what float32 cannot hold from being scaled: that takes hundreds of cycles on Intel's processors, and each key

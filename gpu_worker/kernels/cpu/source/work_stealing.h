@@ -102,6 +102,7 @@ void share_stealable(int64_t tasks, const Work& work) {
   std::vector<StealableBlocks> products(tasks);
   std::atomic<int64_t> taken{0}, ended{0};
   at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+    const ProductsOfRegion<BFloat16> of_region;
     thread_local Workspace workspace;
     for (int64_t task; (task = taken.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
       const AtEnd counted{[&] { ended.fetch_add(1, std::memory_order_release); }};
@@ -112,7 +113,6 @@ void share_stealable(int64_t tasks, const Work& work) {
         while (blocks.steal(workspace)) continue;
       }
     }
-    release_products<BFloat16>();
   });
 }
 
