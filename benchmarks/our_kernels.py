@@ -53,12 +53,12 @@ def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -
 def formats() -> list[str]:
     """Number formats that this processor's kernels have, the one of eight bits last."""
     kernels = library.load()
-    return [*sorted(str(dtype)[6:] for dtype in kernels.formats), *["int8"] * kernels.int8]
+    return [*sorted(str(dtype)[6:] for dtype in kernels.formats), *["int8"] * (not kernels.missing)]
 
 
 def has_int8() -> bool:
     """Whether this processor runs linear layers in int8."""
-    return library.load().int8
+    return not library.load().missing
 
 
 def int8_linear(layer: nn.Linear) -> nn.Module:
