@@ -14,9 +14,7 @@ from gpu_worker.device.timing import device_seconds
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import llama4, relative
-from gpu_worker.kernels.attention.choice import AttentionShape
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
-from gpu_worker.kernels.attention.hopper import Hopper
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.fixed_order import FixedOrder
@@ -87,7 +85,7 @@ class ModeChoice:
         return self._equal_length_mode(reason)
 
     def _packed_mode(self) -> ExecutionMode:
-        """The packed mode, with the fastest attention that passes the gate. Raises where the model does not pass."""
+        """The packed mode. Raises where the model does not pass."""
         encoder = self._packed_encoder()
         if self.same_bits:
             self.reference.check(encoder)
@@ -95,11 +93,10 @@ class ModeChoice:
             return ExecutionMode(encoder=encoder)
         findings = _check_attention(encoder, self.reference)
         fewer = saved_products(self.base)
-        mode = _with_fastest_attention(encoder, self.reference, self.placement)
         missing = attention_choice.missing_kernels(self.placement.device)
         findings += [missing] if missing else []
         findings += [f"{fewer} products of a step are made together with others"] if fewer else []
-        return replace(mode, findings=(*findings, *mode.findings))
+        return ExecutionMode(encoder=encoder, findings=tuple(findings))
 
     def _packed_encoder(self) -> PackedEncoder:
         """Changes the model in place so that it runs packed. Raises ModelRefused for what would surely fail."""
@@ -178,39 +175,6 @@ def in_fastest_form(mode: ExecutionMode, gate: Gate, form_finder: FormFinder | N
         return mode  # layers that look at lengths are not compiled
     form = form_finder(packed, gate)
     return replace(mode, encoder=form.encoder, findings=(*mode.findings, *form.findings))
-
-
-def _with_fastest_attention(packed: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
-    """The packed mode, with FlashAttention 3 on a Hopper that has it, if it is clearly faster and passes the gate."""
-    usual, mode = packed.attention, ExecutionMode(encoder=packed)
-    if not usual.capturable:
-        return mode
-    shape = _shape(packed.model)
-    why = attention_choice.hopper_refusal(placement.device, placement.dtype, shape)
-    if why is None:
-        return mode
-    try:
-        if not why and not attention_choice.hopper_is_faster(usual, placement.device, placement.dtype, shape):
-            why = f"it is not clearly faster than {usual.name}"
-        if not why:
-            packed.attention = Hopper()
-            reference.check(packed)
-            return replace(mode, findings=(f"{packed.attention.name} is clearly faster than {usual.name}",))
-    except Exception as error:  # a package that was made for something else fails anywhere; then the usual one serves
-        packed.attention, why = usual, f"{type(error).__name__}: {first_line(error)}"
-    return replace(mode, findings=(f"no {Hopper.name}: {why}",))
-
-
-def _shape(base: Any) -> AttentionShape:
-    """The shape that attention kernels are measured with."""
-    config = base.config.get_text_config()
-    heads = int(config.num_attention_heads)
-    return AttentionShape(
-        head=_head_width(base),
-        heads=heads,
-        shared=int(getattr(config, "num_key_value_heads", None) or heads),
-        causal=attention.is_causal(base),
-    )
 
 
 def takes_attention(base: Any) -> bool:

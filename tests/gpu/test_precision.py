@@ -1,31 +1,21 @@
-"""On CUDA: linear layers in fp8 against their twin, FlashAttention 3 where it is installed, float16 where files ask."""
+"""On CUDA: linear layers in fp8 against their twin, float16 where files ask."""
 
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.attention import hopper
-from gpu_worker.kernels.attention.choice import AttentionShape, hopper_is_faster, hopper_refusal
-from gpu_worker.kernels.attention.hopper import Hopper
-from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
-from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.card import card_of
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.fp8 import CAPABLE, Fp8Linear, check_device, written_out
-from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import CudaRecorder, Graph, GraphedEncoder
-from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.startup.warm_up import warm_up_jobs
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job
@@ -133,87 +123,6 @@ def test_a_device_without_fp8_says_so(cuda: torch.device) -> None:
         return
     with pytest.raises(ModelRefused, match="has no fp8 products"):
         check_device(placement)
-
-
-@pytest.fixture
-def on_hopper(cuda: torch.device) -> torch.device:
-    """A Hopper on which the package is installed."""
-    refusal = hopper_refusal(cuda, BFLOAT16, AttentionShape(head=64, heads=8, shared=8, causal=False))
-    if refusal != "":
-        pytest.skip(f"FlashAttention 3: {refusal or 'this is no Hopper'}")
-    return cuda
-
-
-def states(batch: RaggedBatch, head: int, groups: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    torch.manual_seed(0)
-    query, key, value = (
-        torch.randn(batch.total, heads, head, device=device, dtype=BFLOAT16).transpose(0, 1)
-        for heads in (8, 8 // groups, 8 // groups)
-    )
-    return query, key, value
-
-
-LENGTHS, TAILS = (1, 7, 64, 65, 300, 12, 129, 1000), (0, 3, 40, 0, 10, 11, 0, 1)
-TERMS = [
-    AttentionTerms(scale=0.125, causal=causal, window=window)
-    for causal in (False, True)
-    for window in (None, 1, 16, 200)
-]
-
-
-@pytest.mark.parametrize("terms", TERMS, ids=lambda each: f"causal {each.causal}, window {each.window}")
-@pytest.mark.parametrize("tails", [(), TAILS], ids=["whole", "tails"])
-@pytest.mark.parametrize("groups", [1, 4])
-@pytest.mark.parametrize("head", hopper.HEADS)
-def test_flash_attention_3_equals_one_by_one(
-    on_hopper: torch.device, head: int, groups: int, tails: tuple[int, ...], terms: AttentionTerms
-) -> None:
-    """On the same rounded inputs, within the rounding of the output."""
-    terms = replace(terms, scale=head**-0.5)
-    batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in LENGTHS], on_hopper, tails=tails)
-    query, key, value = states(batch, head, groups, on_hopper)
-    expected = OneByOne()(query.float(), key.float(), value.float(), batch, terms)
-    defined = torch.isfinite(expected)  # far behind a window nothing is attended to
-    error = (Hopper()(query, key, value, batch, terms).float() - expected)[defined].abs().max()
-    assert error < 2e-2
-
-
-@pytest.mark.parametrize("head", hopper.HEADS)
-@pytest.mark.parametrize("terms", [TERMS[0], TERMS[4], TERMS[2]], ids=["full", "causal", "window"])
-def test_numbers_behind_a_text_reach_nobody(on_hopper: torch.device, terms: AttentionTerms, head: int) -> None:
-    """The kernel's tiles read on into the next text: what is not finite there stays there."""
-    batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in (9, 70, 300)], on_hopper)
-    query, key, value = states(batch, head, 1, on_hopper)
-    expected = Hopper()(query, key, value, batch, terms)
-    for each in (query, key, value):
-        each[:, 9:79] = float("nan")
-    found = Hopper()(query, key, value, batch, terms)
-    assert torch.equal(found[:9], expected[:9])
-    assert torch.equal(found[79:], expected[79:])
-    assert torch.isnan(found[9:79]).all()
-
-
-def test_flash_attention_3_is_captured(on_hopper: torch.device) -> None:
-    """A batch in a larger graph, whose rows behind it are NaN in between, equals itself alone."""
-    model = load("random:tiny-qwen3", Placement.choose(DEVICE, "bfloat16"))
-    assert isinstance(model.encoder, PackedEncoder)
-    model.encoder.attention = Hopper()
-    with torch.inference_mode():
-        record = CudaRecorder()
-        graphs = {size: Graph(size, model.encoder, record) for size in buckets(256, 256)}
-        graphed = GraphedEncoder(model.encoder, graphs, lambda size, tokens: True)
-        for lengths in ((3, 5, 9), (1, 1, 4, 30), (100, 2), (250,)):
-            texts = [np.arange(each, dtype=np.int32) + 5 for each in lengths]
-            batch = RaggedBatch.pack(texts, on_hopper)
-            assert graphed.graph_of(batch) is not None
-            found, alone = graphed(batch).float(), model.encoder(batch).float()
-            assert torch.cosine_similarity(found, alone, dim=1).min() > 0.999
-
-
-def test_flash_attention_3_is_measured(on_hopper: torch.device) -> None:
-    """With either answer, for the heads of a real model; the load tells which."""
-    shape = AttentionShape(head=64, heads=16, shared=8, causal=True)
-    assert hopper_is_faster(Varlen(), on_hopper, BFLOAT16, shape) in (False, True)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.float16), ("bfloat16", BFLOAT16)])

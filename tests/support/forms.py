@@ -1,10 +1,8 @@
 """Encoders in an accelerator's forms, on a processor: what stands for its attention, its compiler and its recorder."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
-from gpu_worker.kernels.attention.launched import SpanAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution, loading
 from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
@@ -33,7 +29,7 @@ from gpu_worker.ragged import launches
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models.shapes import ALL_SHAPES
 from gpu_worker.repository.late_overrides import NO_OVERRIDES
-from support import hopper_twin, varlen_twin
+from support import varlen_twin
 from support.native import no_kernels
 from support.tiny import CPU
 
@@ -45,11 +41,11 @@ KINDS = {"tiny-modernbert": 2, "tiny-gemma3": 2, "tiny-embeddinggemma": 2}
 SIZES = ([3, 5, 9], [2, 7], [1, 1, 4, 30], [17], [40, 50, 60, 70], [2] * 9, [33, 34])
 
 
-def families(*quick: tuple[str, type[SpanAttention]]) -> pytest.MarkDecorator:
-    """Every packed family by both kernels, these at every run; all by `make test-slow`."""
-    cells = product(PACKED, (Varlen, Hopper))
-    marked = [pytest.param(*each, marks=[] if each in quick else pytest.mark.slow) for each in cells]
-    return pytest.mark.parametrize(("name", "kernel"), marked)
+def families(*quick: str) -> pytest.MarkDecorator:
+    """Every packed family, these at every run; all by `make test-slow`."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(each, marks=[] if each in quick else pytest.mark.slow) for each in PACKED]
+    )
 
 
 def row_by_row(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -60,13 +56,12 @@ def row_by_row(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @contextmanager
 def on_a_processor() -> Iterator[None]:
-    """The kernels' twins. A second launch pays for less: a batch that takes two has dozens of texts, not hundreds."""
+    """The kernel's twin. A second launch pays for less: a batch that takes two has dozens of texts, not hundreds."""
     varlen_twin.install()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "linear", row_by_row)
-        patch.setitem(sys.modules, PACKAGE, hopper_twin.package(hopper_twin.of_2026))
         for module in (launches, gate, choice):
             patch.setattr(module, "LEAST_SAVED", 32)
         yield
@@ -102,20 +97,18 @@ class Playing:
         return work
 
 
-def loaded(
-    name: str, forms: Forms | None = None, kernel: type[SpanAttention] = Varlen, *, shares: bool = True, **device: Any
-) -> Model:
+def loaded(name: str, forms: Forms | None = None, *, shares: bool = True, **device: Any) -> Model:
     """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
     with pytest.MonkeyPatch.context() as patch:
         no_kernels(patch)
-        patch.setattr(execution.attention_choice, "choose", lambda *_, **__: kernel())
+        patch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
         patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
         return load(f"random:{name}", CPU, forms=forms, shares=shares)
 
 
 @cache
-def packed_encoder(name: str, kernel: type[SpanAttention] = Varlen) -> PackedEncoder:
-    encoder = loaded(name, kernel=kernel).encoder
+def packed_encoder(name: str) -> PackedEncoder:
+    encoder = loaded(name).encoder
     assert isinstance(encoder, PackedEncoder)
     return encoder
 

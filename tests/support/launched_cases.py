@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
-from gpu_worker.kernels.attention.launched import SpanAttention
+from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.ragged.batch import RaggedBatch
 
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ terms = pytest.mark.parametrize(
 
 
 def equals_the_twin(
-    attention: SpanAttention, terms: AttentionTerms, groups: int, lengths: tuple[int, ...], tails: tuple[int, ...]
+    attention: Varlen, terms: AttentionTerms, groups: int, lengths: tuple[int, ...], tails: tuple[int, ...]
 ) -> None:
     """Wherever something is attended to at all."""
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], CPU, tails=tails)

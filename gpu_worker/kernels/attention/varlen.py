@@ -2,18 +2,25 @@
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.launched import SpanAttention, ends, reach
+from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.spans import Span
 
 
-class Varlen(SpanAttention):
-    """PyTorch's FlashAttention over packed sequences.
+class Varlen:
+    """PyTorch's FlashAttention over packed sequences, launched once for each span of a batch, in half precision.
+
+    It has no softcap and no bias, and lines up the last query with the last key that counts. So causal layers and
+    windows run as equal runs where some keys do not count, and so do chunks. A batch is read only by its spans, so
+    layers can be compiled.
 
     Its signature grew with PyTorch 2.13. Since then grouped heads must be announced, and it takes the number of keys
     that count (`seqused_k`); before, we take out the keys that do not.
@@ -23,15 +30,56 @@ class Varlen(SpanAttention):
     """
 
     name = "varlen"
+    capturable = True
 
     def __init__(self) -> None:
         from torch.nn.attention.varlen import varlen_attn
 
-        super().__init__()
+        self._equal_runs = EqualRuns()
         self._attend: Callable[..., Any] = varlen_attn
         self._arguments = frozenset(inspect.signature(varlen_attn).parameters)
 
-    def attend_span(
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
+        assert terms.softcap is None
+        assert terms.bias is None
+        tails = any(span.keys is not None for span in batch.spans)
+        if terms.chunk is not None or (tails and (terms.causal or terms.window is not None)):
+            return self._equal_runs(query, key, value, batch, terms)
+        q, k, v = (states.transpose(0, 1) for states in (query, key, value))
+        if len(batch.spans) == 1:
+            return self._attend_span(q, k, v, k, v, batch.spans[0], terms)
+        rows = [slice(span.start, span.stop) for span in batch.spans]
+        return torch.cat(
+            [
+                self._attend_span(q[tokens], k[tokens], v[tokens], k, v, span, terms)
+                for span, tokens in zip(batch.spans, rows, strict=True)
+            ]
+        )
+
+    def attend_piece(
+        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
+    ) -> Tensor:
+        """See `PackedAttention`: the kernel lines up the last query with the last key, as pieces do, and counts windows
+        from there, so that dropped keys are nothing to it."""
+        assert terms.softcap is None
+        assert terms.bias is None
+        if terms.chunk is not None:
+            return self._equal_runs.attend_piece(query, key, value, terms, dropped)
+        q, k, v = (states.transpose(0, 1) for states in (query, key, value))
+        return self._attend_keys(q, k, v, terms)
+
+    def attend_followers(
+        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
+    ) -> Tensor:
+        """See `PackedAttention`: one launch, with the keys of all followers laid end to end."""
+        assert terms.softcap is None
+        assert terms.bias is None
+        if terms.chunk is not None:
+            return self._equal_runs.attend_followers(query, key, value, followers, terms)
+        k, v = (states.index_select(1, followers.rows).transpose(0, 1) for states in (key, value))
+        return self._attend_texts(query.transpose(0, 1), k, v, followers, terms)
+
+    def _attend_span(
         self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
     ) -> Tensor:
         options = self._options(terms, grouped=q.shape[1] != k.shape[1])
@@ -45,13 +93,13 @@ class Varlen(SpanAttention):
         output: Tensor = self._attend(q, k, v, query_ends, key_ends, longest, longest_key, **options)
         return output
 
-    def attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
+    def _attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
         sides = (ends(len(states), q.device) for states in (q, k))
         options = self._options(terms, grouped=q.shape[1] != k.shape[1])
         output: Tensor = self._attend(q, k, v, *sides, len(q), len(k), **options)
         return output
 
-    def attend_texts(self, q: Tensor, k: Tensor, v: Tensor, followers: Followers, terms: AttentionTerms) -> Tensor:
+    def _attend_texts(self, q: Tensor, k: Tensor, v: Tensor, followers: Followers, terms: AttentionTerms) -> Tensor:
         options = self._options(terms, grouped=q.shape[1] != k.shape[1])
         ends, longest = (followers.query_ends, followers.key_ends), (followers.longest, followers.longest_text)
         output: Tensor = self._attend(q, k, v, *ends, *longest, **options)
@@ -70,3 +118,15 @@ class Varlen(SpanAttention):
         if "num_splits" in self._arguments:
             options["num_splits"] = 1
         return options
+
+
+@lru_cache(maxsize=64)  # every layer of a run asks for the same
+def ends(count: int, device: torch.device) -> Tensor:
+    """Where the only sequence of a launch begins and ends: [0, count] int32, made on the device without a wait."""
+    return torch.arange(2, dtype=torch.int32, device=device) * count
+
+
+def reach(terms: AttentionTerms) -> tuple[int, int]:
+    """The numbers of tokens that a token sees to its left and right, in FlashAttention's form; -1 for no bound."""
+    left = -1 if terms.window is None else terms.window - 1
+    return left, 0 if terms.causal else left

@@ -2,8 +2,6 @@
 sequence, in every kernel."""
 
 import random
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,6 @@ from transformers import GPT2Config
 
 from gpu_worker.kernels.attention import written_out
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
-from gpu_worker.kernels.attention.hopper import PACKAGE, Hopper
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, register
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.attention.varlen import Varlen
@@ -33,7 +30,7 @@ from gpu_worker.ragged.followers import Follower, Followers
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.random_models import synthetic
 from shared.errors import ModelRefused
-from support import hopper_twin, varlen_twin
+from support import varlen_twin
 from support.flaws import Flawed
 from support.native import LIBRARY, needs_kernels
 from support.tiny import CPU, referee
@@ -252,21 +249,19 @@ def of_2_13(
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twins of CUDA's kernels."""
+    """The twin of CUDA's kernel."""
     monkeypatch.setattr(varlen, "varlen_attn", of_2_13)
-    monkeypatch.setitem(sys.modules, PACKAGE, hopper_twin.package(hopper_twin.of_2026))
 
 
 @pytest.mark.usefixtures("launched")
 @quick_and_long
-@pytest.mark.parametrize("kernel", [Varlen, Hopper])
-def test_kernels_of_accelerators_take_pieces(kernel: Callable[[], PackedAttention], search: bool) -> None:
+def test_the_kernel_of_accelerators_takes_pieces(search: bool) -> None:
     """Bounds of queries and keys differ, the last query stands at the last key."""
 
     @tried(search)
     @given(CUTS, terms(launched=True), HEADS, st.sampled_from([8, 16]))
     def check(sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], width: int) -> None:
-        assert_pieces_equal_the_whole(kernel(), States.of(sum(sizes), heads, (width, width)), terms, sizes)
+        assert_pieces_equal_the_whole(Varlen(), States.of(sum(sizes), heads, (width, width)), terms, sizes)
 
     check()
 
