@@ -55,9 +55,8 @@ class WorkerSettings(ServiceSettings):
     )
     linear: Linear = Field(
         "auto",
-        description="Linear layers; auto: in the number format. int8, fp8: rounded to eight bits with a scale a row, "
-        "int8 on processors with AVX2 or AVX-512, fp8 on CUDA devices that have such products; refused where the "
-        "cosine to the model's own vectors falls under 0.99.",
+        description="Linear layers; auto: in the number format. int8: rounded to eight bits with a scale a row, on "
+        "processors with AVX2 or AVX-512; refused where the cosine to the model's own vectors falls under 0.99.",
     )
     same_bits: bool = Field(
         False,

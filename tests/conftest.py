@@ -28,7 +28,6 @@ LONGEST_FIRST = (
     "unit/worker/test_maxsim_kernel.py",
     "unit/worker/test_memory.py",
     "unit/worker/test_t5.py",
-    "unit/worker/test_fp8_loads.py",
     "unit/worker/test_every_architecture.py",
     "unit/worker/test_adapters.py",
     "unit/worker/test_adapters_beside.py",

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_worker.model.source import Source
+from gpu_worker.model.tune import int8
 from gpu_worker.model.tune import same_bits as bits
-from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.repository import packages
 from shared.card import LateInteraction
 
@@ -29,8 +29,7 @@ def fingerprint_of(
         source.placement.dtype_name,
     ]
     facts += [packages.installed(), packages.code_of(source.model)]
-    rounded = [layers for layers in ROUNDED.values() if linear.startswith(layers.NAME)]
-    facts += [linear.replace(layers.NAME, layers.ROUNDING) for layers in rounded]
+    facts += [linear.replace(int8.NAME, int8.ROUNDING)] if linear.startswith(int8.NAME) else []
     facts += [linear, bits.build(), *(["adapters"] if adapted else [])] if same_bits else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()

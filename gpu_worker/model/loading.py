@@ -22,11 +22,11 @@ from gpu_worker.model.preparation import Preparation
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
+from gpu_worker.model.tune import int8
 from gpu_worker.model.tune import same_bits as bits
 from gpu_worker.model.tune.encoder_forms import NO_PARTS, FormChoice, Forms, Parts
 from gpu_worker.model.tune.form_gate import Gate
 from gpu_worker.model.tune.linear import Linear
-from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.in_pieces import Cutting, reason_against, run_in_pieces
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
@@ -78,10 +78,10 @@ def load(
     Raises ModelRefused.
     """
     placement.enter()
-    if adapters and linear in ROUNDED:
-        raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8 or fp8")
-    if linear in ROUNDED:
-        ROUNDED[linear].check_device(placement)
+    if adapters and linear == "int8":
+        raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8")
+    if linear == "int8":
+        int8.check_device(placement)
         placement = replace(placement, automatic=False)
     if same_bits:
         bits.check(placement)

@@ -33,15 +33,14 @@ from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.joining import RECORDED, with_joined_layers
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import native_layers, same_bits
+from gpu_worker.model.tune import int8, native_layers, same_bits
 from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
 from gpu_worker.model.tune.linear import PACKED, STOCK, Linear, pack, undoing
-from gpu_worker.model.tune.rounding import ROUNDED
 from gpu_worker.model.verify import bits
 from gpu_worker.model.verify.beside import AdapterReference
-from gpu_worker.model.verify.closeness import LEAST_COSINE, CosineGate
+from gpu_worker.model.verify.closeness import LEAST_COSINE, check_close
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
@@ -103,8 +102,7 @@ class Preparation:
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
         self._form_finder = form_finder
         self._kernels = library.load() if source.placement.device.type == "cpu" else KernelLibrary()
-        # Merged and packed layers cannot be rounded; compiled, a layer rounds equal states once.
-        self._linear, self._exact = linear, linear == "auto"
+        self._exact = linear == "auto"  # merged and packed layers cannot be rounded
         self._order = FixedOrder() if same_bits else None
         longformer.install(model, self._base)
         # The encoder comes before the heads: its long text finds out models that short texts change for good.
@@ -129,7 +127,7 @@ class Preparation:
             else:
                 mode, linear = self._exact_mode()
         else:
-            mode, linear = self._rounded_mode(), ROUNDED[self._linear].NAME
+            mode, linear = self._rounded_mode(), int8.NAME
         mode = with_joined_layers(mode, self._reference.probes)
         if self._adapters is not None:
             cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
@@ -238,17 +236,16 @@ class Preparation:
         return replace(mode, findings=(*mode.findings, finding)), STOCK
 
     def _rounded_mode(self) -> ExecutionMode:
-        """The fastest mode and form with rounded layers: compared exactly before rounding, by cosines afterwards."""
+        """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
         mode = self._mode()
         self._check_heads(mode.encoder)
-        if self._linear == "int8" and not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
+        if not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
             self._install_native_layers(QuantizedLinear)
-        layers = ROUNDED[self._linear].install(self._base, self._heads.modules())
+        layers = int8.install(self._base, self._heads.modules())
         if self._order is not None:
             same_bits.install([self._base, *self._heads.modules()])
-        gate = CosineGate(self._reference, mode.encoder)
-        mode = replace(mode, findings=(*mode.findings, f"{layers}: {gate.cosines}"))
-        mode = in_fastest_form(mode, gate, self._form_finder)
+        cosines = check_close(self._reference, mode.encoder)
+        mode = replace(mode, findings=(*mode.findings, f"{layers}: {cosines}"))
         if self._head_reference is None:
             return mode
         order = self._order or nullcontext()

@@ -111,7 +111,7 @@ python -m gpu_worker --model Qwen/Qwen3-Embedding-0.6B-FP8 --check
 ```
 
 So they take the memory of whole weights in the worker's `--dtype`. A server that rounds activations as well gives
-vectors that differ a little. `--linear int8` or `fp8` rounds layers again at load.
+vectors that differ a little. `--linear int8` rounds layers again at load.
 
 All others are refused in one line that names the format and what it needs: GPTQ, AWQ, bitsandbytes, torchao, quanto,
 hqq, mxfp4, NVFP4, MLX, ModelOpt and so on; of compressed-tensors numbers of other widths, columns in an order of
@@ -236,7 +236,7 @@ An adapter takes over the base's pooling and tokenizer; its prompts and a lower 
 that has a `modules.json`. Served are pairs on linear layers of encoders that run packed, with biases of these layers.
 Refused by name, with the advice to serve it alone: another pooling, layers behind the encoder, another tokenizer,
 another base's name, changed embeddings, whole modules or other biases, layers whose weight their class reads itself
-(T5's `wo`), DeBERTa's keys and queries; and `--linear int8` or `fp8` with adapters.
+(T5's `wo`), DeBERTa's keys and queries; and `--linear int8` with adapters.
 
 At load every adapter's rows in a mixed step are compared with the model's own run. The log and `--check` tell each
 adapter's rank, modules, memory and fingerprint, and how much longer a step of several adapters takes. Layers with

@@ -4,8 +4,7 @@ A row of weights is rounded once, at load, to -127 to 127. A row of activations,
 in every call to 0 to 255 between its smallest and its largest number, so it does not depend on other tokens of the
 batch. Sums are exact integers: processors without VNNI add products of two neighbours in 16 bits, so two weights side
 by side come to 128 at most. All processors round weights alike, so workers on any of them may serve together: their
-rows differ where a token's number lies between two steps. `closeness` measures how rounding changes a model, as for
-fp8.
+rows differ where a token's number lies between two steps. `closeness` measures how rounding changes a model.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,6 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.products import DEPTH
 from gpu_worker.model.tune.blocked_linear import BlockedLinear, bias_of, block_of, blocked
-from gpu_worker.model.tune.fp8 import ROUTERS
 from gpu_worker.model.tune.linear import plain_layers
 from gpu_worker.model.tune.native_layers import NativeLayer
 from shared.errors import ModelRefused
@@ -28,6 +26,8 @@ ROUNDING = f"{NAME}, neighbours to 128"
 """How numbers are rounded, for the fingerprint: it changes with them."""
 LARGEST = 127
 """Largest rounded weight, and largest sum of two neighbours before they are rounded."""
+ROUTERS = {"gate", "router"}
+"""Names of layers that choose experts. They are small, and a rounded number could send a token to another expert."""
 LEAST = 1e-12
 """Least size of a row that is divided by, so that a row of zeros is not divided by zero."""
 
@@ -71,7 +71,7 @@ def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
 def check_device(placement: Placement) -> None:
     """Raises ModelRefused where the device has no int8 products, or not in the model's number format."""
     if placement.device.type != "cpu":
-        raise ModelRefused(f"--linear = 'int8': it is for processors, fp8 for CUDA; this is {placement.device}")
+        raise ModelRefused(f"--linear = 'int8': it is for processors; this is {placement.device}")
     kernels = library.load()
     if kernels.missing:
         raise ModelRefused(f"--linear = 'int8': it takes the processor's kernels: {kernels.missing}")

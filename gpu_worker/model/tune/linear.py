@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Linear = Literal["auto", "fp8", "int8"]
-"""Values of `--linear`: exact layers, or layers in eight bits; see `rounding`."""
+Linear = Literal["auto", "int8"]
+"""Values of `--linear`: exact layers, or layers in eight bits; see `int8`."""
 PACKED, STOCK = "onednn-prepacked", "torch"
 """Names of linear layers with packed weights, and of PyTorch's own, in the card."""
 

@@ -3,22 +3,20 @@
 The exact gate comes first, before anything is rounded, so these figures measure rounding alone.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.verify.gate import ProbeStates, Reference
-from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
 LEAST_COSINE = 0.99
-"""Least mean cosine over hidden states, over texts, and of logits. all-MiniLM-L6-v2, which is narrow, has 0.995 and
-0.997 with linear layers in fp8; texts of random ids are harder than those that people write."""
+"""Least mean cosine over hidden states, over texts, and of logits. all-MiniLM-L6-v2, which is narrow, has 0.997
+over texts; texts of random ids are harder than those that people write."""
 LOWEST = 0.97
-"""Least cosine of the worst text. MiniLM has 0.991."""
+"""Least cosine of the worst text. MiniLM has 0.99."""
 NOTHING = 1e-6
 """Rows shorter than this have no direction."""
 
@@ -56,46 +54,12 @@ class Cosines:
         return f"cosine {self.tokens:.4f} over tokens, {self.texts:.4f} over texts, {self.lowest:.4f} at the lowest"
 
 
-class CosineGate:
-    """Compares a rounded encoder with the reference, then its forms with the rounded encoder as it is written."""
-
-    def __init__(self, reference: Reference, encoder: Encoder) -> None:
-        """Raises ModelRefused, with figures, where rounding takes the encoder too far from the model."""
-        states = reference.among_others(encoder)
-        self._reference = reference
-        self._rounded = dict(zip(states.numbers, states.hidden.split(states.lengths), strict=True))
-        self.cosines = _near(states, "rounded layers change it too much")
-
-    @property
-    def whole(self) -> list[int]:
-        """See `Gate.whole`."""
-        return self._reference.whole
-
-    def uneven(self) -> list[int]:
-        """See `Gate.uneven`."""
-        return self._reference.uneven()
-
-    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """See `Gate.one_launch_batch`."""
-        return self._reference.one_launch_batch(tokens, sequences, longest)
-
-    def check(
-        self,
-        encoder: Encoder,
-        numbers: Sequence[int] | None = None,
-        run: Callable[[RaggedBatch], Tensor] | None = None,
-    ) -> None:
-        """See `Reference.check`. Compares by cosines: fused layers hand other numbers to the rounding to eight bits."""
-        states = self._reference.among_others(encoder, numbers, run)
-        rounded = torch.cat([self._rounded[number] for number in states.numbers])
-        _near(replace(states, reference=rounded), "it does not run as the rounded layers do")
-
-
-def _near(states: ProbeStates, refusal: str) -> Cosines:
-    """Measures the cosines. Raises ModelRefused, beginning with `refusal`, where they are too small."""
-    measured = Cosines.of(states)
+def check_close(reference: Reference, encoder: Encoder) -> Cosines:
+    """Compares a rounded encoder with the reference. Raises ModelRefused where they are too far apart."""
+    measured = Cosines.of(reference.among_others(encoder))
     if not measured.near_enough:
-        raise ModelRefused(f"{refusal}: {measured}; wanted are {LEAST_COSINE}, {LEAST_COSINE} and {LOWEST}")
+        wanted = f"wanted are {LEAST_COSINE}, {LEAST_COSINE} and {LOWEST}"
+        raise ModelRefused(f"rounded layers change it too much: {measured}; {wanted}")
     return measured
 
 

@@ -2,6 +2,7 @@
 themselves or are refused."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,29 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from transformers.models.bert.modeling_bert import BertLayer
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.cpu import library
+from gpu_worker.model import execution, preparation
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Linear, Model, load
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tune.blocked_linear import BlockedLinear, blocked
 from gpu_worker.model.tune.int8 import Int8Linear, QuantizedLinear, rounded
 from gpu_worker.model.tune.native_layers import NativeLayer
+from gpu_worker.model.verify import closeness
+from gpu_worker.model.verify.closeness import Cosines, cosines
+from gpu_worker.model.verify.gate import ProbeStates
+from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import miniature
 from gpu_worker.settings import WorkerSettings
 from shared.errors import ModelRefused
 from shared.jobs import Job
+from support.flaws import Flawed
 from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels
 from support.tiny import DENSE, encode, run, tokens
 
@@ -188,6 +196,54 @@ def test_layers_that_compute_something_else_are_rounded_one_by_one(monkeypatch: 
 
 
 @needs_kernels
+def test_what_rounding_changes_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the figures: by a bound above what rounding leaves."""
+    monkeypatch.setattr(closeness, "LEAST_COSINE", 0.99999)
+    with pytest.raises(ModelRefused, match=r"change it too much: cosine 0\.99\d+ over tokens, .* wanted are 0\.99999"):
+        loaded("tiny-roberta", "int8")
+
+
+@needs_kernels
+def test_logits_are_judged_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a classifier that passes, and does not by a bound above what rounding leaves."""
+    assert loaded("tiny-classifier", "int8").findings[-1].startswith("logits of rounded layers: cosine 0.99")
+    monkeypatch.setattr(preparation, "LEAST_COSINE", 0.999999)
+    with pytest.raises(ModelRefused, match=r"change its logits too much: cosine 0\.99\d+, wanted is 0\.999999"):
+        loaded("tiny-classifier", "int8")
+
+
+class Strong(OneByOne):
+    """An attention that is a little off, by less than rounding is."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
+        return super().__call__(query, key, value, batch, terms) * 1.03
+
+
+@needs_kernels
+@pytest.mark.parametrize("attention", [Strong(), Flawed("mixes sequences")], ids=["a little off", "mixes sequences"])
+def test_rounding_excuses_no_mistake(attention: OneByOne, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact gate comes first: the packed run does not pass it, and the other way serves."""
+    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: attention)
+    model = loaded("tiny-bert", "int8")
+    assert "it does not run among other texts as it runs alone" in model.unpacked_reason
+    assert model.encoder.description.startswith("equal length")
+
+
+def test_cosines_of_nothing() -> None:
+    """Two rows of zeros are alike, one of them alone is not; NaN is no vector."""
+    zero, one = torch.zeros(1, 4), torch.ones(1, 4)
+    assert cosines(torch.cat([zero, zero, one]), torch.cat([zero, one, one])).tolist() == pytest.approx([1.0, 0.0, 1.0])
+    good = ProbeStates(
+        hidden=torch.ones(3, 4), exact=torch.ones(3, 4), reference=torch.ones(3, 4), numbers=[0, 1], lengths=[1, 2]
+    )
+    assert Cosines.of(good).near_enough
+    for bad in (float("nan"), float("inf")):
+        hidden = torch.ones(3, 4)
+        hidden[1, 1] = bad
+        assert not Cosines.of(replace(good, hidden=hidden)).near_enough
+
+
+@needs_kernels
 @pytest.mark.parametrize("family", ["splinter", "layoutlm"])
 def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_path: Path) -> None:
     """Whole layers run in packed batches alone; linear layers run anywhere. Nor does an exact load try whole layers."""
@@ -228,5 +284,5 @@ def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)
         with pytest.raises(ModelRefused, match=f"--linear = 'int8'.*{reason}"):
             load("no such model", Placement.choose("cpu", "bfloat16"), linear=setting)
-    with pytest.raises(ModelRefused, match="it is for processors, fp8 for CUDA; this is cuda:0"):
+    with pytest.raises(ModelRefused, match="it is for processors; this is cuda:0"):
         int8.check_device(Placement(device=torch.device("cuda:0"), dtype=torch.bfloat16))

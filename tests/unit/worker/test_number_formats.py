@@ -87,18 +87,6 @@ def test_what_is_named_is_not_automatic() -> None:
     assert not Placement.choose("cpu", "bfloat16").automatic
 
 
-def test_rounded_layers_want_bfloat16_whatever_the_files_say(
-    folder: Path, asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their products give it."""
-    says(folder, FLOAT16)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(Placement, "enter", lambda _: None)
-    with pytest.raises(Chosen):
-        load(str(folder), Placement(device=CUDA, dtype=torch.bfloat16, automatic=True), linear="fp8")
-    assert asked == [torch.bfloat16]
-
-
 @pytest.mark.parametrize("automatic", [True, False])
 def test_a_refusal_in_float16_says_what_else_there_is(
     automatic: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
