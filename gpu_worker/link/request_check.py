@@ -25,6 +25,8 @@ TABLE_BYTES = 16 * MESSAGE_SEQUENCES
 """Most bytes of a message beside token ids and vectors. Lengths take eight times their bytes once they are parsed."""
 NUMBER_BYTES, MATCH_BYTES = 4, 8
 """Bytes of a score or a logit, and of a winner with its similarity."""
+MOST_DIMENSIONS = 16_384
+"""Most dimensions of a caller's rows: the kernels' memory grows with them. The largest models have as many."""
 KEY_LETTERS = 2 * LONGEST_KEY
 """Most letters of a fairness key: a frontend cuts what callers send to half of that, or takes their address."""
 
@@ -142,6 +144,9 @@ class JobCheck:
     def _check_side(self, field: str, vectors: MultiVectors) -> None:
         if len(vectors.lengths) > MESSAGE_SEQUENCES:
             raise LimitExceeded(f"{field} has more than {MESSAGE_SEQUENCES} texts", field=field)
+        if vectors.dimensions > MOST_DIMENSIONS:
+            why = f"{field} has rows of {vectors.dimensions} dimensions, the limit is {MOST_DIMENSIONS}"
+            raise LimitExceeded(why, field=f"{field}.dimensions")
         elements, most = vectors.rows * vectors.dimensions, self._limits.vector_elements
         if elements > most:
             why = f"{field} holds {elements} numbers, the limit is {most} (--max-vector-elements)"

@@ -5,7 +5,7 @@ import torch
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.kernels.maxsim.native import NativeMaxSim
-from gpu_worker.kernels.maxsim.packed import PackedMaxSim
+from gpu_worker.kernels.maxsim.plain import PlainMaxSim
 
 
 def choose(device: torch.device, width: int) -> MaxSimKernel:
@@ -15,14 +15,14 @@ def choose(device: torch.device, width: int) -> MaxSimKernel:
     """
     if device.type == "cpu":
         kernels = library.load()
-        return NativeMaxSim(kernels) if torch.float32 in kernels.formats else PackedMaxSim()
+        return NativeMaxSim(kernels) if torch.float32 in kernels.formats else PlainMaxSim()
     if device.type == "cuda":
         try:
             from gpu_worker.kernels.maxsim.kernel import TritonMaxSim
         except ImportError:  # PyTorch without Triton, which comes with its CUDA wheels on Linux only
-            return PackedMaxSim()
+            return PlainMaxSim()
         kernel = TritonMaxSim()
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             kernel.warm(device, dtype, width)
         return kernel
-    return PackedMaxSim()
+    return PlainMaxSim()

@@ -8,33 +8,26 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
-from gpu_worker.kernels.maxsim.packed import PackedMaxSim
 from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
 from shared.vectors import Layout
-
-MOST_WIDTH = 16_384
-"""Most dimensions of rows that the kernel takes, whose memory grows with them; the largest models have as many."""
 
 
 class NativeMaxSim:
     """The `comparison.MaxSimKernel` for processors whose library of kernels is built (`kernels/cpu`).
 
     A score has the same bits whatever else is compared. Rows in bfloat16 are multiplied as they are where the processor
-    has such products; otherwise, and in float16, as float32. Rows of more than MOST_WIDTH dimensions, as callers may
-    send them, are compared as `PackedMaxSim` does it, and have no such bits.
+    has such products; otherwise, and in float16, as float32.
     """
 
     def __init__(self, kernels: KernelLibrary) -> None:
         assert torch.float32 in kernels.formats
-        self.name, self._wide = f"native ({kernels.instructions})", PackedMaxSim()
+        self.name = f"native ({kernels.instructions})"
         self._in_bfloat16 = torch.bfloat16 in kernels.formats
 
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
     ) -> Tensor:
         """Computes scores (see `comparison.MaxSimKernel`), in all threads of PyTorch."""
-        if queries.shape[1] > MOST_WIDTH:
-            return self._wide(queries, documents, comparisons, row_mask)
         sizes = [(len(part.queries), len(part.documents), int(part.layout is Layout.PAIRS)) for part in comparisons]
         scores: Tensor = torch.ops.selvage.maxsim(
             queries.contiguous(),

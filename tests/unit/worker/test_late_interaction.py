@@ -17,7 +17,7 @@ from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.step import NOTHING
 from gpu_worker.kernels.maxsim import reference
-from gpu_worker.kernels.maxsim.packed import PackedMaxSim
+from gpu_worker.kernels.maxsim.plain import PlainMaxSim
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
@@ -275,7 +275,7 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
     work = MaxSim(queries=given_vectors, documents=given_vectors, layout=Layout.MATRIX, unit_rows=False, mean=False)
     seen: list[torch.dtype] = []
 
-    class Watching(PackedMaxSim):
+    class Watching(PlainMaxSim):
         def __call__(self, queries: torch.Tensor, documents: torch.Tensor, *arguments: Any) -> torch.Tensor:
             seen.append(documents.dtype)
             assert queries.dtype is documents.dtype

@@ -10,22 +10,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.kernels.maxsim import choice, packed, reference
+from gpu_worker.kernels.maxsim import choice, plain, reference
 from gpu_worker.kernels.maxsim import winners as explaining
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
 from gpu_worker.kernels.maxsim.native import NativeMaxSim
-from gpu_worker.kernels.maxsim.packed import PackedMaxSim
+from gpu_worker.kernels.maxsim.plain import PlainMaxSim
 from gpu_worker.kernels.maxsim.winners import winners
 from shared.vectors import Layout
 from support.native import LIBRARY, needs_kernels, no_kernels
 
 LAYOUTS = st.sampled_from(Layout)
-KERNELS = ["packed", pytest.param("native", marks=needs_kernels)]
+KERNELS = ["plain", pytest.param("native", marks=needs_kernels)]
 
 
 def kernel_of(name: str) -> MaxSimKernel:
     """The processor's kernel, or that of every device."""
-    return NativeMaxSim(LIBRARY) if name == "native" else PackedMaxSim()
+    return NativeMaxSim(LIBRARY) if name == "native" else PlainMaxSim()
 
 
 def unit_rows(count: int, width: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
@@ -51,11 +51,11 @@ def rows(count: int, width: int = 5, shift: float = 0.0) -> torch.Tensor:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @settings(deadline=None, max_examples=150)
-@given(st.data(), LAYOUTS, st.sampled_from([4, 24, 16_384 * 32]), st.sampled_from([0, 256]), st.booleans())
+@given(st.data(), LAYOUTS, st.sampled_from([4, 24, 16_384 * 32]), st.booleans())
 def test_equals_the_twin_written_out(
-    kernel: str, data: st.DataObject, layout: Layout, block: int, span: int, masked: bool
+    kernel: str, data: st.DataObject, layout: Layout, block: int, masked: bool
 ) -> None:
-    """Several comparisons at once, empty texts, any order and gaps, masked rows, blocks and spans of any size."""
+    """Several comparisons at once, empty texts, any order and gaps, masked rows, blocks of any size."""
     order = np.random.default_rng(data.draw(st.integers(0, 99)))
     asked_lengths, found_lengths, cuts = [], [], []
     for _ in range(data.draw(st.integers(1, 3))):
@@ -78,9 +78,7 @@ def test_equals_the_twin_written_out(
     width = data.draw(st.sampled_from([1, 5, 32, 50, 96, 1030]))
     vectors = rows(query_rows, width), rows(document_rows, width, shift=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "BLOCK_ELEMENTS", block)
-        patch.setattr(packed, "SPAN_ROWS", span)
-        patch.setattr(packed, "BEST_ELEMENTS", 8)
+        patch.setattr(plain, "BLOCK_ELEMENTS", block)
         ours = kernel_of(kernel)(*vectors, comparisons, kept)
     assert torch.allclose(ours, reference.compare(*vectors, comparisons, kept), rtol=1e-5, atol=2e-6 * max(width, 5))
     assert len(ours) == sum(each.count for each in comparisons)
@@ -90,7 +88,7 @@ def test_equals_the_twin_written_out(
 @pytest.mark.parametrize(
     "kernel",
     [
-        PackedMaxSim(),
+        PlainMaxSim(),
         *([NativeMaxSim(LIBRARY)] if torch.float32 in LIBRARY.formats else []),
     ],
     ids=lambda kernel: str(kernel.name),
@@ -226,22 +224,9 @@ def test_winners_are_the_rows_that_make_the_score(
 def test_a_processor_without_kernels_takes_products_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its own kernel is chosen."""
     cpu = torch.device("cpu")
-    assert isinstance(choice.choose(cpu, 128), NativeMaxSim if torch.float32 in LIBRARY.formats else PackedMaxSim)
+    assert isinstance(choice.choose(cpu, 128), NativeMaxSim if torch.float32 in LIBRARY.formats else PlainMaxSim)
     no_kernels(monkeypatch)
-    assert isinstance(choice.choose(cpu, 128), PackedMaxSim)
-
-
-@needs_kernels
-def test_rows_that_are_wider_than_the_kernel_takes_are_compared_as_elsewhere() -> None:
-    """As few rows of so many dimensions as fit into a message. Memory does not grow with what blocks would take."""
-    width = 5_000_000
-    queries, documents = unit_rows(2, width, torch.float32, 1), unit_rows(3, width, torch.float32, 2)
-    texts = [Texts.end_to_end(np.array(lengths)) for lengths in ([2], [1, 2])]
-    comparison = [Comparison(queries=texts[0], documents=texts[1], layout=Layout.MATRIX)]
-    expected = PackedMaxSim()(queries, documents, comparison)
-    scores = list[torch.Tensor]()
-    assert peak_growth(lambda: scores.append(NativeMaxSim(LIBRARY)(queries, documents, comparison))) < BOUND
-    assert torch.allclose(scores[0], expected, atol=1e-5)
+    assert isinstance(choice.choose(cpu, 128), PlainMaxSim)
 
 
 EMPTY = np.zeros(2048, dtype=np.int64)

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_worker.link.request_check import JobCheck, JobLimits, check_message
+from gpu_worker.link.request_check import MOST_DIMENSIONS, JobCheck, JobLimits, check_message
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.wire import MESSAGE_ENTRIES
 from shared.errors import LimitExceeded
-from shared.jobs import Classify, Job
+from shared.jobs import Classify, Job, MaxSim
 from shared.ragged import RaggedTokens
+from shared.vectors import DataType, Layout, MultiVectors
 from support.lying_worker import honest_card
 
 LABELS = tuple(f"label {number}" for number in range(37))
@@ -43,3 +44,18 @@ def test_entries_are_counted_wherever_they_are(within: str) -> None:
     with pytest.raises(LimitExceeded, match=f"more than {MESSAGE_ENTRIES} entries"):
         check_message(entries)
     check_message(entries[: len(entries) // 2] if within == "the message" else b"")
+
+
+def test_rows_of_a_caller_have_a_bounded_width() -> None:
+    """The kernels' memory grows with it, however few rows there are."""
+    check = JobCheck(honest_card("m"), JobLimits(), 2048)
+
+    def sides(dimensions: int) -> Job:
+        rows = MultiVectors(data_type=DataType.FLOAT32, dimensions=dimensions, lengths=(1,), data=bytes(4 * dimensions))
+        work = MaxSim(queries=rows, documents=rows, layout=Layout.MATRIX, unit_rows=False, mean=False)
+        return Job(id=1, work=work, tokens=RaggedTokens.of([]))
+
+    check(sides(MOST_DIMENSIONS))
+    with pytest.raises(LimitExceeded, match="queries has rows of 16385 dimensions, the limit is 16384") as refused:
+        check(sides(MOST_DIMENSIONS + 1))
+    assert refused.value.field == "queries.dimensions"
