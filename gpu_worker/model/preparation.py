@@ -61,7 +61,7 @@ class PreparedModel:
     """An encoder and heads that passed the gates.
 
     `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
-    `formats` names formats in which the processor would multiply faster. `head_order` is entered while heads run,
+    `formats` names formats in which the processor may be faster. `head_order` is entered while heads run,
     `score_order` while scores are computed: what keeps PyTorch's operators in one order, or nothing.
     """
 

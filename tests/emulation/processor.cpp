@@ -168,9 +168,6 @@ bool init_amx() {
 // How many instructions were computed so far, for tests to see that theirs were.
 extern "C" uint64_t emulated_instructions() { return emulation::emulated; }
 
-// Whether oneDNN finds these instructions too.
-extern "C" bool told_by_cpuid() { return emulation::told_by_cpuid; }
-
 // Handlers of others, such as Python's faulthandler, must not take the place of ours.
 extern "C" int sigaction(int signal, const struct sigaction* action, struct sigaction* before) {
   using namespace emulation;

@@ -49,6 +49,7 @@ inline bool run_tile_instruction(Registers&, const Instruction& it) {
   Vector* const tile = rows[it.reg & 7];
   auto* const memory = reinterpret_cast<uint8_t*>(it.address);
   const int height = shape.rows[it.reg & 7], width = shape.columns[it.reg & 7];
+  if (it.opcode != 0x49 && !shape.palette) return false;  // as the processor, which raises #UD
   if (it.opcode == 0x49 && it.memory && it.prefix == NONE) {
     tiles = {};
     std::memcpy(&shape, memory + it.index, sizeof shape);
@@ -64,8 +65,12 @@ inline bool run_tile_instruction(Registers&, const Instruction& it) {
   } else if (it.opcode == 0x4b && it.memory && it.prefix == XF3) {
     for (int row = 0; row < height; row++) std::memcpy(memory + row * it.index, &tile[row], width);
   } else if ((it.opcode == 0x5c && it.prefix == XF3) || it.opcode == 0x5e) {
-    const int depth = shape.columns[it.rm & 7] / 4;
-    if (shape.palette != 1 || depth > shape.rows[it.vvvv & 7]) std::abort();  // the processor would raise #UD
+    const int left = it.rm & 7, right = it.vvvv & 7, sums = it.reg & 7, depth = shape.columns[left] / 4;
+    const bool distinct = sums != left && sums != right && left != right;
+    if (!distinct || depth != shape.rows[right] || shape.rows[sums] != shape.rows[left] ||
+        shape.columns[sums] != shape.columns[right]) {
+      std::abort();  // the processor would raise #UD
+    }
     for (int row = 0; row < height; row++) {
       const bool floats = it.opcode == 0x5c;
       add_products(tile[row], rows[it.rm & 7][row], rows[it.vvvv & 7], depth, width / 4, floats, it.prefix);

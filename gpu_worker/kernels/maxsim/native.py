@@ -22,7 +22,6 @@ class NativeMaxSim:
     def __init__(self, kernels: KernelLibrary) -> None:
         assert torch.float32 in kernels.formats
         self.name = f"native ({kernels.instructions})"
-        self._in_bfloat16 = torch.bfloat16 in kernels.formats
 
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
@@ -37,7 +36,6 @@ class NativeMaxSim:
             [number for size in sizes for number in size],
             None if row_mask is None else torch.from_numpy(np.ascontiguousarray(row_mask)),
             EMPTY_DOCUMENT,
-            self._in_bfloat16,
         )
         return scores
 

@@ -100,7 +100,9 @@ def test_a_text_does_not_depend_on_its_neighbours(beside: Model, neighbours: int
 
 def test_no_format_is_advised_that_adapters_refuse(beside: Model) -> None:
     """int8, which a worker does not take beside adapters."""
-    assert "int8" not in beside.formats
+    formats = library.load().formats
+    told = "may be faster on this processor, and rounded: --dtype bfloat16" if torch.bfloat16 in formats else ""
+    assert beside.formats == told
 
 
 @pytest.mark.skipif(not library.load().formats, reason="needs the processor's kernels")

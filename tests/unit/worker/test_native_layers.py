@@ -1,7 +1,9 @@
 """Layers that run whole by the processor's kernels equal PyTorch's, with the same bits alone and among others; what is
 made otherwise stays as it is."""
 
+import ctypes
 import json
+import mmap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,14 +19,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
+from gpu_worker.kernels.maxsim.native import NativeMaxSim
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.tune.blocked_linear import PackedLinear
+from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.layer_parts import alternating, parts_of
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.random_models import miniature
-from support.native import LIBRARY, needs_kernels, no_kernels
+from shared.vectors import Layout
+from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels, no_kernels
 
 pytestmark = needs_kernels
 FORMATS = sorted(LIBRARY.formats, key=str)
@@ -75,6 +81,46 @@ def test_linear_layers_equal_pytorchs(
         alone = torch.ops.selvage.linear(x[rows // 2 :][:1].contiguous(), joined.weight, joined.bias, number)
     assert close(ours, expected, dtype)
     assert torch.equal(alone[0], ours[rows // 2])
+
+
+def at_the_end_of_memory(x: Tensor) -> Tensor:
+    """A copy behind which there is no memory: who reads on there ends the process."""
+    page, size = mmap.PAGESIZE, x.numel() * x.element_size()
+    last = -(-size // page) * page
+    memory = mmap.mmap(-1, last + page)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin + last), ctypes.c_size_t(page), 0) == 0
+    there = torch.frombuffer(memory, dtype=torch.uint8, offset=last - size, count=size).view(x.dtype).view(x.shape)
+    return there.copy_(x)
+
+
+@pytest.mark.parametrize("number_format", [*(str(dtype)[6:] for dtype in FORMATS), "int8"])
+def test_products_read_nothing_behind_their_rows(number_format: str) -> None:
+    """Rows, and vectors of MaxSim, that end where memory ends: tiles and vectors of a last part reach no further."""
+    dtype = torch.float32 if number_format == "int8" else getattr(torch, number_format)
+    plain = nn.Linear(64, 96).to(dtype)
+    layer = QuantizedLinear(plain) if number_format == "int8" else PackedLinear(plain)
+    packed, drawn = at_the_end_of_memory(layer.weight), torch.randn(70, 64).to(dtype)
+    text = Texts.end_to_end(np.array([5]))
+    with torch.inference_mode():
+        expected = layer(drawn)
+        for count in range(1, 71):
+            rows = at_the_end_of_memory(drawn[:count])
+            assert torch.equal(torch.ops.selvage.linear(rows, packed, layer.bias, 0), expected[:count])
+            documents = Texts.end_to_end(np.array([count]))
+            pair = [Comparison(queries=text, documents=documents, layout=Layout.PAIRS)]
+            score = NativeMaxSim(LIBRARY)(drawn[:5], rows, pair)
+            assert torch.equal(score, NativeMaxSim(LIBRARY)(drawn[:5], drawn[:count], pair))
+
+
+@pytest.mark.skipif(
+    EMULATED != "amx" or has_itself("amx_bf16"), reason="make emulated alone, on processors without AMX"
+)
+def test_layers_in_bfloat16_run_by_emulated_tiles() -> None:
+    """Else the tests would pass by instructions of the processor at hand."""
+    layer, before = PackedLinear(nn.Linear(64, 64).bfloat16()), emulated_instructions()
+    layer(torch.randn(3, 64).bfloat16())
+    assert emulated_instructions() > before
 
 
 EDGES = [float("-inf"), float("inf"), float("nan"), 3e38, -3e38, 0.0, -0.0, -88.0, -87.0, -104.0, 88.0, 1e-30, -1e-30]
@@ -412,7 +458,7 @@ def test_formats_that_the_kernels_have_not_are_left_alone() -> None:
         ((torch.zeros(3, 31), torch.zeros(1, 32, 32, 1), torch.zeros(32), 0), "x must be"),
         ((torch.zeros(3, 32), torch.zeros(1, 32, 32, 1), torch.zeros(31), 0), "bias must have"),
         ((torch.zeros(3, 32), torch.zeros(32, 32), torch.zeros(32), 0), "not packed"),
-        ((torch.zeros(3, 32), torch.zeros(1, 32, 16, 1), torch.zeros(16), 0), "blocks of 64 or 32 outputs"),
+        ((torch.zeros(3, 32), torch.zeros(1, 32, 16, 1), torch.zeros(16), 0), "outputs in blocks of 64 or 32"),
         ((torch.zeros(3, 32), torch.zeros(1, 32, 32, 1), torch.zeros(32), 9), "no activation 9"),
     ],
 )

@@ -229,7 +229,8 @@ class Attention {
         const Number* queries = whole ? query.at(head, first) : copied();
         for (int64_t column = 0; column < columns; column += KEY_TILE) {
           multiply_row_of_tiles<false>(std::min(KEY_TILE, columns - column), queries, whole ? query.token_stride : depth,
-                                   keys + (begin + column) * depth, KEY_TILE, depth / TILE_NUMBERS, scores + column, KEY_BLOCK);
+                                       keys + (begin + column) * depth, KEY_TILE, depth / TILE_NUMBERS, scores + column,
+                                       KEY_BLOCK);
         }
         return;
       }

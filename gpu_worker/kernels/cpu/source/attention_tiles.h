@@ -3,7 +3,7 @@
 // on from block to block, and what is read lies in a cache.
 //
 // Where matrix units (AMX) multiply bfloat16, they serve instead (`matrix_units.h`). brgemm serves where vectors lack a format,
-// and heads that matrix units do not take.
+// and for heads that matrix units do not take.
 #pragma once
 #include "block_products.h"
 #include "packing.h"

@@ -1,7 +1,8 @@
 // Products of rows with blocks of weights that lie as `LayerShape` says.
 //
-// Matrix units (AMX) multiply where they are, else vectors. Both ask for the memory of the next block while they multiply one:
-// brgemm waits for it when a block begins. It serves where vectors lack a format; sums run in its order everywhere.
+// Matrix units (AMX) multiply bfloat16, and int8 in whole tiles, where they are; else vectors. Both ask for the memory of the
+// next block while they multiply one: brgemm waits for it when a block begins. It serves where vectors lack a format. Sums
+// run in its order everywhere.
 #pragma once
 #include <ATen/cpu/Utils.h>
 
@@ -83,8 +84,8 @@ void multiply_by_vectors(const Left* x, int64_t stride, int64_t rows, const Righ
   }
 }
 
-// See `multiply_blocks`; for blocks of BLOCK outputs, by tiles of 16 rows, two by two: then units wait for no memory. The last
-// tiles of rows lie over others, where some are left. Fewer rows than 16 are one smaller tile.
+// See `multiply_blocks`; for blocks of BLOCK outputs, by tiles of 16 rows, two by two, so that each tile of weights serves 32
+// rows. The last tiles of rows lie over others, where some are left. Fewer rows than 16 are one smaller tile.
 template <int64_t BLOCK, typename Sum, typename Left, typename Right, typename Use>
 void multiply_by_tiles(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t first,
                        int64_t last, const void* after, const Use& use) {
@@ -154,10 +155,9 @@ void with_lanes(const Use& use) {
 }
 
 // Multiplies `rows` rows x, `stride` numbers apart, with blocks `first` to `last` - 1 of weights, of `block` outputs each,
-// which are 64 or 32.
-// Calls `use(row, column, sums)` with the sums of each row and block, whose first output is `column`. A row's sums run in
-// one order, whatever the number of rows. `after`: weights that are read next, or none; they are asked for with the last
-// block.
+// which are 64 or 32. Calls `use(row, column, sums)` with the sums of each row and block, whose first output is `column`. A
+// row's sums run in one order, whatever the number of rows. `after`: weights that are read next, or none; they are asked
+// for with the last block.
 template <typename Sum, typename Left, typename Right, typename Use>
 void multiply_blocks(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t block,
                      int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) {

@@ -281,7 +281,6 @@ at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& attended, at::Ten
     TORCH_CHECK(x.size(0) == attended.size(0) && attended.size(1) == output.inputs && width == output.outputs &&
                     width == up.inputs && up.outputs == down.inputs * (gated ? 2 : 1) && down.outputs == width,
                 "shapes differ");
-    TORCH_CHECK(!gated || up.block % 32 == 0, "halves of a block must be multiples of 16 outputs");
     return FeedForward<Number, Layer>{output, up, down, norm(0), norm(1), norm(2), kind, gated, post_normalised}.run(x, attended);
   });
 }

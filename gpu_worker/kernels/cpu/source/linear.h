@@ -60,7 +60,7 @@ struct LayerShape {
   LayerShape(const at::Tensor& weight, const at::Tensor& numbers, int64_t together, int64_t count) {
     TORCH_CHECK(weight.dim() == 4 && weight.size(3) == together && weight.is_contiguous(), "weights are not packed");
     inputs = weight.size(1) * together, outputs = weight.size(0) * weight.size(2), block = weight.size(2);
-    TORCH_CHECK(inputs % 32 == 0 && (block == 64 || block == 32), "inputs must be a multiple of 32, in blocks of 64 or 32 outputs");
+    TORCH_CHECK(inputs % 32 == 0 && (block == 64 || block == 32), "inputs must be a multiple of 32, outputs in blocks of 64 or 32");
     TORCH_CHECK(numbers.is_contiguous() && numbers.numel() == count * outputs, "bias must have ", count, " x outputs numbers");
   }
 };
@@ -128,8 +128,9 @@ struct QuantizedLinear : LayerShape {
 
   static constexpr bool PREPARES = true;
   Input input(const Number* x, int64_t stride, int64_t rows, Scratch& scratch) const {
-    auto* steps = scratch.take<float>(2 * rows + (rows * inputs + 3) / 4);
-    return {x, stride, reinterpret_cast<uint8_t*>(steps + 2 * rows), steps, steps + rows};
+    const int64_t factors = round_up(2 * rows, 16);  // whole lines, so that rows of bytes begin at one
+    auto* steps = scratch.take<float>(factors + (rows * inputs + 3) / 4);
+    return {x, stride, reinterpret_cast<uint8_t*>(steps + factors), steps, steps + rows};
   }
   void prepare(const Input& x, int64_t row) const {
     quantize(x.numbers + row * x.stride, inputs, x.rows + row * inputs, x.steps[row], x.least[row]);

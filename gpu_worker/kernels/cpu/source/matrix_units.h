@@ -29,7 +29,7 @@ struct alignas(64) TileSizes {
 // The `side` that tiles have in this thread; 0 before `begin_tiles`.
 inline thread_local int64_t tile_side = 0;
 
-// Sets the sizes of tiles, unless they are so: that takes as long as some ten products.
+// Sets the sizes of tiles, unless they are so already: an `ldtilecfg` takes some 200 cycles.
 inline void begin_tiles(int64_t side = TILE_SIDE) {
   if (tile_side == side) return;
   const TileSizes sizes(side);
@@ -48,14 +48,15 @@ void zero_tile() {
   asm volatile("tilezero %%tmm%c0" ::"n"(TILE));
 }
 
+// What a tile reads and writes is told to the compiler as bytes from `from` and `to` on, whose number it does not know.
 template <int TILE>
 void load_tile(const int32_t* from, int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride * 4), "n"(TILE) : "memory");
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride * 4), "n"(TILE), "m"(*reinterpret_cast<const char(*)[]>(from)));
 }
 
 template <int TILE>
 void store_tile(int32_t* to, int64_t stride) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride * 4), "n"(TILE) : "memory");
+  asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "=m"(*reinterpret_cast<char(*)[]>(to)) : "r"(to), "r"(stride * 4), "n"(TILE));
 }
 
 // Adds products of bfloat16, or those of unsigned bytes with signed ones, by the format of the left side.
@@ -71,8 +72,8 @@ void add_tile_products() {
 
 // Calls `work` with each number below COUNT, as a constant.
 template <int COUNT, typename Work>
-void for_each_of(const Work& work) {
-  [&]<int... I>(std::integer_sequence<int, I...>) {
+[[gnu::always_inline]] inline void for_each_of(const Work& work) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
     (work.template operator()<I>(), ...);
   }(std::make_integer_sequence<int, COUNT>());
 }
@@ -92,7 +93,7 @@ void multiply_tiles(ItemRows<const int32_t> a, ItemRows<const int32_t> b, int64_
                     Ahead ahead) {
   constexpr int SUMS = ROWS * COLUMNS, LEFT = 4, RIGHT = LEFT + ROWS;  // the first tiles of both sides: see `TileSizes`
   static_assert(SUMS <= LEFT && ROWS <= 2);
-  for_each_of<SUMS>([&]<int I>() {
+  for_each_of<SUMS>([&]<int I>() __attribute__((always_inline)) {
     if constexpr (ADD) {
       load_tile<I>(c.at(I / COLUMNS * apart, I % COLUMNS * TILE_SIDE), c.stride);
     } else {
@@ -101,14 +102,14 @@ void multiply_tiles(ItemRows<const int32_t> a, ItemRows<const int32_t> b, int64_
   });
   for (int64_t step = 0; step < steps; step++) {
     ahead.ask();
-    for_each_of<ROWS>([&]<int ROW>() { load_tile<LEFT + ROW>(a.at(ROW * apart, step * TILE_ITEMS), a.stride); });
-    for_each_of<COLUMNS>([&]<int COLUMN>() {
+    for_each_of<ROWS>([&]<int ROW>() __attribute__((always_inline)) { load_tile<LEFT + ROW>(a.at(ROW * apart, step * TILE_ITEMS), a.stride); });
+    for_each_of<COLUMNS>([&]<int COLUMN>() __attribute__((always_inline)) {
       constexpr int TILE = RIGHT + COLUMN % (8 - RIGHT);
       load_tile<TILE>(b.at(step * TILE_ITEMS, COLUMN * TILE_SIDE), b.stride);
-      for_each_of<ROWS>([&]<int ROW>() { add_tile_products<Left, ROW * COLUMNS + COLUMN, LEFT + ROW, TILE>(); });
+      for_each_of<ROWS>([&]<int ROW>() __attribute__((always_inline)) { add_tile_products<Left, ROW * COLUMNS + COLUMN, LEFT + ROW, TILE>(); });
     });
   }
-  for_each_of<SUMS>([&]<int I>() { store_tile<I>(c.at(I / COLUMNS * apart, I % COLUMNS * TILE_SIDE), c.stride); });
+  for_each_of<SUMS>([&]<int I>() __attribute__((always_inline)) { store_tile<I>(c.at(I / COLUMNS * apart, I % COLUMNS * TILE_SIDE), c.stride); });
 }
 
 // C = A B, or C += A B for one row of tiles, in bfloat16: A [16, 32 steps], B [16 steps, columns, 2], C [16, columns]. Strides in

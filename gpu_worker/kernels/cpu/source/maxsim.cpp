@@ -183,10 +183,9 @@ std::vector<Matrix> matrices_of(const std::vector<Comparison>& comparisons, cons
   return matrices;
 }
 
-// `in_bfloat16`: whether `formats` has products of bfloat16; oneDNN may be held to fewer instructions than the processor has.
 at::Tensor maxsim(const at::Tensor& queries, const at::Tensor& documents, const at::Tensor& query_firsts,
                   const at::Tensor& query_rows, const at::Tensor& document_firsts, const at::Tensor& document_rows,
-                  at::IntArrayRef comparisons, const std::optional<at::Tensor>& mask, double empty, bool in_bfloat16) {
+                  at::IntArrayRef comparisons, const std::optional<at::Tensor>& mask, double empty) {
   TORCH_CHECK(queries.dim() == 2 && documents.dim() == 2 && queries.size(1) == documents.size(1) && queries.is_contiguous() &&
                   documents.is_contiguous() && queries.scalar_type() == documents.scalar_type(),
               "rows must be [n, width] of one number format and lie together");
@@ -217,7 +216,7 @@ at::Tensor maxsim(const at::Tensor& queries, const at::Tensor& documents, const 
       break;
     case at::kBFloat16:
 #ifdef CPU_CAPABILITY_AVX512
-      if (in_bfloat16 && (by_vectors<BFloat16>() || has_matrix_units<BFloat16>())) {
+      if (by_vectors<BFloat16>() || has_matrix_units<BFloat16>()) {
         compute.template operator()<BFloat16, BFloat16>();
         break;
       }
@@ -238,7 +237,7 @@ at::Tensor maxsim(const at::Tensor& queries, const at::Tensor& documents, const 
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "maxsim(Tensor queries, Tensor documents, Tensor query_firsts, Tensor query_rows, Tensor document_firsts, "
-      "Tensor document_rows, int[] comparisons, Tensor? mask, float empty, bool in_bfloat16) -> Tensor");
+      "Tensor document_rows, int[] comparisons, Tensor? mask, float empty) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("maxsim", maxsim); }
