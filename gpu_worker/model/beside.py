@@ -7,11 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from torch import nn
-from transformers.pytorch_utils import Conv1D
-
 from gpu_worker.model.adapters.adapted_linear import LowRankTerms, adapt
-from gpu_worker.model.adapters.parts import UNUSED, AdapterParts, is_linear, parts_of
+from gpu_worker.model.adapters.parts import UNUSED, AdapterParts, parts_of
 from gpu_worker.model.source import Source, locate
 from gpu_worker.model.tune.linear import reads_weight
 from gpu_worker.repository import adapters, reading, tokenizer
@@ -96,24 +93,18 @@ def _check_base(base: str, file: Path, source: Source) -> None:
 
 
 def _encoder_parts(parts: AdapterParts, model: Any) -> AdapterParts:
-    """The parts on linear layers of the encoder. Raises ModelRefused for all others: texts beside would change, too."""
+    """The parts on layers of the encoder. Raises ModelRefused for the head's: texts beside would change, too."""
     inside = {id(module) for module in model.base_model.modules()}
     pairs = {}
     for name, pair in parts.pairs.items():
-        module = model.get_submodule(name)
         if name.removeprefix(f"{model.base_model_prefix}.").startswith(UNUSED) and model is model.base_model:
             continue  # vectors do not use it
-        if not is_linear(module) or id(module) not in inside:
+        if id(model.get_submodule(name)) not in inside:
             raise ModelRefused(
-                f"{parts.adapter.file}: it changes {name}, and beside others only linear layers of the "
-                "encoder may differ: serve it alone (--model)"
+                f"{parts.adapter.file}: it changes {name}, and beside others only layers of the encoder may differ: "
+                "serve it alone (--model)"
             )
         pairs[name] = pair
-    whole = [*parts.tokens, *(name for name in parts.replaced if name.removesuffix(".bias") not in pairs)]
-    if whole:
-        raise ModelRefused(
-            f"{parts.adapter.file}: it replaces {whole[0]}, which is not served beside others: serve it alone (--model)"
-        )
     return replace(parts, pairs=pairs)
 
 
@@ -147,14 +138,9 @@ def install(model: Any, parts: Sequence[AdapterParts], *, fixed: bool) -> None:
             raise ModelRefused(
                 f"--adapter: {name} is changed, whose weight the code of its class reads itself: serve it alone"
             )
-        weight = layer.weight.detach().T if isinstance(layer, Conv1D) else layer.weight.detach()
         layers[name] = {
-            number: _terms(layer, weight, name, adapter, fixed)
+            number: LowRankTerms(adapter.pairs[name], layer, fixed=fixed)
             for number, adapter in enumerate(parts, 1)
             if name in adapter.pairs
         }
     adapt(model, layers)
-
-
-def _terms(layer: nn.Module, weight: Any, name: str, adapter: AdapterParts, fixed: bool) -> LowRankTerms:
-    return LowRankTerms(adapter.pairs[name], layer, weight, adapter.replaced.get(f"{name}.bias"), fixed=fixed)

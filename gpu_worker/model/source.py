@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model.adapters.merge import merge
-from gpu_worker.model.adapters.parts import parts_of
+from gpu_worker.model.adapters.parts import merge, parts_of
 from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository import (

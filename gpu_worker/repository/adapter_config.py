@@ -1,10 +1,11 @@
 """Reads adapter_config.json, PEFT's description of a LoRA adapter (arXiv:2106.09685). It reads JSON only.
 
-Served are LoRA, rsLoRA (arXiv:2312.03732) and DoRA (arXiv:2402.09353). Every other type and option that changes rows is
-refused by its name, also one that a later PEFT may add: an option that is not known must be unset.
+Served are LoRA and rsLoRA (arXiv:2312.03732) of linear layers. Every other type and option that changes rows is refused
+by its name, also one that a later PEFT may add: an option that is not known must be unset.
 """
 
 import re
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ CONFIG = "adapter_config.json"
 ALL_LINEAR = "all-linear"
 """PEFT's short form in `target_modules` for every linear layer but the model's head."""
 READ = {"peft_type", "base_model_name_or_path", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"}
-READ |= {"use_dora", "bias", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
-READ |= {"modules_to_save", "trainable_token_indices", "revision", "init_lora_weights"}
+READ |= {"bias", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "revision"}
+READ |= {"init_lora_weights"}
 """Keys that are read below."""
 WITHOUT_EFFECT = {"task_type", "auto_mapping", "inference_mode", "peft_version", "lora_dropout", "fan_in_fan_out"}
 WITHOUT_EFFECT |= {"megatron_core", "qalora_group_size", "ensure_weight_tying", "lora_bias", "runtime_config"}
@@ -43,8 +44,7 @@ class AdapterConfig:
 
     `base` is the folder or hub id of the model that it was trained on, at `revision`; "" where the file does not say.
     `targets` and `excluded` are a pattern, or names that the names of modules end with. `layers` are the numbers of the
-    layers that have it, none for all. `saved` are modules that were trained whole, `tokens` the token ids whose
-    embeddings were trained, by the name that their module's ends with. `biases` may be none, all or lora_only.
+    layers that have it, none for all. `trains_biases`: the biases of the layers that have it were trained, too.
     """
 
     file: Path
@@ -55,14 +55,11 @@ class AdapterConfig:
     rank_pattern: dict[str, int]
     alpha_pattern: dict[str, float]
     stabilised: bool
-    dora: bool
-    biases: str
+    trains_biases: bool
     targets: str | tuple[str, ...]
     excluded: str | tuple[str, ...]
     layers: tuple[int, ...]
     layers_pattern: tuple[str, ...]
-    saved: tuple[str, ...]
-    tokens: dict[str, tuple[int, ...]]
 
     def rank_of(self, module: str) -> int:
         """Rank of the pair of matrices of a module."""
@@ -73,14 +70,10 @@ class AdapterConfig:
         alpha, rank = self.alpha_pattern.get(_pattern_of(self.alpha_pattern, module), self.alpha), self.rank_of(module)
         return alpha / (rank**0.5 if self.stabilised else rank)
 
-    def saves(self, module: str) -> bool:
-        """Whether a module, or one that it is part of, was trained whole."""
-        return any(re.match(rf"(^|.*\.){re.escape(name)}($|\..*)", module) for name in self.saved)
-
     def takes(self, module: str, *, linear: bool) -> bool:
         """Whether a module was trained with a pair of matrices, by PEFT's rules. `linear`: it is a linear layer and not
         the model's head."""
-        if _matches(self.excluded, module) or self.saves(module):
+        if _matches(self.excluded, module):
             return False
         if isinstance(self.targets, str):
             return linear if self.targets.lower() == ALL_LINEAR else _matches(self.targets, module)
@@ -109,17 +102,18 @@ def read(folder: Path) -> AdapterConfig:
     kind = said.get("peft_type") or "of an unknown type"
     if kind != "LORA":
         raise ModelRefused(f"{file}: peft_type {kind} is not served, LORA is")
-    for key in sorted(said.keys() - READ - WITHOUT_EFFECT):
-        if said[key] not in (None, False, [], {}):
-            raise ModelRefused(f"{file}: {key} = {said[key]!r} is not supported")
+    others = {key: said[key] for key in sorted(said.keys() - READ - WITHOUT_EFFECT)}
+    biases = said.get("bias", "none")
+    if biases not in ("none", "lora_only"):
+        others["bias"] = biases
+    changes = [f"{key} = {reprlib.repr(value)}" for key, value in others.items() if value not in (None, False, [], {})]
+    if changes:
+        raise merge_first(file, ", ".join(changes))
     if said.get("init_lora_weights") not in PLAIN_BEGINNINGS:
         raise ModelRefused(
             f"{file}: init_lora_weights = {said['init_lora_weights']!r} changes the base's weights: save the adapter "
             "by PEFT's path_initial_model_for_weight_conversion, or merge it"
         )
-    biases = said.get("bias", "none")
-    if biases not in ("none", "all", "lora_only"):
-        raise ModelRefused(f"{file}: bias = {biases!r} is not one of none, all, lora_only")
     return AdapterConfig(
         file=file,
         base=_text(said, "base_model_name_or_path", file),
@@ -133,14 +127,19 @@ def read(folder: Path) -> AdapterConfig:
             pattern: _number(alpha, f"{file}: alpha_pattern") for pattern, alpha in _object(said, "alpha_pattern", file)
         },
         stabilised=said.get("use_rslora") is True,
-        dora=said.get("use_dora") is True,
-        biases=biases,
+        trains_biases=biases == "lora_only",
         targets=_names(said, "target_modules", file),
         excluded=_names(said, "exclude_modules", file),
         layers=_wholes(said.get("layers_to_transform"), f"{file}: layers_to_transform"),
         layers_pattern=_listed(_names(said, "layers_pattern", file)),
-        saved=_listed(_names(said, "modules_to_save", file)),
-        tokens=_tokens(said.get("trainable_token_indices"), file),
+    )
+
+
+def merge_first(file: Path, what: str) -> ModelRefused:
+    """The refusal of an adapter that is more than LoRA of linear layers; `what` names its option or tensor."""
+    return ModelRefused(
+        f"{file}: {what}: only LoRA and rsLoRA of linear layers are served; merge the adapter with peft's "
+        "merge_and_unload and serve the merged folder"
     )
 
 
@@ -190,11 +189,3 @@ def _listed(names: str | tuple[str, ...]) -> tuple[str, ...]:
 def _wholes(value: Any, where: str) -> tuple[int, ...]:
     listed = [] if value is None else value if isinstance(value, list) else [value]
     return tuple(whole(number, where, 0) for number in listed)
-
-
-def _tokens(value: Any, file: Path) -> dict[str, tuple[int, ...]]:
-    """Token ids by the name of their module; a list alone is for the model's embeddings, whose name is ""."""
-    where = f"{file}: trainable_token_indices"
-    if isinstance(value, dict):
-        return {name: _wholes(ids, where) for name, ids in value.items()}
-    return {"": _wholes(value, where)} if value else {}

@@ -202,20 +202,29 @@ python -m gpu_worker --model my-adapter --check
 # measured at load    LoRA of rank 16 on 72 modules, merged into BAAI/bge-base-en-v1.5
 ```
 
-Served, equal to peft within 1e-5: LoRA, rsLoRA, DoRA; `target_modules` as a list, a pattern or `all-linear`, with
-`exclude_modules`, `layers_to_transform` and `layers_pattern`; `rank_pattern`, `alpha_pattern`; `bias`, `lora_bias`,
-`modules_to_save`; linear layers, GPT-2's transposed ones, embeddings, `trainable_token_indices`. Refused by name:
+Served, equal to peft within 1e-5: LoRA and rsLoRA of linear layers (`nn.Linear`); `target_modules` as a list, a
+pattern or `all-linear`, with `exclude_modules`, `layers_to_transform` and `layers_pattern`; `rank_pattern`,
+`alpha_pattern`; biases of these layers (`bias: lora_only`, `lora_bias`). Every other option or tensor is refused in one
+line that names it: DoRA, trained tokens and embeddings, GPT-2's `Conv1D` layers, `bias: all`, and `modules_to_save`,
+which peft sets by itself for classifiers (`TaskType.SEQ_CLS`). Merge such an adapter with peft and serve the merged
+folder; if the adapter has a `modules.json`, copy it and the folders that it names:
 
-- other types (IA3, prefix tuning, ...), every option that is not listed here, and `init_lora_weights` that replaces
-  the base's weights (PiSSA, OLoRA, LoftQ, ...);
+```python
+base = AutoModelForSequenceClassification.from_pretrained("base")  # AutoModel for embeddings
+PeftModel.from_pretrained(base, "my-adapter").merge_and_unload().save_pretrained("merged")
+AutoTokenizer.from_pretrained("base").save_pretrained("merged")
+```
+
+Refused by name, too:
+
+- other types (IA3, prefix tuning, ...), and `init_lora_weights` that replaces the base's weights (PiSSA, OLoRA,
+  LoftQ, ...);
 - a tensor that is missing, has no place in the base or another shape or rank than its description says, or holds
   numbers that are not finite: peft would take random values or none for these in silence;
-- `adapter_model.bin`, a pickle; adapters of embeddings that are tied to a head which serves; DoRA of embeddings; an
-  adapter on an adapter.
+- `adapter_model.bin`, a pickle; an adapter on an adapter.
 
 An adapter alone without a `modules.json` pools as sentence-transformers does, whatever its base's modules say; the
-card's `notice` tells it. transformers 5.23 drops the magnitudes of DoRA, and so does sentence-transformers with it;
-peft itself and the worker apply them.
+card's `notice` tells it.
 
 ### Many adapters over one base
 
@@ -235,8 +244,8 @@ has `adapter=[...]`, and its calls `model="legal"`.
 An adapter takes over the base's pooling and tokenizer; its prompts and a lower limit come from its own folder where
 that has a `modules.json`. Served are pairs on linear layers of encoders that run packed, with biases of these layers.
 Refused by name, with the advice to serve it alone: another pooling, layers behind the encoder, another tokenizer,
-another base's name, changed embeddings, whole modules or other biases, layers whose weight their class reads itself
-(T5's `wo`), DeBERTa's keys and queries; and `--linear int8` with adapters.
+another base's name, a changed head, layers whose weight their class reads itself (T5's `wo`), DeBERTa's keys and
+queries; and `--linear int8` with adapters.
 
 At load every adapter's rows in a mixed step are compared with the model's own run. The log and `--check` tell each
 adapter's rank, modules, memory and fingerprint, and how much longer a step of several adapters takes. Layers with

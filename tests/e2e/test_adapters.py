@@ -27,7 +27,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     write_encoder(root / "base", "tiny-bert")
     write_adapter(root / "one", root / "base", 1)
-    write_sentence_model(root / "two", root / "base", seed=2, use_dora=True)
+    write_sentence_model(root / "two", root / "base", seed=2, use_rslora=True)
     write_json(root / "two", config_sentence_transformers={"prompts": {"query": "w5 "}})
     return {name: root / name for name in NAMES}
 
@@ -62,7 +62,7 @@ async def test_adapters_are_listed_with_cards_of_their_own(pair: Stack) -> None:
     assert len({card.fingerprint for card in cards}) == 3
     two = (await calls.model.GetModel(model_pb2.GetModelRequest(model="two"))).card
     assert (dict(two.prompts), two.fingerprint) == ({"query": "w5 "}, cards[2].fingerprint)
-    assert "an adapter over base: DoRA of rank 2 on 3 modules" in two.notice
+    assert "an adapter over base: rsLoRA of rank 2 on 3 modules" in two.notice
 
     def listed() -> list[str]:
         with urlopen(f"{pair.frontends[0].http_url}/v1/models") as reply:

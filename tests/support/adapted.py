@@ -78,10 +78,7 @@ def change_config(folder: Path, **values: Any) -> None:
 
 
 def peft_states(folder: Path, base: Path, texts: list[str]) -> list[Tensor]:
-    """Hidden states [L, H] of texts by peft itself, one text at a time.
-
-    sentence-transformers asks transformers, whose release 5.23 drops the magnitudes of DoRA.
-    """
+    """Hidden states [L, H] of texts by peft itself, one text at a time."""
     model = PeftModel.from_pretrained(AutoModel.from_pretrained(base), str(folder)).eval()
     with torch.inference_mode():
         return [model(**reader()(text, return_tensors="pt")).last_hidden_state[0] for text in texts]

@@ -5,9 +5,7 @@ it), so one copy of its weights serves all adapters, and their texts share a ste
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -33,44 +31,30 @@ class StepAdapters:
 
 
 class LowRankTerms(nn.Module):
-    """What one adapter makes of the outputs of a linear layer: y -> factor * y + offset + (x down^T) up^T, in place.
+    """What one adapter makes of the outputs of a linear layer: y -> y + offset + (x down^T) up^T, in place.
 
-    `down` [rank, in] and `up` [out, rank], which has the scale in it; `factor` [out] and `offset` [out] where the
-    adapter has lengths (DoRA) or a bias of its own.
+    `down` [rank, in] and `up` [out, rank], which has the scale in it; `offset` [out] where the adapter has a bias of
+    its own.
     """
 
-    def __init__(self, pair: Pair, layer: nn.Module, weight: Tensor, bias: Tensor | None, *, fixed: bool) -> None:
-        """`weight` [out, in] and `bias` are the layer's; the new `bias` of an adapter may differ. `fixed`: products of
-        a row have the same bits beside any others."""
+    def __init__(self, pair: Pair, layer: nn.Linear, *, fixed: bool) -> None:
+        """`fixed`: products of a row have the same bits beside any others."""
         super().__init__()
-        own_bias: Any = getattr(layer, "bias", None)
-        before = torch.zeros(len(weight)) if own_bias is None else own_bias.detach().float().cpu()
-        after = before if bias is None else bias.float()
-        up, factor = pair.scale * pair.up, None
-        if pair.magnitude is not None:
-            lengths = torch.linalg.norm(weight.float().cpu() + up @ pair.down, dim=1)
-            factor = pair.magnitude / lengths
-            up = factor[:, None] * up
-        offset = after - before * (1.0 if factor is None else factor)
-        if pair.bias is not None:
-            offset = offset + pair.scale * pair.bias
+        weight = layer.weight.detach()
+        offset = None if pair.bias is None else pair.bias - layer.bias.detach().float().cpu()
         self.register_buffer("down", pair.down.to(weight).contiguous())
-        self.register_buffer("up", up.to(weight).contiguous())
-        self.register_buffer("factor", None if factor is None else factor.to(weight))
-        self.register_buffer("offset", offset.to(weight) if bool(offset.any()) else None)
+        self.register_buffer("up", (pair.scale * pair.up).to(weight).contiguous())
+        self.register_buffer("offset", None if offset is None else offset.to(weight))
         self._products: tuple[Multiply, Multiply] | None = None
         if fixed:
             self._products = (Product(self.down, None), Product(self.up, None))
 
     down: Tensor
     up: Tensor
-    factor: Tensor | None
     offset: Tensor | None
 
     def apply_to(self, y: Tensor, x: Tensor) -> None:
         """Changes outputs y [N, out] of inputs x [N, in]."""
-        if self.factor is not None:
-            y.mul_(self.factor)
         if self.offset is not None:
             y.add_(self.offset)
         if self._products is not None:

@@ -1,34 +1,27 @@
-"""An adapter's tensors, each at its place in a model. What has no place, or is missing, is refused.
+"""An adapter's pairs: each at its linear layer in a model, merged there, or computed beside the layer.
 
-PEFT initialises what a file lacks and ignores what it has too much; both would serve other rows in silence.
+PEFT initialises what a file lacks and ignores what it has too much; both would serve other rows in silence. Here a
+tensor that has no place, or that is missing, is refused.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
-from gpu_worker.repository.adapter_config import AdapterConfig
+from gpu_worker.repository.adapter_config import AdapterConfig, merge_first
 from gpu_worker.repository.adapters import Adapter
 from shared.errors import ModelRefused
 
 PREFIX = "base_model.model."
 """What PEFT writes before the name of every tensor."""
-WRAPPERS = (".base_layer", ".token_adapter")
-"""Parts of names by which PEFT wraps a module that it trains."""
-ROLES = {
-    "lora_A.weight": "down",
-    "lora_B.weight": "up",
-    "lora_embedding_A": "down",
-    "lora_embedding_B": "up",
-    "lora_B.bias": "bias",
-    "lora_magnitude_vector": "magnitude",
-    "lora_magnitude_vector.weight": "magnitude",
-    "trainable_tokens_delta": "rows",
-}
-"""What a tensor is to its module, by the end of its name; all others replace a parameter."""
+WRAPPER = ".base_layer"
+"""Part of the name of a layer's own bias, by which PEFT wraps the layer."""
+ROLES = {"lora_A.weight": "down", "lora_B.weight": "up", "lora_B.bias": "added_bias", "bias": "bias"}
+"""What a tensor is to its layer, by the end of its name."""
 HEADS = ("score", "classifier")
 """Names of heads, which PEFT leaves out of all linear layers."""
 UNUSED = "pooler."
@@ -37,46 +30,85 @@ UNUSED = "pooler."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What an adapter adds to a linear layer or to embeddings, in float32.
+    """What an adapter makes of a linear layer, in float32.
 
-    `down` [rank, in] and `up` [out, rank]; their product is added `scale` times. `bias` [out] is added as often.
-    `magnitude` [out]: the lengths of the rows of the merged weight (DoRA, arXiv:2402.09353).
+    `down` [rank, in] and `up` [out, rank]; their product is added `scale` times to the weight. `bias` [out] is the
+    layer's new one; None where it keeps its own.
     """
 
     down: Tensor
     up: Tensor
     scale: float
     bias: Tensor | None = None
-    magnitude: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterParts:
-    """An adapter by the places in a model that it changes.
-
-    `pairs` by the name of a module; `replaced` parameters by their names; `tokens`: ids and their rows by the name of
-    embeddings. `adapter` is where all came from.
-    """
+    """An adapter's `pairs` by the names of the linear layers that they change; `adapter` is where they came from."""
 
     adapter: Adapter
     pairs: dict[str, Pair]
-    replaced: dict[str, Tensor]
-    tokens: dict[str, tuple[tuple[int, ...], Tensor]]
 
     @property
     def description(self) -> str:
         """What it is, in a few words for people."""
-        config = self.adapter.config
         ranks = sorted({pair.down.shape[0] for pair in self.pairs.values()})
-        name = "DoRA" if config.dora else "rsLoRA" if config.stabilised else "LoRA"
+        name = "rsLoRA" if self.adapter.config.stabilised else "LoRA"
         rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        others = f", {len(self.replaced)} whole parameters" if self.replaced else ""
-        return f"{name} of {rank} on {len(self.pairs)} modules{others}" if ranks else f"{name}{others}"
+        return f"{name} of {rank} on {len(self.pairs)} modules"
+
+
+def merge(model: nn.Module, parts: AdapterParts) -> None:
+    """Merges an adapter into a model, in place. Sums are made in float32 and rounded to the model's format at the end.
+
+    Weights that changed are new ones: others that shared the old ones keep those.
+    """
+    for name, pair in parts.pairs.items():
+        layer: Any = model.get_submodule(name)
+        weight = layer.weight
+        merged_weight = weight.float() + pair.scale * (pair.up.to(weight.device) @ pair.down.to(weight.device))
+        layer.weight = nn.Parameter(merged_weight.to(weight), requires_grad=False)
+        if pair.bias is not None:
+            layer.bias = nn.Parameter(pair.bias.to(weight), requires_grad=False)
+
+
+@contextmanager
+def merged(model: nn.Module, parts: AdapterParts) -> Iterator[None]:
+    """Has a model run with an adapter merged, as long as the context lasts."""
+    layers: list[Any] = [model.get_submodule(name) for name in parts.pairs]
+    before = [(layer, layer.weight, layer.bias) for layer in layers]
+    merge(model, parts)
+    try:
+        yield
+    finally:
+        for layer, weight, bias in before:
+            layer.weight, layer.bias = weight, bias
+
+
+@contextmanager
+def applied(model: nn.Module, parts: AdapterParts) -> Iterator[None]:
+    """Has a model run with an adapter's pairs as they are written in the papers, as long as the context lasts: the
+    outputs of each linear layer are changed, its weights stay. For comparisons, since it is slow."""
+    hooks = [model.get_submodule(name).register_forward_hook(_hook(pair)) for name, pair in parts.pairs.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hook(pair: Pair) -> Callable[[Any, tuple[Tensor, ...], Tensor], Tensor]:
+    def adapted(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        x = inputs[0]
+        y: Tensor = output + pair.scale * F.linear(F.linear(x, pair.down.to(x)), pair.up.to(x))
+        return y if pair.bias is None else y + (pair.bias.to(y) - layer.bias)
+
+    return adapted
 
 
 @dataclass(slots=True)
-class _ModuleTensors:
-    """Tensors of one module by their roles, as they are read; `key` is the name of one of them in the file."""
+class _LayerTensors:
+    """Tensors of one layer by their roles, as they are read; `key` is the name of one of them in the file."""
 
     key: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -87,20 +119,12 @@ def parts_of(adapter: Adapter, model: Any) -> AdapterParts:
     return _Reading(adapter, model).parts()
 
 
-def is_linear(module: nn.Module) -> bool:
-    """Whether a module multiplies by its weight and does nothing else."""
-    return isinstance(module, nn.Linear | Conv1D) and type(module).forward in (nn.Linear.forward, Conv1D.forward)
-
-
 class _Reading:
     """Reads one adapter for one model."""
 
     def __init__(self, adapter: Adapter, model: Any) -> None:
         self._adapter, self._model = adapter, model
         self._modules = dict(model.named_modules())
-        self._parameters = dict(model.named_parameters(remove_duplicate=False))
-        self._read: dict[str, _ModuleTensors] = {}
-        self._replaced: dict[str, Tensor] = {}
 
     @property
     def _config(self) -> AdapterConfig:
@@ -110,37 +134,41 @@ class _Reading:
         return ModelRefused(f"{self._adapter.file}: {key} {why}")
 
     def parts(self) -> AdapterParts:
-        rename = self._naming()
+        layers: dict[str, _LayerTensors] = {}
         for key, tensor in self._adapter.tensors.items():
-            module, role = _split(key)
-            if role:
-                self._read.setdefault(rename(module), _ModuleTensors(key)).tensors[role] = tensor.float()
-            else:
-                self._replace(key, rename(module), tensor)
-        pairs = {name: self._pair(name, read) for name, read in self._read.items() if "rows" not in read.tensors}
+            module, role = self._split(key)
+            layers.setdefault(module, _LayerTensors(key)).tensors[role] = tensor.float()
+        rename = self._naming({module: read.key for module, read in layers.items()})
+        pairs = {rename(module): self._pair(rename(module), read) for module, read in layers.items()}
         self._check_complete(pairs)
-        tokens = {name: self._rows(name, read) for name, read in self._read.items() if "rows" in read.tensors}
-        self._check_tied({*pairs, *tokens, *(name.rpartition(".")[0] for name in self._replaced)})
-        return AdapterParts(adapter=self._adapter, pairs=pairs, replaced=self._replaced, tokens=tokens)
+        return AdapterParts(adapter=self._adapter, pairs=pairs)
 
-    def _naming(self) -> Callable[[str], str]:
+    def _split(self, key: str) -> tuple[str, str]:
+        """Name of the layer that a tensor belongs to, and its role there. Raises ModelRefused for any other tensor."""
+        name = key.removeprefix(PREFIX)
+        ending = next((ending for ending in ROLES if name.endswith(f".{ending}")), "")
+        if not ending or (ending == "bias" and not self._config.trains_biases):
+            raise merge_first(self._adapter.file, key)
+        return name.removesuffix(f".{ending}").removesuffix(WRAPPER), ROLES[ending]
+
+    def _naming(self, keys: dict[str, str]) -> Callable[[str], str]:
         """The function that turns names of the adapter's modules into the model's: an adapter may have been trained on
-        the class without its head, or with it."""
+        the class without its head, or with it. `keys`: the name of a tensor of each module."""
         prefix = f"{self._model.base_model_prefix}."
         namings: list[Callable[[str], str]] = [
             lambda name: name,
             lambda name: f"{prefix}{name}",
             lambda name: name.removeprefix(prefix),
         ]
-        names = {key: _module_of(key) for key in self._adapter.tensors}
-        if not names:
+        if not keys:
             raise ModelRefused(f"{self._adapter.file} holds no tensors")
         for naming in namings:
-            if all(naming(name) in self._modules for name in names.values()):
+            if all(naming(name) in self._modules for name in keys):
                 self._shown = naming
                 return naming
-        key, name = next((key, name) for key, name in names.items() if name not in self._modules)
-        raise self._refused(key, f"has no place: {type(self._model).__name__} has no {name}; it is for another base")
+        name = next(name for name in keys if name not in self._modules)
+        model = type(self._model).__name__
+        raise self._refused(keys[name], f"has no place: {model} has no {name}; it is for another base")
 
     def _own_name(self, module: str) -> str:
         """The name that the adapter has for a module of the model; its patterns are written for that."""
@@ -150,124 +178,62 @@ class _Reading:
             module,
         )
 
-    def _replace(self, key: str, name: str, tensor: Tensor) -> None:
-        """Takes a tensor that replaces a whole parameter."""
-        parameter = self._parameters.get(name)
-        module, _, last = name.rpartition(".")
-        saved = self._config.saves(self._own_name(module))
-        embeddings = isinstance(self._modules.get(module), nn.Embedding)
-        if parameter is None or not (saved or embeddings or (last == "bias" and self._config.biases != "none")):
-            raise self._refused(key, "is no tensor that its adapter_config.json names")
-        self._check_shape(key, tensor, list(parameter.shape))
-        self._replaced[name] = tensor
-
     def _check_shape(self, key: str, tensor: Tensor, wanted: list[int]) -> None:
         if list(tensor.shape) != wanted:
             raise self._refused(key, f"has the shape {list(tensor.shape)}, its place wants {wanted}: another base?")
 
-    def _pair(self, name: str, read: _ModuleTensors) -> Pair:
-        module, config, own_name = self._modules[name], self._config, self._own_name(name)
-        if not (is_linear(module) or isinstance(module, nn.Embedding)):
-            kind = type(module).__name__
-            raise self._refused(read.key, f"is for a {kind}; adapters of linear layers and embeddings are served")
+    def _pair(self, name: str, read: _LayerTensors) -> Pair:
+        layer, config, own_name = self._modules[name], self._config, self._own_name(name)
+        tensors, rank, scale = read.tensors, config.rank_of(own_name), config.scale_of(own_name)
+        if not _is_linear(layer):
+            raise merge_first(self._adapter.file, f"{read.key} of a {type(layer).__name__}")
         if not self._takes(name):
             raise self._refused(read.key, "is of a module that target_modules of its adapter_config.json leaves out")
-        for role, key in (("down", "lora_A"), ("up", "lora_B"), *([("magnitude", "magnitude")] * config.dora)):
-            if role not in read.tensors:
+        for role, key in (("down", "lora_A"), ("up", "lora_B")):
+            if role not in tensors:
                 raise self._refused(read.key, f"stands without its {key}")
-        inputs, outputs = sizes_of(module)
-        tensors, rank = read.tensors, config.rank_of(own_name)
+        outputs, inputs = layer.weight.shape
         self._check_shape(f"{name}.lora_A", tensors["down"], [rank, inputs])
         self._check_shape(f"{name}.lora_B", tensors["up"], [outputs, rank])
-        for role in ("bias", "magnitude"):
-            if role in tensors:
-                tensors[role] = tensors[role].reshape(-1)
-                self._check_shape(f"{name}: the {role}", tensors[role], [outputs])
-        if "magnitude" in tensors and (not config.dora or "bias" in tensors or isinstance(module, nn.Embedding)):
-            raise self._refused(read.key, "DoRA is served for linear layers alone, with use_dora and no lora_bias")
-        if "bias" in tensors and getattr(module, "bias", None) is None:
-            raise self._refused(read.key, "adds a bias (lora_bias) to a layer that has none")
-        return Pair(scale=config.scale_of(own_name), **tensors)
+        return Pair(down=tensors["down"], up=tensors["up"], scale=scale, bias=self._bias(name, layer, scale, read))
+
+    def _bias(self, name: str, layer: nn.Linear, scale: float, read: _LayerTensors) -> Tensor | None:
+        """The new bias of a layer; None where it keeps its own."""
+        bias, added = read.tensors.get("bias"), read.tensors.get("added_bias")
+        if layer.bias is None:
+            if bias is not None or added is not None:
+                raise self._refused(read.key, "comes with a bias for a layer that has none")
+            return None
+        if self._config.trains_biases and bias is None:
+            raise ModelRefused(f"{self._adapter.file} lacks {name}.bias, which its {self._config.file.name} names")
+        for tensor in (bias, added):
+            if tensor is not None:
+                self._check_shape(f"{name}: a bias", tensor, list(layer.bias.shape))
+        if added is None:
+            return bias
+        return (layer.bias.detach().float().cpu() if bias is None else bias) + scale * added
 
     def _takes(self, name: str) -> bool:
         module = self._modules[name]
         head = module is self._model.get_output_embeddings() or name in HEADS
-        return self._config.takes(self._own_name(name), linear=is_linear(module) and not head)
+        return self._config.takes(self._own_name(name), linear=_is_linear(module) and not head)
 
     def _check_complete(self, pairs: dict[str, Pair]) -> None:
         """Raises ModelRefused where a module that was trained has no tensors."""
-        lacking = [name for name in self._trained() if name not in pairs]
+        lacking = [name for name in self._modules if name not in pairs and self._was_trained(name)]
         if lacking:
             raise ModelRefused(
                 f"{self._adapter.file} lacks lora_A and lora_B of {lacking[0]} and of {len(lacking) - 1} other modules "
                 f"that its {self._config.file.name} names"
             )
-        for name in self._parameters:
-            if name not in self._replaced and not self._is_unused(name) and self._was_saved(name, pairs):
-                raise ModelRefused(f"{self._adapter.file} lacks {name}, which its {self._config.file.name} names")
 
-    def _was_saved(self, parameter: str, pairs: dict[str, Pair]) -> bool:
-        """Whether an adapter has a parameter whole: one of a module that was saved, or a bias that was trained."""
-        module, _, last = parameter.rpartition(".")
-        biases = self._config.biases == "all" or (self._config.biases == "lora_only" and module in pairs)
-        return self._config.saves(self._own_name(module)) or (last == "bias" and biases)
-
-    def _is_unused(self, name: str) -> bool:
-        return name.removeprefix(f"{self._model.base_model_prefix}.").startswith(UNUSED)
-
-    def _trained(self) -> Iterator[str]:
-        for name, module in self._modules.items():
-            served = is_linear(module) or isinstance(module, nn.Embedding)
-            if served and not self._is_unused(name) and self._takes(name):
-                yield name
-
-    def _rows(self, name: str, read: _ModuleTensors) -> tuple[tuple[int, ...], Tensor]:
-        """Ids of tokens and the embeddings that replace theirs."""
-        module, rows = self._modules[name], read.tensors["rows"]
-        inputs = module is self._model.get_input_embeddings()
-        ids = next(
-            (ids for part, ids in self._config.tokens.items() if (name.endswith(part) if part else inputs)), None
-        )
-        if ids is None or not isinstance(module, nn.Embedding) or len(read.tensors) > 1:
-            raise self._refused(read.key, "is of no embeddings that trainable_token_indices names")
-        self._check_shape(read.key, rows, [len(ids), module.embedding_dim])
-        if max(ids, default=0) >= module.num_embeddings:
-            raise self._refused(read.key, f"is for a token id beyond the {module.num_embeddings} of the base")
-        return ids, rows
-
-    def _check_tied(self, changed: set[str]) -> None:
-        """Raises ModelRefused where embeddings change whose weight is that of the model's head, too."""
-        head = self._model.get_output_embeddings()
-        for name in sorted(changed):
-            module = self._modules.get(name)
-            if head is not None and module is not head and getattr(module, "weight", None) is head.weight:
-                raise ModelRefused(
-                    f"{self._adapter.file}: it changes {name}, which is tied to the model's head: merge it by peft"
-                )
+    def _was_trained(self, name: str) -> bool:
+        """Whether a module has a matrix that the description names, and that vectors use."""
+        weight = getattr(self._modules[name], "weight", None)
+        unused = name.removeprefix(f"{self._model.base_model_prefix}.").startswith(UNUSED)
+        return isinstance(weight, Tensor) and weight.dim() == 2 and not unused and self._takes(name)
 
 
-def sizes_of(module: nn.Module) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer; rows of embeddings and their width."""
-    weight: Any = module.weight
-    rows, columns = weight.shape
-    return (rows, columns) if isinstance(module, Conv1D | nn.Embedding) else (columns, rows)
-
-
-def _split(key: str) -> tuple[str, str]:
-    """Name of the module that a tensor belongs to, and its role there; for a whole parameter its name and ""."""
-    name = key.removeprefix(PREFIX)
-    for ending, role in ROLES.items():
-        if name.endswith(f".{ending}"):
-            return _unwrapped(name.removesuffix(f".{ending}")), role
-    return _unwrapped(name), ""
-
-
-def _unwrapped(name: str) -> str:
-    for wrapper in WRAPPERS:
-        name = name.replace(f"{wrapper}.", ".").removesuffix(wrapper)
-    return name
-
-
-def _module_of(key: str) -> str:
-    name, role = _split(key)
-    return name if role else name.rpartition(".")[0]
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a module multiplies by its weight and does nothing else."""
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward

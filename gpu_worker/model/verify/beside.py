@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.model.adapters.merge import applied, merged
-from gpu_worker.model.adapters.parts import AdapterParts
+from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.verify.gate import MOST_NOISE, Reference, compare
 from gpu_worker.model.verify.widened import at_once

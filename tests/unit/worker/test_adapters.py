@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import PeftModel
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, GPT2Config, GPT2Model
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, GPT2Config, GPT2Model
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
@@ -29,10 +29,13 @@ from support.breakages import refusal
 from support.tiny import CPU, ask, embed, reader, scores, write_encoder, write_json
 
 TEXTS = ["w1 w2 w3", "w9 w8 w7 w6 w5 w4", "w11"]
+MERGE = (
+    ": only LoRA and rsLoRA of linear layers are served; merge the adapter with peft's merge_and_unload and serve the "
+    "merged folder"
+)
 FORMS: dict[str, dict[str, Any]] = {
     "LoRA": {},
     "rsLoRA": {"use_rslora": True},
-    "DoRA": {"use_dora": True},
     "a pattern": {"target_modules": r".*\.layer\.[01]\..*\.(query|value)"},
     "all linear layers": {"target_modules": "all-linear"},
     "other ranks": {"target_modules": ["query", "value"], "rank_pattern": {"value": 5, r"layer\.0\..*query": 1}},
@@ -40,12 +43,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "one layer": {"layers_to_transform": [1]},
     "one layer by its pattern": {"layers_to_transform": 0, "layers_pattern": "layer"},
     "others excluded": {"target_modules": ["dense", "query"], "exclude_modules": ["pooler.dense", "output.dense"]},
-    "trained biases": {"bias": "all"},
-    "trained biases of its layers": {"bias": "lora_only", "use_dora": True},
+    "trained biases of its layers": {"bias": "lora_only"},
     "a bias of its own": {"lora_bias": True},
-    "embeddings": {"target_modules": ["word_embeddings", "key"]},
-    "tokens": {"trainable_token_indices": {"word_embeddings": [11, 12]}},
-    "whole modules": {"modules_to_save": ["LayerNorm"]},
+    "both biases": {"bias": "lora_only", "lora_bias": True},
 }
 
 
@@ -104,21 +104,11 @@ def test_an_adapter_of_a_class_with_a_head_fits_the_encoder(encoder: Path, tmp_p
     assert np.abs(embed(folder, TEXTS) - SentenceTransformer(str(folder), device="cpu").encode(TEXTS)).max() < 1e-5
 
 
-def test_weights_of_gpt2_lie_the_other_way(tmp_path: Path) -> None:
-    """Whatever fan_in_fan_out says, as in peft."""
-    write_gpt2(tmp_path / "base")
-    layers = {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}
-    folder = write_sentence_model(tmp_path / "adapter", tmp_path / "base", **layers, use_dora=True)
-    expected = peft_rows(folder, tmp_path / "base", TEXTS)
-    change_config(folder, fan_in_fan_out=False)
-    assert np.abs(embed(folder, TEXTS) - expected).max() < 1e-5
-
-
-def test_a_classifier_with_a_trained_head(tmp_path: Path) -> None:
-    """modules_to_save: the head comes from the adapter."""
+def test_a_classifier_keeps_the_head_of_its_base(tmp_path: Path) -> None:
+    """Where the head was not trained with the adapter."""
     base, folder = tmp_path / "base", tmp_path / "adapter"
     write_encoder(base, "tiny-bert", "sequence-classification", labels=3)
-    write_adapter(folder, base, auto=AutoModelForSequenceClassification, task_type="SEQ_CLS")
+    write_adapter(folder, base, auto=AutoModelForSequenceClassification, target_modules="all-linear")
     reader().save_pretrained(folder)
     model = load(str(folder), CPU)
     pairs = [("w1 w2", "w3"), ("w4", "w5 w6 w7")]
@@ -149,7 +139,7 @@ def test_the_fingerprint_counts_base_and_adapter(encoder: Path, tmp_path: Path) 
 
 
 def write_gpt2(folder: Path) -> None:
-    """A tiny GPT-2: its linear layers hold their weights as [in, out]."""
+    """A tiny GPT-2: its layers are of Conv1D, which holds weights as [in, out]."""
     torch.manual_seed(0)
     GPT2Model(GPT2Config(vocab_size=1000, n_positions=640, n_embd=64, n_layer=2, n_head=4)).save_pretrained(folder)
     reader().save_pretrained(folder)
@@ -180,13 +170,16 @@ def config(**values: Any) -> Callable[[Path], None]:
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "another type": (config(peft_type="IA3"), "adapter_config.json: peft_type IA3 is not served, LORA is"),
     "no type": (config(peft_type=None), "adapter_config.json: peft_type of an unknown type is not served"),
-    "an option that is not served": (config(layer_replication=[[0, 1]]), "adapter_config.json: layer_replication"),
-    "an option of a later release": (config(use_more=True), "adapter_config.json: use_more = True is not supported"),
+    "an option that is not served": (
+        config(layer_replication=[[0, 1]]),
+        "adapter_config.json: layer_replication = [[0, 1]]: only",
+    ),
+    "an option of a later release": (config(use_more=True), "adapter_config.json: use_more = True: only LoRA"),
     "a base that is changed first": (config(init_lora_weights="pissa"), "init_lora_weights = 'pissa' changes"),
     "a rank that is no number": (config(r="2"), "adapter_config.json: r '2' must be a whole number"),
     "a factor that is no number": (config(lora_alpha=None), "adapter_config.json: lora_alpha None must be a number"),
     "a pattern that is none": (config(target_modules="("), "adapter_config.json: target_modules '(' is no pattern"),
-    "biases of an unknown kind": (config(bias="some"), "adapter_config.json: bias = 'some'"),
+    "biases of an unknown kind": (config(bias="some"), "adapter_config.json: bias = 'some': only LoRA"),
     "a wrong rank": (config(r=3), "lora_A has the shape [2, 64], its place wants [3, 64]"),
     "no base": (config(base_model_name_or_path=None), "it names no base"),
     "a base that is not there": (config(base_model_name_or_path="/no/where"), "base_model_name_or_path /no/where: "),
@@ -201,9 +194,11 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "more than is named": (config(target_modules=["value"]), "query.lora_A.weight is of a module that target_modules"),
     "not a number": (tensors(lora_A=torch.full((2, 64), float("nan"))), "holds numbers that are not finite"),
     "another width": (tensors(lora_A=torch.ones(2, 32)), "lora_A has the shape [2, 32], its place wants [2, 64]"),
-    "no lengths": (config(use_dora=True), "stands without its magnitude"),
-    "modules that were saved": (config(modules_to_save=["LayerNorm"]), "lacks embeddings.LayerNorm.weight"),
-    "trained biases that are missing": (config(bias="all"), "lacks embeddings.LayerNorm.bias"),
+    "trained biases that are missing": (config(bias="lora_only"), "lacks encoder.layer.0.attention.self.query.bias"),
+    "embeddings that are missing": (
+        config(target_modules=["query", "word_embeddings"]),
+        "lacks lora_A and lora_B of embeddings.word_embeddings",
+    ),
 }
 
 
@@ -218,14 +213,83 @@ def test_what_is_wrong_is_refused_by_its_name(encoder: Path, tmp_path: Path, cas
     assert str(tmp_path) in said
 
 
+TO_MERGE: dict[str, tuple[dict[str, Any], str]] = {
+    "DoRA": ({"use_dora": True}, "adapter_config.json: use_dora = True"),
+    "tokens": (
+        {"trainable_token_indices": {"word_embeddings": [11, 12]}},
+        "adapter_config.json: trainable_token_indices = {'word_embeddings': [11, 12]}",
+    ),
+    "whole modules": ({"modules_to_save": ["LayerNorm"]}, "adapter_config.json: modules_to_save = ['LayerNorm']"),
+    "the head of a classifier": (
+        {"auto": AutoModelForSequenceClassification, "task_type": "SEQ_CLS"},
+        "adapter_config.json: modules_to_save = ['classifier', 'score']",
+    ),
+    "all biases": ({"bias": "all"}, "adapter_config.json: bias = 'all'"),
+    "two forms": (
+        {"use_dora": True, "modules_to_save": ["LayerNorm"]},
+        "adapter_config.json: modules_to_save = ['LayerNorm'], use_dora = True",
+    ),
+    "embeddings": (
+        {"target_modules": ["word_embeddings", "key"]},
+        "adapter_model.safetensors: base_model.model.embeddings.word_embeddings.lora_embedding_A",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`")
+@pytest.mark.parametrize("form", TO_MERGE)
+def test_more_than_lora_of_linear_layers_is_to_be_merged(encoder: Path, tmp_path: Path, form: str) -> None:
+    """By one line, which names what the adapter has."""
+    options, words = TO_MERGE[form]
+    said = refusal(write_sentence_model(tmp_path / "adapter", encoder, **options))
+    assert f"{words}{MERGE}" in said
+
+
+WEIGHTS: dict[str, tuple[dict[str, Any], str]] = {
+    "lengths": ({"use_dora": True}, "base_model.model.encoder.layer.0.attention.self.query.lora_magnitude_vector"),
+    "rows of tokens": (
+        {"trainable_token_indices": {"word_embeddings": [11]}},
+        "base_model.model.embeddings.word_embeddings.token_adapter.trainable_tokens_delta",
+    ),
+    "a parameter": ({"modules_to_save": ["LayerNorm"]}, "base_model.model.embeddings.LayerNorm.bias"),
+    "a bias": ({"bias": "lora_only"}, "base_model.model.encoder.layer.0.attention.self.query.base_layer.bias"),
+}
+
+
+@pytest.mark.parametrize("form", WEIGHTS)
+def test_weights_of_other_forms_are_to_be_merged(encoder: Path, tmp_path: Path, form: str) -> None:
+    """Also where adapter_config.json does not tell of them: older releases of PEFT left some out."""
+    options, key = WEIGHTS[form]
+    folder = write_sentence_model(tmp_path / "adapter", encoder, **options)
+    change_config(folder, use_dora=False, trainable_token_indices=None, modules_to_save=None, bias="none")
+    assert f"adapter_model.safetensors: {key}{MERGE}" in refusal(folder)
+
+
+def test_layers_of_gpt2_are_to_be_merged(tmp_path: Path) -> None:
+    """They are of Conv1D, not nn.Linear."""
+    write_gpt2(tmp_path / "base")
+    layers = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
+    folder = write_sentence_model(tmp_path / "adapter", tmp_path / "base", **layers)
+    key = "base_model.model.h.0.attn.c_attn.lora_A.weight of a Conv1D"
+    assert f"adapter_model.safetensors: {key}{MERGE}" in refusal(folder)
+
+
+def test_what_peft_merged_is_served(encoder: Path, tmp_path: Path) -> None:
+    """As the refusal says: the folder of the merged model has the rows of the adapter."""
+    adapter = write_sentence_model(tmp_path / "adapter", encoder, use_dora=True, modules_to_save=["LayerNorm"])
+    expected = peft_rows(adapter, encoder, TEXTS)
+    folder = shutil.copytree(encoder, tmp_path / "merged")
+    model = PeftModel.from_pretrained(AutoModel.from_pretrained(encoder), str(adapter))
+    model.merge_and_unload().save_pretrained(folder)
+    assert np.abs(embed(folder, TEXTS) - expected).max() < 1e-5
+
+
 def test_an_adapter_of_another_base_is_refused(encoder: Path, tmp_path: Path) -> None:
     """By the tensor that has no place."""
-    write_gpt2(tmp_path / "other")
-    folder = write_sentence_model(
-        tmp_path / "adapter", tmp_path / "other", target_modules=["c_attn"], fan_in_fan_out=True
-    )
+    write_encoder(tmp_path / "other", "tiny-qwen3")
+    folder = write_sentence_model(tmp_path / "adapter", tmp_path / "other", target_modules=["q_proj"])
     change_config(folder, base_model_name_or_path=str(encoder))
-    assert "c_attn.lora_A.weight has no place: BertModel has no h.0.attn.c_attn" in refusal(folder)
+    assert "q_proj.lora_A.weight has no place: BertModel has no layers.0.self_attn.q_proj" in refusal(folder)
 
 
 def test_weights_of_an_adapter_stand_for_no_pickle(tmp_path: Path) -> None:

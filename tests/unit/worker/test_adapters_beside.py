@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import RoFormerConfig, RoFormerModel
+from transformers import AutoModelForSequenceClassification, RoFormerConfig, RoFormerModel
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
@@ -28,7 +28,7 @@ TEXTS = ["w1 w2 w3", "w9 w8 w7 w6 w5 w4", "w11"]
 ADAPTERS: dict[str, dict[str, Any]] = {
     "lora": {"target_modules": ["query", "value", "dense"], "exclude_modules": ["pooler.dense"]},
     "stabilised": {"use_rslora": True, "r": 5, "target_modules": "all-linear"},
-    "dora": {"use_dora": True, "target_modules": ["key", "intermediate.dense"], "bias": "lora_only"},
+    "trained biases": {"target_modules": ["key", "intermediate.dense"], "bias": "lora_only"},
     "biased": {"lora_bias": True, "layers_to_transform": [1]},
 }
 pytestmark = pytest.mark.filterwarnings("ignore:Adapter 'default'")  # peft takes biases for broken matrices
@@ -197,20 +197,20 @@ def test_a_job_for_another_model_is_sent_back(beside: Model) -> None:
         engine_of(beside).open(job)
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "embeddings": ({"target_modules": ["word_embeddings"]}, "it changes embeddings.word_embeddings, and beside others"),
-    "whole modules": ({"modules_to_save": ["LayerNorm"]}, "it replaces embeddings.LayerNorm"),
-    "other biases": ({"bias": "all"}, "it replaces"),
-    "tokens": ({"trainable_token_indices": {"word_embeddings": [11]}}, "it replaces embeddings.word_embeddings"),
-}
+def test_an_adapter_of_another_form_is_to_be_merged(encoder: Path, tmp_path: Path) -> None:
+    """By the line that refuses it alone."""
+    folder = write_adapter(tmp_path / "adapter", encoder, use_dora=True)
+    with pytest.raises(ModelRefused, match=r"^--adapter mine: .*use_dora = True: .*merge_and_unload"):
+        loaded(encoder, {"mine": folder})
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_would_change_other_texts_is_refused(encoder: Path, tmp_path: Path, case: str) -> None:
-    """By its name, and with what to do."""
-    options, words = REFUSED[case]
-    with pytest.raises(ModelRefused, match=f"^--adapter mine: .*{words}.*serve it alone"):
-        loaded(encoder, {"mine": write_adapter(tmp_path / "adapter", encoder, **options)})
+def test_a_changed_head_is_refused(tmp_path: Path) -> None:
+    """Other texts would be scored by it."""
+    auto = AutoModelForSequenceClassification
+    write_encoder(tmp_path / "base", "tiny-bert", "sequence-classification", labels=3)
+    folder = write_adapter(tmp_path / "adapter", tmp_path / "base", auto=auto, target_modules=["query", "classifier"])
+    with pytest.raises(ModelRefused, match=r"^--adapter mine: .*it changes classifier, .*serve it alone"):
+        loaded(tmp_path / "base", {"mine": folder})
 
 
 def test_another_pooling_is_refused(encoder: Path, tmp_path: Path) -> None:
