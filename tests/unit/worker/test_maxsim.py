@@ -151,7 +151,7 @@ def test_the_operator_refuses_what_lies_outside() -> None:
     places = torch.tensor([0]), torch.tensor([3])
     rows_of = torch.randn(3, 8)
     maxsim = torch.ops.selvage.maxsim
-    assert maxsim(rows_of, rows_of, *places, *places, [1, 1, 0], None, 0.0, False).shape == (1,)
+    assert maxsim(rows_of, rows_of, *places, *places, [1, 1, 0], None, 0.0).shape == (1,)
     beyond = torch.tensor([1]), torch.tensor([3])
     for arguments, reason in (
         ((rows_of, rows_of, *places, *beyond, [1, 1, 0], None), "outside of the rows"),
@@ -167,7 +167,7 @@ def test_the_operator_refuses_what_lies_outside() -> None:
         ((torch.randn(3, 16_385), torch.randn(3, 16_385), *places, *places, [1, 1, 0], None), "at most 16384"),
     ):
         with pytest.raises(RuntimeError, match=reason):
-            maxsim(*arguments, 0.0, False)
+            maxsim(*arguments, 0.0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
