@@ -19,9 +19,8 @@ from gpu_worker.repository import (
     adapters,
     contents,
     hub,
+    quantised_weights,
     reading,
-    rounded_format,
-    rounded_weights,
     static_format,
     tokenizer,
     vocabulary,
@@ -176,8 +175,6 @@ def _source_of(
     placement = placement.for_files_in(_number_format(settings))
     if settings.get("auto_map") and not trust_remote_code:
         recipe = _with_notice(recipe, CODE_NOT_RUN)
-    form = rounded_format.read(folder / "config.json", config)
-    recipe = _with_notice(recipe, form.notice if form else "")
     exported = tokenizer.export(reader, recipe.lowercase)
     exported_reader = TokenizerReader(exported)
     exported_reader.check_equals(reader, recipe.lowercase)
@@ -278,8 +275,8 @@ def _layer_tensors(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
     for key in layer.keys.values():
         if key not in tensors:
             raise ModelRefused(f"{files[0] if files else folder} has no {key}")
-        if tensors[key].dtype in rounded_weights.ROUNDED:
-            raise ModelRefused(f"{folder}: {key} is a rounded weight outside of the transformers class: not served")
+        if tensors[key].dtype in quantised_weights.QUANTISED:
+            raise ModelRefused(f"{folder}: {key} is stored as {tensors[key].dtype}: quantised weights are not served")
     return {role: tensors[key].float() for role, key in layer.keys.items()}
 
 

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.repository import rounded_format, rounded_weights
+from gpu_worker.repository import quantised_weights
 from gpu_worker.repository.files import check_weight_files, first_line, one_line
 from gpu_worker.repository.recipe import Recipe, WeightsOf
 from shared.errors import ModelRefused
@@ -72,12 +72,8 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
             setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
     except Exception as error:  # each class checks its keys in its own way
         raise ModelRefused(f"{file} cannot be used: {one_line(error)}") from error
-    form = rounded_format.read(file, config)
-    if form and trust_remote_code and getattr(config, "auto_map", None):
-        raise ModelRefused(
-            f"{file}: rounded weights ({form.name}) of a class that its repository brings are not served"
-        )
     assert isinstance(config, PretrainedConfig)
+    quantised_weights.check_config(file, config)
     return config
 
 
@@ -90,7 +86,7 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     config = config_of(folder, recipe, trust_remote_code)
-    form = rounded_format.read(folder / "config.json", config)
+    quantised_weights.check_files(folder)
     try:
         texts = config.get_text_config()
         texts.use_cache = False  # nothing is generated, and some classes would ask for a cache
@@ -103,17 +99,9 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
             "ignore_mismatched_sizes": True,  # refused below, by name
             "output_loading_info": True,
         }
-        declared = rounded_format.forget(config)  # of whole weights too, where it tells of activations alone
-        if form:
-            stored = rounded_weights.read(folder, form, placement.dtype)
-            model, report = _bare_class(config, recipe.weights_of).from_pretrained(None, state_dict=stored, **options)
-        else:
-            rounded_weights.check_whole(folder)
-            model, report = class_of(config, recipe.weights_of).from_pretrained(
-                folder, weights_only=True, **options, **where
-            )
-    except ModelRefused:
-        raise
+        model, report = class_of(config, recipe.weights_of).from_pretrained(
+            folder, weights_only=True, **options, **where
+        )
     except Exception as error:  # transformers and safetensors raise many kinds; all mean that it cannot be loaded
         _check_config(folder, config, recipe.weights_of)
         pickled = folder / "pytorch_model.bin"
@@ -127,8 +115,7 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
     if missing:
         raise ModelRefused(f"{folder}: the checkpoint lacks {missing[0]} and {len(missing) - 1} other weights")
-    unexpected = {key for key in report["unexpected_keys"] if not (declared and rounded_format.SCALES.search(key))}
-    left_out = _left_out(folder, recipe, model, unexpected)
+    left_out = _left_out(folder, recipe, model, report["unexpected_keys"])
     model = model.to(placement.device).eval()
     assert isinstance(model, nn.Module)
     return model, f"weights that nothing here uses are left out: {_listed(left_out)}" if left_out else ""
@@ -194,15 +181,6 @@ def class_of(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
             config.is_encoder_decoder = False  # its encoder's class requires it
         return getattr(transformers, ENCODERS[config.model_type])
     return CLASSES[weights_of]
-
-
-def _bare_class(config: PretrainedConfig, weights_of: WeightsOf) -> Any:
-    """Finds the class itself, where an Auto class would stand for it: Auto classes load from folders alone."""
-    chosen = class_of(config, weights_of)
-    if not hasattr(chosen, "from_config"):
-        return chosen
-    with torch.device("meta"):
-        return type(chosen.from_config(config))
 
 
 def from_config(config: PretrainedConfig, weights_of: WeightsOf, dtype: torch.dtype) -> Any:

@@ -81,8 +81,8 @@ gives the mean of its tokens, a causal language model its last one. Refused, eac
 - weights inside of the encoder, in its embeddings, layers or norms, that its class in transformers does not take, such
   as those of `position_embedding_type: relative_key`: without them it would compute something else. All others that
   nothing uses (poolers, heads, other towers, layers beyond `num_hidden_layers`) are left out; the `notice` names them;
-- weights that were rounded before, in a format that is not read ([below](#weights-that-were-rounded-before)); a number
-  that is a text or a fraction; keys that sentence-transformers does not take;
+- quantised weights ([below](#quantised-checkpoints)); a number that is a text or a fraction; keys that
+  sentence-transformers does not take;
 - `requirements` of config_sentence_transformers.json that the installed packages do not meet;
 - no tokenizer files, one that frontends could not open, special tokens beyond the model's embeddings, or fewer tokens
   than a quarter of them. Matrices are padded, so more rows than tokens are usual;
@@ -96,27 +96,12 @@ The `notice` also tells BPE dropout, which is switched off, tokens of the tokeni
 (a text with one is refused, by name), and a tokenizer to which ordinary text of any language is mostly unknown, as it
 is to those of proteins.
 
-## Weights that were rounded before
+## Quantised checkpoints
 
-`quantization_config` in config.json says how a checkpoint's weights are stored. Two formats are read without another
-package. At load every weight is made whole again, numbers times scales; then the model is as any other:
-
-- `fp8` (Qwen's and DeepSeek's `-FP8`): float8_e4m3 with a scale for each block, or one for a matrix;
-- `compressed-tensors` (llm-compressor): `int-quantized` (W8A8), `float-quantized` (FP8), `naive-quantized`, and
-  `pack-quantized` (W4A16, W8A16), with zero points or without.
-
-```
-python -m gpu_worker --model Qwen/Qwen3-Embedding-0.6B-FP8 --check
-# its weights were rounded before (fp8): they run as whole matrices, with activations unrounded
-```
-
-So they take the memory of whole weights in the worker's `--dtype`. A server that rounds activations as well gives
-vectors that differ a little. `--linear int8` rounds layers again at load.
-
-All others are refused in one line that names the format and what it needs: GPTQ, AWQ, bitsandbytes, torchao, quanto,
-hqq, mxfp4, NVFP4, MLX, ModelOpt and so on; of compressed-tensors numbers of other widths, columns in an order of
-activations (`actorder: group`), sparse and rotated weights. Serve the model that they were rounded from. Rounded
-weights without a `quantization_config` are refused too: transformers would take their numbers as they are.
+A checkpoint whose weights were quantised before it was published is refused, whatever its format is (fp8,
+compressed-tensors, GPTQ, AWQ, bitsandbytes and so on). Its config.json has a `quantization_config`, which names the
+format, or its safetensors hold weights in 8 bits or less, or packed. Serve the checkpoint that it was made from;
+`--linear int8` rounds its layers at load.
 
 ## Static embeddings and Routers
 

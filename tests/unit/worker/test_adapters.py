@@ -298,11 +298,3 @@ def test_weights_of_an_adapter_stand_for_no_pickle(tmp_path: Path) -> None:
     assert contents.pickles_beside_safetensors(files) == set()
     files += [tmp_path / "a" / "model-00001-of-00002.safetensors"]
     assert contents.pickles_beside_safetensors(files) == {tmp_path / "a" / "pytorch_model.bin"}
-
-
-def test_quantised_weights_are_refused_by_name(encoder: Path, tmp_path: Path) -> None:
-    """What a package of their own unpacks would depend on that package."""
-    shutil.copytree(encoder, tmp_path / "q")
-    config = json.loads((encoder / "config.json").read_text())
-    write_json(tmp_path / "q", config=config | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
-    assert "config.json: quantization_config (gptq)" in refusal(tmp_path / "q")

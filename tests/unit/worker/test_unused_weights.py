@@ -126,18 +126,6 @@ def test_constants_of_old_checkpoints_are_no_weights(tmp_path: Path, kind: str) 
         assert weights.load(tmp_path, Recipe(), CPU, False)[1] == ""
 
 
-def test_scales_of_activations_are_no_weights(tmp_path: Path) -> None:
-    """Where config.json says that activations are rounded; else a weight of such a name is one of the encoder."""
-    write_encoder(tmp_path, "tiny-qwen3")
-    add(tmp_path, "layers.0.self_attn.k_scale", "layers.0.mlp.up_proj.input_scale")
-    assert "layers.0.mlp.up_proj.input_scale" in refusal(tmp_path)
-    groups = {"group_0": {"targets": ["Linear"], "weights": None, "input_activations": {"num_bits": 8}}}
-    settings("config.json", quantization_config={"quant_method": "compressed-tensors", "config_groups": groups})(
-        tmp_path
-    )
-    assert "left out" not in load(str(tmp_path), CPU).notice
-
-
 OFTEN = {
     "albert", "bart", "bert", "deberta-v2", "distilbert", "electra", "esm", "gemma3_text", "gpt2", "gpt_neox", "llama",
     "modernbert", "mt5", "qwen3", "roberta", "t5", "xlm", "xlnet",
