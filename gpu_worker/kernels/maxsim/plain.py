@@ -55,8 +55,8 @@ def _rows(documents: Tensor, start: int, length: int, row_mask: Mask | None) -> 
 def _gathered(queries: Tensor, texts: Texts) -> tuple[Tensor, Tensor, int]:
     """All rows of the queries, the number of each row's query, and the number of queries."""
     rows, text_of = row_ranges(texts.starts, texts.lengths), np.repeat(np.arange(len(texts)), texts.lengths)
-    places, numbers = (to_device(torch.from_numpy(each), queries.device) for each in (rows, text_of))
-    return queries.index_select(0, places), numbers, len(texts)
+    places, texts_of_rows = (to_device(torch.from_numpy(numbers), queries.device) for numbers in (rows, text_of))
+    return queries.index_select(0, places), texts_of_rows, len(texts)
 
 
 def _scores(rows: Tensor, text_of: Tensor, count: int, documents: Sequence[Tensor]) -> Tensor:
