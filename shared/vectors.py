@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate
 
+MOST_DIMENSIONS = 16_384
+"""Most dimensions of a caller's rows: the memory of MaxSim's kernels grows with them. The largest models have as many."""
+
 
 class DataType(IntEnum):
     """How one number of a vector is stored; see vectors.proto."""

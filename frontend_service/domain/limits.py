@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from frontend_service.domain.requests import Truncation
 from shared.errors import LimitExceeded, ResultTooLarge
+from shared.vectors import MOST_DIMENSIONS
 
 ENVELOPE_BYTES = 64 * 1024
 """Most bytes that a reply holds beside its vectors."""
@@ -107,6 +108,11 @@ class Limits:
     def check_vectors(self, field: str, rows: int, dimensions: int) -> None:
         """Checks the rows and the numbers of one side of a MaxSim."""
         self.check_count(rows, f"{field}.data", self.request_rows)
+        if dimensions > MOST_DIMENSIONS:
+            raise LimitExceeded(
+                f"{field} has rows of {dimensions} dimensions, the limit is {MOST_DIMENSIONS}",
+                field=f"{field}.dimensions",
+            )
         if rows * dimensions > self.vector_elements:
             raise LimitExceeded(
                 f"{field} holds {rows} x {dimensions} numbers, the limit is {self.vector_elements}",

@@ -19,14 +19,12 @@ from shared.errors import InvalidInput, LimitExceeded
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.ragged import RANGE_TIMES, TokenRanges
 from shared.request_id import LONGEST
-from shared.vectors import Layout, MultiVectors, OutputKind
+from shared.vectors import MOST_DIMENSIONS, Layout, MultiVectors, OutputKind
 
 TABLE_BYTES = 16 * MESSAGE_SEQUENCES
 """Most bytes of a message beside token ids and vectors. Lengths take eight times their bytes once they are parsed."""
 NUMBER_BYTES, MATCH_BYTES = 4, 8
 """Bytes of a score or a logit, and of a winner with its similarity."""
-MOST_DIMENSIONS = 16_384
-"""Most dimensions of a caller's rows: the kernels' memory grows with them. The largest models have as many."""
 KEY_LETTERS = 2 * LONGEST_KEY
 """Most letters of a fairness key: a frontend cuts what callers send to half of that, or takes their address."""
 

@@ -129,6 +129,10 @@ WRONG: dict[str, tuple[Message, str]] = {
     "an unknown priority": (one(priority=55), "55 is not a valid Priority"),
     "less than no dimensions": (one(encode={"dimensions": -4}), "dimensions must be"),
     "more dimensions than there are": (one(encode={"dimensions": 2**31 - 1}), "dimensions"),
+    "endless dimensions of no rows": (
+        max_sim(side(1, 0, 2**31 - 1), side(1, 0, 2**31 - 1)),
+        "queries has rows of 2147483647 dimensions, the limit is 16384",
+    ),
     "a negative top_k": (one(encode={"outputs": [2], "sparse_top_k": -1}), "sparse_top_k is negative"),
     "a token of no vocabulary": (one(ids=np.array([5, 10**6, 5], dtype="<i4").tobytes()), "a token id is outside"),
     "a negative token": (one(ids=np.array([5, -1, 5], dtype="<i4").tobytes()), "a token id is outside"),
@@ -185,7 +189,6 @@ HARMLESS: dict[str, Message] = {
     "a field of a later version": with_raw(raw(900, b"what may come")),
     "an endless deadline": lambda f: request(f, far()).SerializeToString(),
     "rows in parts of several outputs": one(encode={"outputs": [1, 3], "in_parts": True}),
-    "endless dimensions of no rows": max_sim(side(1, 0, 2**31 - 1), side(1, 0, 2**31 - 1)),
 }
 """What is odd, and answered."""
 

@@ -228,6 +228,16 @@ async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str
         await RankingService(made).max_sim(request, LATER)
 
 
+async def test_given_vectors_have_a_bounded_width() -> None:
+    """As the worker's kernels want it; however few rows there are."""
+    made, _ = service(Limits())
+    side = vectors_pb2.MultiVectors(data_type=5, dimensions=16_392, lengths=[1], data=bytes(2049))
+    request = ranking.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
+    with pytest.raises(LimitExceeded, match="queries has rows of 16392 dimensions, the limit is 16384") as refused:
+        await RankingService(made).max_sim(request, LATER)
+    assert refused.value.field == "queries.dimensions"
+
+
 def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:
     """-1e9 is a score like any other."""
     scores = np.array([-1e9, 2, 2, -5], dtype="<f4").tobytes()

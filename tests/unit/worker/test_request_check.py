@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_worker.link.request_check import MOST_DIMENSIONS, JobCheck, JobLimits, check_message
+from gpu_worker.link.request_check import JobCheck, JobLimits, check_message
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.wire import MESSAGE_ENTRIES
 from shared.errors import LimitExceeded
 from shared.jobs import Classify, Job, MaxSim
 from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors
+from shared.vectors import MOST_DIMENSIONS, DataType, Layout, MultiVectors
 from support.lying_worker import honest_card
 
 LABELS = tuple(f"label {number}" for number in range(37))
