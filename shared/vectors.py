@@ -6,7 +6,7 @@ from enum import IntEnum
 from itertools import accumulate
 
 MOST_DIMENSIONS = 16_384
-"""Most dimensions of a caller's rows: the memory of MaxSim's kernels grows with them. The largest models have as many."""
+"""Most dimensions of a caller's rows: the memory of MaxSim's kernels grows with them, and no model has more."""
 
 
 class DataType(IntEnum):

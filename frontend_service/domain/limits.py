@@ -109,10 +109,8 @@ class Limits:
         """Checks the rows and the numbers of one side of a MaxSim."""
         self.check_count(rows, f"{field}.data", self.request_rows)
         if dimensions > MOST_DIMENSIONS:
-            raise LimitExceeded(
-                f"{field} has rows of {dimensions} dimensions, the limit is {MOST_DIMENSIONS}",
-                field=f"{field}.dimensions",
-            )
+            why = f"{field} has rows of {dimensions} dimensions, the limit is {MOST_DIMENSIONS}"
+            raise LimitExceeded(why, field=f"{field}.dimensions")
         if rows * dimensions > self.vector_elements:
             raise LimitExceeded(
                 f"{field} holds {rows} x {dimensions} numbers, the limit is {self.vector_elements}",
