@@ -372,6 +372,7 @@ async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:
     job = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
     async with World(one, other) as world:
         await eventually(lambda: len(streams(world.fleet)) == 2)
+        await world.until(True)
         assert (await world.run(job)).scores == b"1234" * 100
         assert [sum(each.sequences for each in worker.messages[-1].jobs) for worker in (one, other)] == [50, 50]
         other.fails = InvalidInput("bad", field="f")
