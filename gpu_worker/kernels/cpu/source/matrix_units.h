@@ -48,7 +48,7 @@ void zero_tile() {
   asm volatile("tilezero %%tmm%c0" ::"n"(TILE));
 }
 
-// What a tile reads and writes is told to the compiler as bytes from `from` and `to` on, whose number it does not know.
+// What a tile reads, or writes some of, is told to the compiler as bytes from `from` or `to` on, whose number it does not know.
 template <int TILE>
 void load_tile(const int32_t* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride * 4), "n"(TILE), "m"(*reinterpret_cast<const char(*)[]>(from)));
@@ -56,7 +56,7 @@ void load_tile(const int32_t* from, int64_t stride) {
 
 template <int TILE>
 void store_tile(int32_t* to, int64_t stride) {
-  asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "=m"(*reinterpret_cast<char(*)[]>(to)) : "r"(to), "r"(stride * 4), "n"(TILE));
+  asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "+m"(*reinterpret_cast<char(*)[]>(to)) : "r"(to), "r"(stride * 4), "n"(TILE));
 }
 
 // Adds products of bfloat16, or those of unsigned bytes with signed ones, by the format of the left side.
