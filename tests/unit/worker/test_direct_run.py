@@ -20,13 +20,14 @@ from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
 from support.native import LIBRARY, needs_kernels
+from support.random_models import random_model
 
 pytestmark = needs_kernels
 
 
 def encoder_of(name: str, dtype: Dtype = "float32") -> PackedEncoder:
     """The encoder of a tiny random model, which a load lets run directly."""
-    model = load(f"random:{name}", Placement.choose("cpu", dtype))
+    model = load(random_model(name), Placement.choose("cpu", dtype))
     assert DIRECT in model.findings
     assert isinstance(model.encoder, PackedEncoder)
     return model.encoder
