@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Followers
-from gpu_worker.ragged.horizon import Horizon
 from shared.errors import ModelRefused
 
 NAME, UNCAPPED = "ragged", "ragged-uncapped"
@@ -45,13 +44,13 @@ class AttentionTerms:
     keys_as: str = ""
     reuses_keys: bool = False
 
-    def mask(self, length: int, attended: int, device: torch.device, past: int = 0, dropped: int = 0) -> Tensor | None:
-        """Mask [L, A] bool: True where token `past` + i (row) may see token `dropped` + j; None for all."""
+    def mask(self, length: int, attended: int, device: torch.device, past: int = 0) -> Tensor | None:
+        """Mask [L, A] bool: True where token `past` + i (row) may see token j; None for all."""
         end = past + length
         if not self.causal and not self.reaches_less_than(end):
             return None
         rows = torch.arange(past, end, device=device)[:, None]
-        columns = torch.arange(dropped, dropped + attended, device=device)
+        columns = torch.arange(attended, device=device)
         distance = rows - columns
         allowed = distance.abs() < (end if self.window is None else self.window)
         if self.causal:
@@ -59,11 +58,6 @@ class AttentionTerms:
         if self.chunk is not None:
             allowed &= rows // self.chunk == columns // self.chunk
         return allowed
-
-    @property
-    def horizon(self) -> Horizon:
-        """The earlier tokens that a token sees, where the layer is causal."""
-        return Horizon(window=self.window, chunk=self.chunk)
 
     def reaches_less_than(self, length: int) -> bool:
         """Whether a window or a chunk hides tokens of a text of `length` tokens from each other."""
@@ -87,14 +81,12 @@ class PackedAttention(LayerAttention, Protocol):
     name: str
     capturable: bool
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         """Computes attention of n tokens of a sequence to those before them: query [H, n, D], key and value [Hkv, K, D]
         -> [n, H, D].
 
-        The keys are those of K tokens up to the last query's, without the first `dropped` of the sequence, which none
-        of the queries may see. The terms are causal and have no bias.
+        The keys are those of the sequence's first K tokens, up to the last query's. The terms are causal and have no
+        bias.
         """
 
     def attend_followers(
@@ -126,13 +118,10 @@ def attend_one_by_one(
     return output
 
 
-def explicit(
-    query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0, dropped: int = 0
-) -> Tensor:
+def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
     """Computes softmax attention, written out: query [..., H, L, D], key and value [..., Hkv, K, D] -> [..., H, L, D].
 
-    Only the first `attended` keys count. `past` keys precede the first query, the first `dropped` of which are not
-    there.
+    Only the first `attended` keys count; `past` of them precede the first query.
     """
     bias = None if terms.bias is None else terms.bias(query, key)[..., :attended]
     key, value = key[..., :attended, :], value[..., :attended, :]
@@ -144,7 +133,7 @@ def explicit(
         scores = scores.add_(bias)
     if terms.softcap is not None:
         scores = scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
-    mask = terms.mask(query.shape[-2], attended, query.device, past, dropped)
+    mask = terms.mask(query.shape[-2], attended, query.device, past)
     if mask is not None:
         scores = scores.masked_fill_(~mask, float("-inf"))
     return torch.matmul(torch.softmax(scores, dim=-1), value)
@@ -163,12 +152,9 @@ class OneByOne:
             output[rows] = explicit(query[:, rows], key[:, rows], value[:, rows], terms, keys).transpose(0, 1)
         return output
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         keys = key.shape[1]
-        past = dropped + keys - query.shape[1]
-        return explicit(query, key, value, terms, keys, past, dropped).transpose(0, 1)
+        return explicit(query, key, value, terms, keys, keys - query.shape[1]).transpose(0, 1)
 
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms

@@ -56,15 +56,12 @@ class Varlen:
             ]
         )
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
-        """See `PackedAttention`: the kernel lines up the last query with the last key, as pieces do, and counts windows
-        from there, so that dropped keys are nothing to it."""
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        """See `PackedAttention`: the kernel lines up the last query with the last key, as pieces do."""
         assert terms.softcap is None
         assert terms.bias is None
         if terms.chunk is not None:
-            return self._equal_runs.attend_piece(query, key, value, terms, dropped)
+            return self._equal_runs.attend_piece(query, key, value, terms)
         q, k, v = (states.transpose(0, 1) for states in (query, key, value))
         return self._attend_keys(q, k, v, terms)
 

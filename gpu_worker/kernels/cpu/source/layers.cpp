@@ -45,7 +45,7 @@ at::Tensor layers(const at::Tensor& x, at::TensorList numbers, at::IntArrayRef h
     const at::TensorList caches_here = caches.slice(0, of_layer);
     extend_caches(key, value, sequences, caches_here);
     const at::Tensor attended = attention(of_heads.narrow(0, 0, queries), key, value, sequences, scale, causal, window, chunk,
-                                          softcap, std::nullopt, 0, places, caches_here);
+                                          softcap, std::nullopt, places, caches_here);
     states = feed_forward(states, attended.flatten(1), numbers.slice(5, 3), numbers.slice(8, 3), numbers.slice(11, 3), epsilon,
                           centred, activation, gated, post_normalised);
   }
