@@ -4,8 +4,7 @@ Between two layers of a short text the interpreter and threads that fell asleep 
 Layers are joined where nothing seems to happen between them: in a recorded run each took what the one before returned,
 with the same keywords, and computed by the same rules. Then texts have to give the same bits as layer by layer.
 
-Texts that begin alike run so too, and pieces of texts where the layers keep the keys and values of all tokens; the call
-adds those of the pieces.
+Texts that begin alike run so too, and pieces of texts that are no forks; the call keeps the keys and values of these.
 """
 
 from collections.abc import Sequence
@@ -32,10 +31,10 @@ class JoinedLayers:
         self._numbers = [numbers for layer in layers for numbers in layer.numbers]
 
     def serve(self, ragged: AttentionCall) -> bool:
-        """Whether they serve this run: one whose texts attend by the kernels, whole or in pieces that keep all."""
+        """Whether they serve this run: one whose texts attend by the kernels, whole or in pieces that are no forks."""
         attention = ragged.attention
         if isinstance(attention, PieceAttention):
-            return type(attention.of_texts) is NativeAttention and attention.keeps_all(ragged.batch, self._terms)
+            return type(attention.of_texts) is NativeAttention and attention.may_join(ragged.batch, self._terms)
         return type(attention) is NativeAttention
 
     def run(self, layer: NativeLayer, states: Tensor, ragged: AttentionCall, rotary: Rotary | None) -> Tensor:
@@ -59,7 +58,6 @@ class JoinedLayers:
             terms.scale,
             terms.causal,
             terms.window or 0,
-            terms.chunk or 0,
             terms.softcap or 0.0,
             places,
             caches,
