@@ -29,7 +29,6 @@ from gpu_worker.repository import (
 )
 from gpu_worker.repository.adapters import Adapter
 from gpu_worker.repository.files import read_object, read_tensors, tensor_files
-from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
@@ -72,19 +71,23 @@ class Source:
 
 
 def open_source(
-    name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str = ""
+    name: str, placement: Placement, trust_remote_code: bool, late: Path | None, revision: str = ""
 ) -> Source:
-    """Loads a model and reads its files. `revision` is that of a hub id; "" takes the newest. Raises ModelRefused."""
+    """Loads a model and reads its files. `revision` is that of a hub id; "" takes the newest.
+
+    `late` is the file of --late-interaction. Raises ModelRefused.
+    """
     if name.startswith("random:"):
         _check_no_revision(revision, "a random shape")
-        return _random_source(name, placement, late)
+        if late:
+            raise ModelRefused(f"--late-interaction {late} is for a model in files, this is a random shape")
+        return _random_source(name, placement)
     return _source_on_disk(name, placement, trust_remote_code, late, revision)
 
 
-def _random_source(name: str, placement: Placement, late: LateOverrides) -> Source:
+def _random_source(name: str, placement: Placement) -> Source:
     """A model of random weights; `name` is `random:` and a shape."""
     config, recipe = synthetic.shape_of(name.removeprefix("random:"))
-    recipe = late.applied(recipe)
     tokenizer_file = synthetic.tokenizer(config.vocab_size)
     text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
     return Source(
@@ -100,7 +103,7 @@ def _random_source(name: str, placement: Placement, late: LateOverrides) -> Sour
 
 
 def _source_on_disk(
-    name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str
+    name: str, placement: Placement, trust_remote_code: bool, late: Path | None, revision: str
 ) -> Source:
     """A model whose files are in a directory, in a package, or on the hub; its adapter, if it has one, is merged."""
     path = locate(name, trust_remote_code, revision)
@@ -145,10 +148,10 @@ def _base_of(adapter: Adapter, trust_remote_code: bool) -> Path:
 
 
 def _source_in(
-    path: Path, name: str, repository: Path, placement: Placement, trust_remote_code: bool, late: LateOverrides
+    path: Path, name: str, repository: Path, placement: Placement, trust_remote_code: bool, late: Path | None
 ) -> Source:
     """A model whose files are in the folder `path`; clients may call it by the name of its `repository`."""
-    recipe, names = late.applied(reading.read(path, name)), _names(name, repository)
+    recipe, names = reading.read(path, name, late), _names(name, repository)
     source = _source_of(recipe, path, names, placement, trust_remote_code)
     if recipe.query is None:
         return source

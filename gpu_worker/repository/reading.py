@@ -23,17 +23,20 @@ EMPTY = ("query", "document")
 """Prompts that sentence-transformers has by default: they put nothing before a text."""
 
 
-def read(path: Path, name: str = "") -> Recipe:
-    """Reads the recipe of the repository at `path`, requested as `name` (default: its path). Raises ModelRefused."""
+def read(path: Path, name: str = "", late: Path | None = None) -> Recipe:
+    """Reads the recipe of the repository at `path`, requested as `name` (default: its path). Raises ModelRefused.
+
+    `late` is the file of --late-interaction.
+    """
     if not path.is_dir():
         raise ModelRefused(f"{path} is not a directory")
     try:
-        return _read(path, name or str(path))
+        return _read(path, name or str(path), late)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON of another shape than any tool writes
         raise ModelRefused(f"{path}: a JSON file of it holds something unexpected: {first_line(error)}") from error
 
 
-def _read(path: Path, name: str) -> Recipe:
+def _read(path: Path, name: str, late: Path | None) -> Recipe:
     modules = path / "modules.json"
     if modules.is_file():
         file = path / "config_sentence_transformers.json"
@@ -43,6 +46,8 @@ def _read(path: Path, name: str) -> Recipe:
     else:
         described = {}
         recipe = static_format.read(path) if static_format.is_model2vec(path) else transformers_format.read(path, name)
+    if late:
+        recipe = late_interaction.overridden(recipe, late)
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))
 
 
@@ -56,7 +61,7 @@ def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe 
         if not isinstance(text, str):
             raise ModelRefused(f"{file}: the prompt {name!r} is {text!r}, it must be a text")
     if late:
-        prompts = late_interaction.with_markers(prompts, late.markers)
+        prompts = late_interaction.with_markers(prompts, late)
     default = described.get("default_prompt_name") or ""
     if default and default not in {*said, *prompts, *EMPTY}:
         raise ModelRefused(f"{file}: default_prompt_name {default!r} is none of its prompts")
