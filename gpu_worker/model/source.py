@@ -17,9 +17,7 @@ from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository import (
     adapters,
-    contents,
     hub,
-    quantised_weights,
     reading,
     static_format,
     tokenizer,
@@ -28,7 +26,7 @@ from gpu_worker.repository import (
     yes_no,
 )
 from gpu_worker.repository.adapters import Adapter
-from gpu_worker.repository.files import read_object, read_tensors, tensor_files
+from gpu_worker.repository.files import digest_of_files, read_object, read_tensors, tensor_files
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
@@ -193,7 +191,7 @@ def _source_of(
         reader=exported_reader,
         layers=lambda layer: _layer_tensors(path, layer),
         folder=folder,
-        digest=contents.digest(path, trust_remote_code),
+        digest=digest_of_files(path, trust_remote_code),
     )
 
 
@@ -222,7 +220,7 @@ def _static_source(
         tokenizer=exported,
         reader=reader,
         layers=lambda layer: _layer_tensors(path, layer),
-        digest=contents.digest(path, trust_remote_code),
+        digest=digest_of_files(path, trust_remote_code),
     )
 
 
@@ -278,7 +276,7 @@ def _layer_tensors(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
     for key in layer.keys.values():
         if key not in tensors:
             raise ModelRefused(f"{files[0] if files else folder} has no {key}")
-        if tensors[key].dtype in quantised_weights.QUANTISED:
+        if tensors[key].dtype in weights.QUANTISED:
             raise ModelRefused(f"{folder}: {key} is stored as {tensors[key].dtype}: quantised weights are not served")
     return {role: tensors[key].float() for role, key in layer.keys.items()}
 

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import read_object
+from gpu_worker.repository.files import read_object, whole
 from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe, Said, Strategy
 from gpu_worker.repository.text_settings import LATE, TextSettings
 from shared.errors import ModelRefused
@@ -252,11 +252,7 @@ def _expansion(said: Any, where: str) -> Expansion | None:
 
 
 def _length(said: Any, where: str) -> int | None:
-    if said is None:
-        return None
-    if not isinstance(said, int) or isinstance(said, bool) or said < 1:
-        raise ModelRefused(f"{where} {said!r} must be a number of tokens, at least 1")
-    return said
+    return None if said is None else whole(said, where)
 
 
 def _text(said: Any, where: str) -> str | None:

@@ -2,15 +2,24 @@
 
 There are three formats: sentence-transformers' (modules.json), model2vec's, and plain transformers' (config.json alone,
 whatever other files of sentence-transformers are there). BGE-M3's two extra files add two heads to either format.
+
+Package versions that a repository requires (config_sentence_transformers.json, `requirements`) are checked first.
+sentence-transformers 6.2 fails on a requirement that is not met, and ignores one that it cannot parse; so do we. A
+requirement on sentence-transformers itself is compared with the version whose meaning of files we follow.
 """
 
+import platform
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+
 from gpu_worker.repository import (
     late_interaction,
-    requirements,
     sentence_transformers_format,
     static_format,
     transformers_format,
@@ -19,6 +28,9 @@ from gpu_worker.repository.files import first_line, read_json, read_object
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
 
+READ_AS = "6.2.0"
+"""The release of sentence-transformers whose meaning of files is followed."""
+OTHER_NAMES = {"pytorch": "torch"}
 EMPTY = ("query", "document")
 """Prompts that sentence-transformers has by default: they put nothing before a text."""
 
@@ -41,7 +53,7 @@ def _read(path: Path, name: str, late: Path | None) -> Recipe:
     if modules.is_file():
         file = path / "config_sentence_transformers.json"
         described = read_object(file, missing={})
-        requirements.check(file, described.get("requirements"))
+        _check_requirements(file, described.get("requirements"))
         recipe = sentence_transformers_format.read(path, read_json(modules), described)
     else:
         described = {}
@@ -79,3 +91,44 @@ def _with_bge_m3(path: Path, recipe: Recipe) -> Recipe:
         linear = LayerRecipe(kind="dense", outputs=1, weights="sparse_linear", keys=keys)
         changes["sparse"] = SparseRecipe(kind="lexical", layer=linear)
     return replace(recipe, **changes)
+
+
+def _check_requirements(file: Path, requirements: Any) -> None:
+    """Checks requirements: specifiers (PEP 440) by package, or objects with a `specifier` and a `reason`.
+
+    Raises ModelRefused for the first one that is not met, naming the package, the version that is wanted and the
+    installed one.
+    """
+    for package, wanted in requirements.items() if isinstance(requirements, dict) else ():
+        specifier, reason = wanted, ""
+        if isinstance(wanted, dict):
+            specifier, reason = wanted.get("specifier", ""), wanted.get("reason", "")
+        name = canonicalize_name(OTHER_NAMES.get(str(package), str(package)))
+        here = _installed(name)
+        if not _met(specifier, here):
+            present = f"{here} is what is here" if here else "it is not installed"
+            because = f" ({reason})" if reason else ""
+            raise ModelRefused(
+                f"{file}: requirements: the model wants {name} {specifier}{because}, and {present}: install such a "
+                "version, or take a revision of the model that wants this one"
+            )
+
+
+def _met(specifier: Any, here: str | None) -> bool:
+    """Whether a version meets a specifier, or the specifier cannot be parsed."""
+    try:
+        versions = SpecifierSet(specifier, prereleases=True) if isinstance(specifier, str) else None
+        return versions is None or (here is not None and here in versions)
+    except (InvalidSpecifier, InvalidVersion):
+        return True
+
+
+def _installed(package: str) -> str | None:
+    if package == "python":
+        return platform.python_version()
+    if package == "sentence-transformers":
+        return READ_AS
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

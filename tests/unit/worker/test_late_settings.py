@@ -187,13 +187,13 @@ NONSENSE: dict[str, tuple[Any, list[str]]] = {
         ["late.json: query_expansion has attended"],
     ),
     "a marker that is a number": ({"query_prefix": 1}, ["late.json: query_prefix 1 must be a text"]),
-    "a length below one": ({"query_length": -1}, ["late.json: query_length -1 must be a number of tokens"]),
-    "a length that is a text": ({"document_length": "60"}, ["late.json: document_length '60' must be a number"]),
+    "a length below one": ({"query_length": -1}, ["late.json: query_length -1 must be a whole number"]),
+    "a length that is a text": ({"document_length": "60"}, ["late.json: document_length '60' must be a whole number"]),
     "an expansion that is a text": ({"query_expansion": "none"}, ["late.json: query_expansion must be an object"]),
     "an unknown strategy": ({"query_expansion": {"strategy": "max"}}, ["late.json: query_expansion: strategy max"]),
     "an expansion's length that is a text": (
         {"query_expansion": {"length": "many"}},
-        ["late.json: query_expansion: length 'many' must be a number"],
+        ["late.json: query_expansion: length 'many' must be a whole number"],
     ),
     "attention that is a text": (
         {"query_expansion": {"attend": "yes"}},
