@@ -240,7 +240,7 @@ def _expansion(said: Any, where: str) -> Expansion | None:
     if unknown:
         raise ModelRefused(f"{where} has {unknown[0]}, which is none of {', '.join(sorted(EXPANSION_KEYS))}")
     strategy, attend = said.get("strategy"), said.get("attend", False)
-    if strategy not in STRATEGIES:
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
         raise ModelRefused(f"{where}: strategy {strategy} is not one of {', '.join(STRATEGIES)}")
     if not isinstance(attend, bool):
         raise ModelRefused(f"{where}: attend {attend!r} must be true or false")

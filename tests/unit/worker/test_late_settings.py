@@ -191,6 +191,10 @@ NONSENSE: dict[str, tuple[Any, list[str]]] = {
     "a length that is a text": ({"document_length": "60"}, ["late.json: document_length '60' must be a whole number"]),
     "an expansion that is a text": ({"query_expansion": "none"}, ["late.json: query_expansion must be an object"]),
     "an unknown strategy": ({"query_expansion": {"strategy": "max"}}, ["late.json: query_expansion: strategy max"]),
+    "a strategy that is a list": (
+        {"query_expansion": {"strategy": ["min"]}},
+        ["late.json: query_expansion: strategy ['min'] is not one of fixed, min"],
+    ),
     "an expansion's length that is a text": (
         {"query_expansion": {"length": "many"}},
         ["late.json: query_expansion: length 'many' must be a whole number"],
