@@ -58,7 +58,6 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
             normalize_tokens=True,
             sparse_top_k=5,
             token_ids=True,
-            in_parts=True,
         ),
         Score(
             method=ScoringMethod.HYBRID,
