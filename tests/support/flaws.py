@@ -58,9 +58,6 @@ class Flawed:
         if self._flaw == "windows begin anew":  # at each piece, so that a window reaches all that came before it
             window = None if terms.window is None else terms.window + keys - count
             terms = replace(terms, window=window)
-        if self._flaw == "chunks begin anew" and terms.chunk is not None:
-            first = max(0, keys - count - terms.chunk)
-            key, value = key[:, first:], value[:, first:]
         if self._flaw == "windows of pieces off by one":
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
         return OneByOne().attend_piece(query, key, value, terms)

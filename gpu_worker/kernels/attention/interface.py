@@ -19,26 +19,22 @@ from shared.errors import ModelRefused
 NAME, UNCAPPED = "ragged", "ragged-uncapped"
 """Names in transformers. The second is for models that run PyTorch's fused attention by default, which has no softcap
 whatever their configs say."""
-TEMPERED = "temperature_by_position"
-"""Attribute of a layer that scales queries by position: a function, positions [T] -> factors [T]; see `llama4`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTerms:
     """Rules for the scores of one layer: scale, visibility, softcap and bias.
 
-    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `chunk`: tokens
-    see only their own chunk of this many tokens (Llama 4). `softcap` is Gemma2's bound c x tanh(score / c). `bias` is
-    called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one length and returns what
-    is added to their scaled scores, broadcastable to [..., H, L, L]. `keys_as`: the name under which later layers find
-    the keys and values of this one; empty where none does. `reuses_keys`: it has none of its own, but those of the last
-    layer with this name (Gemma 3n).
+    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `softcap` is Gemma2's bound
+    c x tanh(score / c). `bias` is called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one
+    length and returns what is added to their scaled scores, broadcastable to [..., H, L, L]. `keys_as`: the name under
+    which later layers find the keys and values of this one; empty where none does. `reuses_keys`: it has none of its
+    own, but those of the last layer with this name (Gemma 3n).
     """
 
     scale: float
     causal: bool = False
     window: int | None = None
-    chunk: int | None = None
     softcap: float | None = None
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
     keys_as: str = ""
@@ -49,19 +45,15 @@ class AttentionTerms:
         end = past + length
         if not self.causal and not self.reaches_less_than(end):
             return None
-        rows = torch.arange(past, end, device=device)[:, None]
-        columns = torch.arange(attended, device=device)
-        distance = rows - columns
+        distance = torch.arange(past, end, device=device)[:, None] - torch.arange(attended, device=device)
         allowed = distance.abs() < (end if self.window is None else self.window)
         if self.causal:
             allowed &= distance >= 0
-        if self.chunk is not None:
-            allowed &= rows // self.chunk == columns // self.chunk
         return allowed
 
     def reaches_less_than(self, length: int) -> bool:
-        """Whether a window or a chunk hides tokens of a text of `length` tokens from each other."""
-        return any(size is not None and size < length for size in (self.window, self.chunk))
+        """Whether a window hides tokens of a text of `length` tokens from each other."""
+        return self.window is not None and self.window < length
 
 
 class LayerAttention(Protocol):
@@ -187,21 +179,10 @@ def terms_of(
         scale=head**-0.5 if scaling is None else scaling,
         causal=causal,
         window=sliding_window,
-        chunk=_chunk(module),
         softcap=softcap,
         keys_as=str(getattr(module, "layer_type", "")) if shared else "",
         reuses_keys=reuses_keys,
     )
-
-
-def _chunk(module: nn.Module) -> int | None:
-    """Tokens of a chunk, in layers that attend in chunks; transformers passes them in the mask only."""
-    config = getattr(module, "config", None)
-    size = getattr(config, "attention_chunk_size", None)
-    if size is None:  # reading the layer's number would compile the same code again for every layer
-        return None
-    kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
-    return int(size) if kinds is not None and layer is not None and kinds[layer] == "chunked_attention" else None
 
 
 def _made_bidirectional(module: nn.Module) -> bool:
@@ -231,8 +212,6 @@ def attend(
     if ragged is None:
         raise ModelRefused("its layers do not hand the batch on to their attention")
     terms = terms_of(module, scaling, query.shape[-1], is_causal, sliding_window, softcap)
-    if hasattr(module, TEMPERED):
-        query = query * getattr(module, TEMPERED)(ragged.batch.positions[0])[:, None]
     return ragged.attention(query[0], key[0], value[0], ragged.batch, terms)[None], None
 
 

@@ -106,7 +106,6 @@ def attention(
         terms.scale,
         terms.causal,
         terms.window or 0,
-        terms.chunk or 0,
         terms.softcap or 0.0,
         bias,
         places,

@@ -58,7 +58,6 @@ class JoinedLayers:
             terms.scale,
             terms.causal,
             terms.window or 0,
-            terms.chunk or 0,
             terms.softcap or 0.0,
             places,
             caches,

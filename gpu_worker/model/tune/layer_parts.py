@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.device.memory import ran_out
-from gpu_worker.kernels.attention.interface import TEMPERED
 from gpu_worker.kernels.attention.native import HEAD_STEP
 from gpu_worker.kernels.cpu.products import DEPTH
 from gpu_worker.model.tune.blocked_linear import bias_of, block_of
@@ -103,7 +102,7 @@ def _named_parts(layer: Any, names: PartNames) -> LayerParts:
         return attrgetter(name)(layer)
 
     attention = part(names.attention)
-    if hasattr(attention, TEMPERED) or getattr(layer, "is_decoder", False):
+    if getattr(layer, "is_decoder", False):
         raise ValueError("its attention is another one")
     inputs, inner = ([_plain(part(name)) for name in group] for group in (names.inputs, names.inner))
     output, down = _plain(part(names.output)), _plain(part(names.down))

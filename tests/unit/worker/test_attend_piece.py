@@ -53,7 +53,6 @@ def terms(*, launched: bool = False) -> st.SearchStrategy[AttentionTerms]:
         scale=st.sampled_from([0.06, 0.25]),
         causal=st.just(True),
         window=st.none() | st.integers(1, 100),
-        chunk=st.none() | st.integers(1, 100),
         softcap=st.none() if launched else st.none() | st.just(5.0),
     )
 
@@ -207,10 +206,10 @@ def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) 
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", sorted(LIBRARY.formats, key=str), ids=str)
-@pytest.mark.parametrize(("window", "chunk"), [(300, None), (None, 270), (1, None), (513, 600)])
-def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, chunk: int | None, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("window", [None, 300, 1, 513])
+def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, dtype: torch.dtype) -> None:
     """The kernel takes 256 keys at a time, counted from the first token of the text."""
-    terms = AttentionTerms(scale=0.25, causal=True, window=window, chunk=chunk)
+    terms = AttentionTerms(scale=0.25, causal=True, window=window)
     states, attention = States.of(901, (4, 2), (16, 32), dtype), NativeAttention(LIBRARY)
     whole = states.whole(attention, terms)
     assert torch.equal(states.pieces(attention, terms, [257, 1, 300, 128, 215]), whole)
@@ -266,7 +265,6 @@ FLAWS = {
     "upper-left mask": AttentionTerms(scale=0.25, causal=True),
     "windows begin anew": AttentionTerms(scale=0.25, causal=True, window=7),
     "windows of pieces off by one": AttentionTerms(scale=0.25, causal=True, window=7),
-    "chunks begin anew": AttentionTerms(scale=0.25, causal=True, chunk=7),
 }
 
 

@@ -38,7 +38,6 @@ TERMS = st.builds(
     scale=st.sampled_from([0.06, 0.25, -0.25]),
     causal=st.booleans(),
     window=st.none() | st.integers(1, 300),
-    chunk=st.none() | st.integers(1, 300),
     softcap=st.none() | st.just(5.0),
     bias=st.sampled_from([None, nearer, louder]),
 )
@@ -73,7 +72,7 @@ def states_of(batch: RaggedBatch, dtype: torch.dtype, heads: tuple[int, int], he
 def test_it_equals_one_by_one(
     sequences: list[tuple[int, int]], terms: AttentionTerms, heads: tuple[int, int], head: int, dtype: torch.dtype
 ) -> None:
-    """Any lengths, tails, causality, windows, chunks, softcap, bias, grouped heads and sizes of heads."""
+    """Any lengths, tails, causality, windows, softcap, bias, grouped heads and sizes of heads."""
     batch = batch_of(sequences)
     query, key, value = states_of(batch, dtype, heads, head)
     terms = replace(terms, scale=terms.scale * (16 / head) ** 0.5)

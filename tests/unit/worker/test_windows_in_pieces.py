@@ -29,8 +29,8 @@ from support.tiny import CPU, random_ids
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CHUNKS = (16, 64, 128)
-KINDS = ("mistral", "gemma2", "gemma3_text", "llama4_text", "modernbert-decoder", "cohere2")
-OFTEN = ("mistral", "gemma3_text", "llama4_text")
+KINDS = ("mistral", "gemma2", "gemma3_text", "modernbert-decoder", "cohere2")
+OFTEN = ("mistral", "gemma3_text")
 KERNELS: list[PackedAttention] = [OneByOne(), EqualRuns()]
 KERNELS += [] if LIBRARY.missing else [NativeAttention(LIBRARY, fills=True)]
 TOLERANCE = 1e-5
@@ -38,8 +38,8 @@ TOLERANCE = 1e-5
 
 
 def built(kind: str, reach: int) -> Any:
-    """A small model with seeded weights, whose windows or chunks have `reach` tokens."""
-    return make(kind, **{"attention_chunk_size" if kind == "llama4_text" else "sliding_window": reach})
+    """A small model with seeded weights, whose windows have `reach` tokens."""
+    return make(kind, sliding_window=reach)
 
 
 def make(kind: str, **changes: Any) -> Any:
@@ -103,7 +103,7 @@ class Pieces:
     "kind", [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.slow) for kind in KINDS]
 )
 def test_pieces_give_what_the_model_itself_gives(kind: str, search: bool) -> None:
-    """Windows and chunks smaller than pieces, equal and larger; in all layers, or beside layers that see all."""
+    """Windows smaller than pieces, equal and larger; in all layers, or beside layers that see all."""
 
     @settings(deadline=None, max_examples=300 if search else 20)
     @given(

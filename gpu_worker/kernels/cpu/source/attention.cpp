@@ -86,7 +86,7 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 }  // namespace
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                     double scale, bool causal, int64_t window, int64_t chunk, double softcap,
+                     double scale, bool causal, int64_t window, double softcap,
                      const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places, at::TensorList caches) {
   check(query, key, value, sequences);
   if (places) {
@@ -103,7 +103,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   }
   TORCH_CHECK(caches.size() % 2 == 0 && static_cast<int64_t>(caches.size() / 2) <= sequences.size(0),
               "caches must be keys and values of some sequences");
-  const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window, chunk}};
+  const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window}};
   if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, places, caches);
 #ifdef CPU_CAPABILITY_AVX512
   if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, places, caches);
@@ -113,7 +113,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
-      "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, int chunk, "
+      "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, "
       "float softcap, Tensor? bias, Tensor? places, Tensor[] caches) -> Tensor");
 }
 

@@ -11,7 +11,7 @@ at::Tensor attention_inputs(const at::Tensor& x, const at::Tensor& weight, const
                             const std::optional<at::Tensor>& sin);
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                     double scale, bool causal, int64_t window, int64_t chunk, double softcap,
+                     double scale, bool causal, int64_t window, double softcap,
                      const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places, at::TensorList caches);
 
 at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& attended, at::TensorList weights, at::TensorList biases,
