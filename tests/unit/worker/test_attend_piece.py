@@ -207,7 +207,7 @@ def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) 
 @needs_kernels
 @pytest.mark.parametrize("dtype", sorted(LIBRARY.formats, key=str), ids=str)
 @pytest.mark.parametrize("window", [None, 300, 1, 513])
-def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, chunk: int | None, dtype: torch.dtype) -> None:
+def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, dtype: torch.dtype) -> None:
     """The kernel takes 256 keys at a time, counted from the first token of the text."""
     terms = AttentionTerms(scale=0.25, causal=True, window=window)
     states, attention = States.of(901, (4, 2), (16, 32), dtype), NativeAttention(LIBRARY)
