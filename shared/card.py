@@ -119,6 +119,7 @@ class ModelCard:
     limited_by: str = ""
     query_route: QueryRoute | None = None
     pools_spans: bool = False
+    bitwise_invariant: bool = False
     listwise: Listwise | None = None
 
     @property

@@ -42,7 +42,7 @@ HEADS = dict.fromkeys(RECENT, 2) | {"modernbert-decoder": 4}
 """Heads of keys and values in each layer."""
 OFTEN = ("mistral", "gemma3_text", "llama4_text")
 KERNELS: list[PackedAttention] = [OneByOne(), EqualRuns()]
-KERNELS += [] if LIBRARY.missing else [NativeAttention(LIBRARY, fills=True)]
+KERNELS += [] if LIBRARY.missing else [NativeAttention(LIBRARY)]
 TOLERANCE = 1e-5
 """Largest difference of hidden states of unit length."""
 
