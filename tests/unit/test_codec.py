@@ -264,6 +264,7 @@ def test_the_card_survives() -> None:
         cache_tokens=1 << 40,
         whole_texts="w",
         limited_by="--cache-megabytes",
+        bitwise_invariant=True,
         truncation_side=TruncationSide.LEFT,
         query_route=QueryRoute(
             default_input_type=InputType.DOCUMENT,

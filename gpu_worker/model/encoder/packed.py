@@ -1,7 +1,6 @@
 """The packed execution mode: an unmodified encoder runs all sequences of a batch at once, end to end."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,8 +28,7 @@ class RunsDirectly(Protocol):
 class PackedEncoder(Encoder):
     """An encoder in which every layer attends through `attention`.
 
-    `order` is entered while a batch runs: what keeps PyTorch's operators in one order, or nothing. `direct`: what runs
-    the model where it serves, see `tune/direct_run`; elsewhere its own code does.
+    `direct`: what runs the model where it serves, see `tune/direct_run`; elsewhere its own code does.
     """
 
     direct: tuple[RunsDirectly, ...] = ()
@@ -42,10 +40,9 @@ class PackedEncoder(Encoder):
         uncounted: int | None = None,
         token_types: TokenTypes | None = None,
         width: int | None = None,
-        order: AbstractContextManager[object] | None = None,
     ) -> None:
         super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
-        self.attention, self.order = attention, order or nullcontext()
+        self.attention = attention
         self._step_adapters = step_adapters_of(model)
 
     @property
@@ -66,11 +63,10 @@ class PackedEncoder(Encoder):
             self._step_adapters.enter(batch)
         inputs = inputs_of(batch)
         ragged = AttentionCall(attention=attention, batch=batch)
-        with self.order:
-            for direct in self.direct:
-                if direct.serves(inputs, ragged):
-                    return direct.run(inputs, ragged)[0]
-            output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
+        for direct in self.direct:
+            if direct.serves(inputs, ragged):
+                return direct.run(inputs, ragged)[0]
+        output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 

@@ -32,7 +32,7 @@ CHUNKS = (16, 64, 128)
 KINDS = ("mistral", "gemma2", "gemma3_text", "modernbert-decoder", "cohere2")
 OFTEN = ("mistral", "gemma3_text")
 KERNELS: list[PackedAttention] = [OneByOne(), EqualRuns()]
-KERNELS += [] if LIBRARY.missing else [NativeAttention(LIBRARY, fills=True)]
+KERNELS += [] if LIBRARY.missing else [NativeAttention(LIBRARY)]
 TOLERANCE = 1e-5
 """Largest difference of hidden states of unit length."""
 
