@@ -131,7 +131,7 @@ def test_pieces_give_what_the_model_itself_gives(kind: str, search: bool) -> Non
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["gemma3n_text", "gemma4_text"])
 @pytest.mark.parametrize("reach", [16, 200])
-def test_layers_that_share_keys_keep_them_each(kind: str, reach: int) -> None:
+def test_layers_that_share_keys_give_in_pieces_what_they_give_whole(kind: str, reach: int) -> None:
     """Of three layers the last has the keys and values of the first, and its own queries."""
     types = ["sliding_attention", "full_attention", "sliding_attention"]
     changes = {"num_kv_shared_layers": 1, "layer_types": types, "sliding_window": reach}
