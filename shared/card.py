@@ -119,8 +119,8 @@ class ModelCard:
     limited_by: str = ""
     query_route: QueryRoute | None = None
     pools_spans: bool = False
-    bitwise_invariant: bool = False
     listwise: Listwise | None = None
+    bitwise_invariant: bool = False
 
     @property
     def dense_width(self) -> int:

@@ -107,6 +107,6 @@ class ModelCard:
     limited_by: str
     query_route: QueryRoute | None
     pools_spans: bool
-    bitwise_invariant: bool
     listwise: Listwise | None
     special_ids: tuple[int, ...]
+    bitwise_invariant: bool
