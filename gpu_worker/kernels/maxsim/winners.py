@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.maxsim.comparison import Mask, Texts
+from gpu_worker.kernels.rows import choice
 from gpu_worker.ragged.upload import to_device
 
 BLOCK_ELEMENTS = 2_097_152
@@ -20,11 +21,12 @@ def winners(queries: Tensor, documents: Tensor, texts: Texts, row_mask: Mask | N
     best = queries.new_full((len(texts), len(queries)), float("-inf"), dtype=torch.float32)
     places = torch.full(best.shape, -1, dtype=torch.int32, device=queries.device)
     query_rows, step = queries.float(), max(1, BLOCK_ELEMENTS // max(1, len(queries)))
+    kernels = choice.choose(queries.device)
     counted = None if row_mask is None else to_device(torch.from_numpy(row_mask), queries.device)
     for text, (first, length) in enumerate(zip(texts.starts.tolist(), texts.lengths.tolist(), strict=True)):
         for start in range(first, first + length, step):
             rows = slice(start, min(start + step, first + length))
-            products = query_rows @ documents[rows].float().T
+            products = kernels.products(query_rows, documents[rows].float())
             if counted is not None:
                 products.masked_fill_(~counted[rows], float("-inf"))
             largest, where = products.max(dim=1)  # of equal ones the first
