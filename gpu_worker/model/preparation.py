@@ -3,40 +3,34 @@
 Takes the reference runs, builds the heads, chooses how the encoder runs, and compares the results with the references.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention import relative
-from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import install as install_adapters
-from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import (
     ExecutionMode,
     FormFinder,
     ModeChoice,
     in_fastest_form,
-    make_packed,
-    takes_attention,
 )
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.joining import RECORDED, with_joined_layers
+from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
+from gpu_worker.model.native.model import NativeEncoder, NativeModel
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import int8, native_layers, same_bits
-from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
-from gpu_worker.model.tune.int8 import QuantizedLinear
-from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
+from gpu_worker.model.tune import int8, same_bits
 from gpu_worker.model.tune.linear import PACKED, STOCK, Linear, pack, undoing
 from gpu_worker.model.verify import bits
 from gpu_worker.model.verify.beside import AdapterReference
@@ -46,6 +40,7 @@ from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.in_pieces import Cutting, cutting
 from gpu_worker.model.verify.probes import Probes
+from gpu_worker.model.verify.reference_attention import FUSED
 from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
 from gpu_worker.repository.late_reading import LengthLimits
 from shared.errors import ModelRefused
@@ -128,7 +123,6 @@ class Preparation:
                 mode, linear = self._exact_mode()
         else:
             mode, linear = self._rounded_mode(), int8.NAME
-        mode = with_joined_layers(mode, self._reference.probes)
         if self._adapters is not None:
             cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
             mode = replace(mode, findings=(*mode.findings, cost))
@@ -171,24 +165,29 @@ class Preparation:
         return mode, linear
 
     def _mode_on_processor(self) -> tuple[ExecutionMode, str]:
-        """A mode, and how linear layers run: whole layers by the processor's kernels where the gate lets them, and all
-        other linear layers with packed weights."""
-        layers = nn.ModuleList([self._base, *self._heads.modules()])
-        undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
-        name = f"native ({self._kernels.instructions})"
-        findings: tuple[str, ...] = ()
+        """A mode, and how linear layers run: the whole model by the processor's kernels where these have its family and
+        the gate agrees; other linear layers with packed weights."""
         try:
-            count = self._install_native_layers()
-            if count:
-                mode, others = self._mode_with_packed_layers(layers)
-                forms = native_layers.forms_of(self._base)
-                finding = f"{count} layers run whole by the processor's kernels: {forms}"
-                return replace(mode, findings=(*mode.findings, finding)), f"{name}, others {others}"
+            encoder = self._native_encoder(PackedLinear)
+            packs = pack(nn.ModuleList([encoder.model, *self._heads.modules()]))
+            self._reference.check(encoder)
+            finding = f"{sum(encoder.model.calls)} layers run whole by the processor's kernels: {encoder.model.forms}"
+            return _native_mode(encoder, finding), f"{encoder.description}, others {PACKED if packs else STOCK}"
         except ModelRefused as refused:
-            undo()
-            findings = (f"no {name} layers: {refused}",)
-        mode, linear = self._mode_with_packed_layers(layers)
-        return replace(mode, findings=(*mode.findings, *findings)), linear
+            reason = f"no whole layers by the processor's kernels: {refused}"
+        mode, linear = self._mode_with_packed_layers(nn.ModuleList([self._base, *self._heads.modules()]))
+        return replace(mode, findings=(*mode.findings, reason)), linear
+
+    def _native_encoder(self, linear: LinearClass) -> NativeEncoder:
+        """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused where there is none."""
+        if self._adapters is not None:
+            raise ModelRefused("adapters run over layers as transformers wrote them")
+        rotary = rotary_of_the_step(self._base.config.get_text_config())
+        if rotary:
+            raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+        reference, uncounted = self._reference, self._length_limits.uncounted
+        native = NativeModel(self._base, self._kernels, linear, capped=reference.attention != FUSED)
+        return NativeEncoder(native, self._kernels, uncounted, reference.types, reference.width)
 
     def _mode_of_same_bits(self) -> tuple[ExecutionMode, str]:
         """A mode in which no text depends on others, and how linear layers run: whole layers where the gate lets it."""
@@ -237,53 +236,22 @@ class Preparation:
 
     def _rounded_mode(self) -> ExecutionMode:
         """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
-        mode = self._mode()
-        self._check_heads(mode.encoder)
-        if not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
-            self._install_native_layers(QuantizedLinear)
-        layers = int8.install(self._base, self._heads.modules())
-        if self._order is not None:
-            same_bits.install([self._base, *self._heads.modules()])
+        try:
+            exact = self._native_encoder(PackedLinear)
+            self._reference.check(exact)
+            self._check_heads(exact)
+            layers = f"{sum(exact.model.calls)} whole layers in int8 by token"
+            mode = _native_mode(self._native_encoder(QuantizedLinear), f"{layers}: {exact.model.forms}")
+        except ModelRefused:
+            mode = self._mode()
+            self._check_heads(mode.encoder)
+            layers = int8.install(self._base, self._heads.modules())
         cosines = check_close(self._reference, mode.encoder)
         mode = replace(mode, findings=(*mode.findings, f"{layers}: {cosines}"))
         if self._head_reference is None:
             return mode
-        order = self._order or nullcontext()
-        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE, order)
+        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE)
         return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
-
-    def _native_layers_pass(self, encoder: Encoder) -> bool:
-        """Whether the encoder's layers compute what the kernels' layers compute, before anything is rounded."""
-        undo = undoing(self._base)
-        try:
-            if not self._install_native_layers():
-                return False
-            self._reference.check(encoder)
-        except ModelRefused:
-            return False
-        finally:
-            undo()
-        return True
-
-    def _install_native_layers(self, linear: LinearClass = PackedLinear) -> int:
-        """Replaces the encoder's layers by those of the processor's kernels, and returns how many it replaced."""
-        if not takes_attention(self._base) or not self._kernels.formats:
-            return 0
-        return native_layers.install_layers(self._base, self._kernels, self._layer_runs(), linear)
-
-    def _layer_runs(self) -> Mapping[nn.Module, LayerRun]:
-        """A recorded run of all layers on two short texts; empty where the model does not run packed."""
-        reference = self._reference
-        try:
-            make_packed(self._base)
-            encoder = PackedEncoder(
-                self._base, OneByOne(), self._length_limits.uncounted, reference.types, reference.width
-            )
-            return layer_runs(encoder, reference.probes.batch(RECORDED, encoder))
-        except Exception as error:  # foreign code that was not made for this fails anywhere; the gate tells why
-            if ran_out(error):
-                raise
-            return {}
 
     def _mode(self, *, packs: bool = False) -> ExecutionMode:
         choice = ModeChoice(
@@ -300,3 +268,12 @@ class Preparation:
     def _check_heads(self, encoder: Encoder) -> None:
         if self._head_reference is not None:
             self._head_reference.check(encoder, self._heads, self._order or nullcontext())
+
+
+def _native_mode(encoder: NativeEncoder, finding: str) -> ExecutionMode:
+    """The mode of an encoder by the processor's kernels."""
+    calls = encoder.model.calls
+    together = (
+        [f"{sum(calls)} layers run in {len(calls)} call{'s' * (len(calls) > 1)}"] if len(calls) < sum(calls) else []
+    )
+    return ExecutionMode(encoder=encoder, findings=(finding, *together))

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gpu_worker.device.memory import ran_out
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.in_pieces import NumberedText, Run, check_run, grouped, reason_against
 from gpu_worker.ragged.batch import RaggedBatch
@@ -30,7 +29,7 @@ def reason_to_share_nothing(encoder: Encoder, reference: Reference, *, same_bits
     May raise what means that memory ran out.
     """
     packed = encoder.as_written
-    if not isinstance(packed, PackedEncoder) or reason_against(packed):
+    if reason_against(packed):
         return reason_against(packed)
     run = partial(run_sharing, packed)
     try:
@@ -46,7 +45,7 @@ def reason_to_share_nothing(encoder: Encoder, reference: Reference, *, same_bits
         return f"{type(packed.model).__name__} fails on a text that begins as another: {first_line(error)}"
 
 
-def _check_bits(packed: PackedEncoder, reference: Reference, run: Run) -> None:
+def _check_bits(packed: Encoder, reference: Reference, run: Run) -> None:
     """Raises ModelRefused where texts by another `run` of the encoder have other bits than by its own."""
     whole, sharing = (reference.among_others(packed, reference.whole, way).hidden for way in (None, run))
     if not torch.equal(whole, sharing):

@@ -23,7 +23,7 @@ from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.kernels.maxsim.native import NativeMaxSim
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.tune.blocked_linear import PackedLinear
+from gpu_worker.model.native.linear import PackedLinear
 from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.layer_parts import alternating, parts_of
 from gpu_worker.model.tune.native_layers import NativeLayer
