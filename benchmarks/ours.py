@@ -113,7 +113,7 @@ class Ours:
         accelerated = self.model.placement.device_memory is not None
         together = 0 if accelerated else (step_tokens or self.step_tokens) // PIECES_PER_STEP  # as `piece_limits` does
         limits = PieceLimits(longest=tokens, shares=shares, together=together)
-        self._engine.cut_texts(replace(limits, text_bytes=self.model.cutting.text_bytes) if tokens else limits)
+        self._engine.cut_texts(replace(limits, token_bytes=self.model.cutting.token_bytes) if tokens else limits)
 
     @property
     def shared_tokens(self) -> int:

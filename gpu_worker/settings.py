@@ -134,7 +134,7 @@ class WorkerSettings(ServiceSettings):
         description="Memory in MiB for the keys and values of texts in pieces. A long text begins once all of its own "
         "fit, and waits until then; one that could never fit is refused on arrival, and the card's max_tokens is "
         "lowered to what fits. The log says how many tokens that is, and --check as well; layers with sliding windows "
-        "take no more for longer texts. 0: enough for the model's longest text, and at least 2048 (on an accelerator a "
+        "keep all keys too. 0: enough for the model's longest text, and at least 2048 (on an accelerator a "
         "quarter of what the weights leave), but at most half of what the weights leave of the device's, machine's or "
         "container's memory.",
     )

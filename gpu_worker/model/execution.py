@@ -13,7 +13,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.device.timing import device_seconds
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention import llama4, relative
+from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.cpu import library
@@ -186,12 +186,20 @@ def make_packed(base: Any) -> None:
     """Changes a model in place so that it attends as its keyword `ragged` says. Raises ModelRefused if it cannot."""
     if relative.serves(base.config):
         relative.install(base)
+    elif _attends_as_llama_4(base.config.get_text_config()):  # texts of the gate may be too short to show it
+        raise ModelRefused("its layers attend in chunks, or scale queries by their place in a run")
     elif takes_attention(base):
         fused = reference_attention.default_of(base) == reference_attention.FUSED
         base.set_attn_implementation(attention.UNCAPPED if fused and _capped(base.config) else attention.NAME)
-        llama4.install(base)
     else:
         raise ModelRefused("transformers' class takes no attention but its own")
+
+
+def _attends_as_llama_4(config: Any) -> bool:
+    """Whether layers attend in chunks, which transformers tells by its mask only, or temper attention
+    (arXiv:2501.19399), for which Llama 4's class counts the tokens of the whole run."""
+    chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
+    return chunked or bool(getattr(config, "attn_temperature_tuning", False))
 
 
 def _capped(config: Any) -> bool:

@@ -38,11 +38,12 @@ def cache_bytes(model: Model, megabytes: int) -> int:
     if megabytes:
         return megabytes * MEBIBYTE
     least = int(DEVICE_SHARE * available) if memory else LEAST_CACHE
-    text_bytes = model.cutting.text_bytes
-    wanted, most = max(least, text_bytes.of(model.longest)), int(LARGEST_SHARE * available)
+    token_bytes = model.cutting.token_bytes
+    wanted, most = max(least, model.longest * token_bytes), int(LARGEST_SHARE * available)
     if wanted <= most:
         return wanted
-    return text_bytes.of(int(text_bytes.longest(most)) // ROUNDED_TOKENS * ROUNDED_TOKENS) or most
+    rounded = ROUNDED_TOKENS * token_bytes
+    return most // rounded * rounded or most
 
 
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
@@ -59,7 +60,7 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
         limits = replace(limits, together=step_tokens // PIECES_PER_STEP)
     if not kept_bytes or not longest:
         return limits
-    return replace(limits, longest=longest, cache_bytes=kept_bytes, text_bytes=model.cutting.text_bytes)
+    return replace(limits, longest=longest, cache_bytes=kept_bytes, token_bytes=model.cutting.token_bytes)
 
 
 def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
@@ -78,7 +79,7 @@ def summary(model: Model, card: ModelCard) -> str:
     """Tells people in one line how long texts are computed."""
     if not card.chunk_tokens:
         return f"each in one step: {card.whole_texts}"
-    megabytes = model.cutting.text_bytes.of(card.cache_tokens) / MEBIBYTE
+    megabytes = card.cache_tokens * model.cutting.token_bytes / MEBIBYTE
     return (
         f"in pieces of {card.chunk_tokens} tokens; keys and values of a text of {card.cache_tokens} tokens fit into "
         f"{megabytes:.0f} MiB"

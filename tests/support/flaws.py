@@ -49,25 +49,18 @@ class Flawed:
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
         return OneByOne()(query, key, value, batch, terms)
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         count, keys = query.shape[1], key.shape[1]
         if self._flaw == "forgets the past":
-            key, value, dropped = key[:, -count:], value[:, -count:], dropped + keys - count
-        if self._flaw == "forgets what was dropped":
-            dropped = 0
+            key, value = key[:, -count:], value[:, -count:]
         if self._flaw == "upper-left mask":
             return explicit(query, key, value, terms, keys).transpose(0, 1)
         if self._flaw == "windows begin anew":  # at each piece, so that a window reaches all that came before it
             window = None if terms.window is None else terms.window + keys - count
             terms = replace(terms, window=window)
-        if self._flaw == "chunks begin anew" and terms.chunk is not None:
-            first = max(0, keys - count - terms.chunk)
-            key, value, dropped = key[:, first:], value[:, first:], 0
         if self._flaw == "windows of pieces off by one":
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
-        return OneByOne().attend_piece(query, key, value, terms, dropped)
+        return OneByOne().attend_piece(query, key, value, terms)
 
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms

@@ -8,7 +8,6 @@ import numpy as np
 
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.ragged.prefixes import families, shared_with_previous
-from gpu_worker.ragged.text_bytes import TextBytes
 from gpu_worker.ragged.token_types import Counts
 
 Group = tuple[int, ...]
@@ -56,13 +55,12 @@ class Alike:
         sequences: Sequences,
         groups: Sequence[Group],
         longest: int,
-        text_bytes: TextBytes,
-        cache_bytes: float,
+        cache_tokens: float,
         together: int,
     ) -> "Alike":
         """Brings groups of one sequence together whose sequences begin alike, so that they come into the same step, and
         joins them as far as they cost `together` tokens at most. Those of more than `longest` tokens (0: no limit) are
-        cut. `text_bytes`, `cache_bytes`: see `PieceLimits`."""
+        cut. `cache_tokens`: see `PieceLimits`."""
         shared: Counts = np.zeros_like(sequences.lengths)
         single = [place for place, group in enumerate(groups) if len(group) == 1 and not sequences.tails[group[0]]]
         is_cut = {place: bool(longest) and int(sequences.lengths[groups[place][0]]) > longest for place in single}
@@ -74,11 +72,9 @@ class Alike:
             joined = _joined(members, sequences.lengths, together)
             shared[list(joined)] = list(joined.values())
             orders.append([place for place, _ in family])
-        # A layer that keeps only recent tokens does not have what a fork of it would need.
-        cut = [place for place in single if is_cut[place] and not text_bytes.recent]
-        for family in _families(sequences, groups, cut):
+        for family in _families(sequences, groups, [place for place in single if is_cut[place]]):
             members = [(groups[place][0], count) for place, count in family]
-            for run in _runs(members, sequences.lengths, text_bytes, cache_bytes / FAMILY_ROOM):
+            for run in _runs(members, sequences.lengths, cache_tokens / FAMILY_ROOM):
                 runs.append([number for number, _ in run])
                 forks |= {number: Fork(leader=before, shared=count) for (before, _), (number, count) in pairwise(run)}
             orders.append([place for place, _ in family])
@@ -126,21 +122,18 @@ def _with_previous(groups: Sequence[Group], shared: Counts) -> list[Group]:
     return joined
 
 
-def _runs(
-    members: Sequence[tuple[int, int]], lengths: Counts, text_bytes: TextBytes, most_bytes: float
-) -> Iterator[list[tuple[int, int]]]:
+def _runs(members: Sequence[tuple[int, int]], lengths: Counts, most_tokens: float) -> Iterator[list[tuple[int, int]]]:
     """Splits a family where a member shares too little with the one before it, or its room would be too much. Leaves
     out what is left alone."""
     run: list[tuple[int, int]] = []
     room = 0
     for number, count in members:
         length = int(lengths[number])
-        needed = text_bytes.of(length)
-        if run and (count * LEAST_FORKED < length or room + needed > most_bytes):
+        if run and (count * LEAST_FORKED < length or room + length > most_tokens):
             if len(run) > 1:
                 yield run
             run, room = [], 0
-        run, room = [*run, (number, count)], room + needed
+        run, room = [*run, (number, count)], room + length
     if len(run) > 1:
         yield run
 

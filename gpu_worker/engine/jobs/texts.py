@@ -24,7 +24,7 @@ class TextJob:
         limits.check(sequences)
         self.sequences = sequences
         alike = limits.alike(sequences, groups)
-        self.units = Units.of(sequences, alike, limits.longest, limits.text_bytes.of)
+        self.units = Units.of(sequences, alike, limits.longest, limits.token_bytes)
         self._shared, self._joins = alike.shared, alike.sharing
         self.costs: Sequence[int] = self.units.costs(alike)
         self.spared: Sequence[int] = ()
@@ -70,9 +70,8 @@ class TextJob:
             return
         for number in selection.numbers[selection.ended].tolist():
             self.caches.pop(number, None)
-        going_on = ~selection.ended
-        for number, stop in zip(selection.numbers[going_on].tolist(), selection.stops[going_on].tolist(), strict=True):
-            self.caches[number].collect(stop)
+        for number in selection.numbers[~selection.ended].tolist():
+            self.caches[number].collect()
 
     def note_finite(self, packed: PackedSequences, outputs: Outputs) -> None:
         """Notes whether the model's hidden states of these sequences were finite numbers."""

@@ -1,6 +1,6 @@
 """Units of a job over token ids: sequences, pairs of them, and pieces of long sequences. numpy only."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from gpu_worker.engine.jobs.alike import Alike, Fork, Group, cost_of_shared
 from gpu_worker.engine.step.sequences import Sequences
-from gpu_worker.ragged.text_bytes import ONE_BYTE, TextBytes
 from gpu_worker.ragged.token_types import Counts
 from shared.errors import InputTooLong
 
@@ -16,14 +15,14 @@ from shared.errors import InputTooLong
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
     """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_bytes`: most bytes that
-    the device keeps of all texts in pieces. `text_bytes`: what it keeps of each. `shares`: whether texts that begin
-    alike are computed once. `together`: most tokens that a unit of several such texts costs, where a shared token costs
-    less than another; 0: each text is a unit, and costs all its tokens, so that heads never get more tokens than a
-    step may have."""
+    the device keeps of all texts in pieces. `token_bytes`: what it keeps of each of their tokens. `shares`: whether
+    texts that begin alike are computed once. `together`: most tokens that a unit of several such texts costs, where a
+    shared token costs less than another; 0: each text is a unit, and costs all its tokens, so that heads never get more
+    tokens than a step may have."""
 
     longest: int = 0
     cache_bytes: float = inf
-    text_bytes: TextBytes = ONE_BYTE
+    token_bytes: int = 1
     shares: bool = False
     together: int = 0
 
@@ -31,19 +30,19 @@ class PieceLimits:
         """What sequences share with each other, and the order of their groups."""
         if not self.shares or len(sequences) < 2:
             return Alike.none(sequences, groups)
-        return Alike.of(sequences, groups, self.longest, self.text_bytes, self.cache_bytes, self.together)
+        return Alike.of(sequences, groups, self.longest, self.cache_tokens, self.together)
 
     @property
     def cache_tokens(self) -> float:
         """Tokens of the longest text whose keys and values fit."""
-        return self.text_bytes.longest(self.cache_bytes)
+        return self.cache_bytes / self.token_bytes
 
     def check(self, sequences: Sequences) -> None:
         """Raises InputTooLong for a sequence that would be cut and does not fit into what is kept."""
         if not self.longest or len(sequences.ids) <= self.longest:
             return
         longest = int(sequences.lengths[sequences.tails == 0].max(initial=0))  # those with a tail are never cut
-        if longest > self.longest and self.text_bytes.of(longest) > self.cache_bytes:
+        if longest > self.longest and longest > self.cache_tokens:
             raise InputTooLong(
                 f"a sequence has {longest} tokens, --cache-megabytes holds keys and values of {int(self.cache_tokens)}"
             )
@@ -76,11 +75,11 @@ class Units:
         sequences: Sequences,
         alike: Alike,
         longest: int,
-        bytes_of: Callable[[int], int] = int,
+        token_bytes: int = 1,
     ) -> "Units":
         """Cuts sequences of more than `longest` tokens into pieces (0: none); the rest of their group follows as units
         of one sequence. Sequences with an unattended tail stay whole, since no piece knows where the tail begins.
-        `bytes_of`: what the device keeps of a sequence of so many tokens."""
+        `token_bytes`: what the device keeps of each token of these."""
         groups = alike.groups
         lengths = sequences.lengths.tolist()
         cut = set[int]()
@@ -90,7 +89,7 @@ class Units:
             tokens = [sum(lengths[number] for number in group) for group in groups]
             return cls(numbers=list(groups), tokens=tokens, _lengths=sequences.lengths)
         units = cls(_lengths=sequences.lengths, forks=alike.forks, _runs={run[0]: run for run in alike.runs})
-        taken = {number: bytes_of(lengths[number]) for number in cut}
+        taken = {number: lengths[number] * token_bytes for number in cut}
         returned = dict(taken)
         for run in alike.runs:
             together = sum(taken[number] for number in run)

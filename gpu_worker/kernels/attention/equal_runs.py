@@ -22,13 +22,10 @@ class EqualRuns:
             _attend(q, k, v, terms, run.attended, by_sequence(output[rows].transpose(0, 1), run))
         return output
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         output, keys = query.new_empty(query.shape[1], query.shape[0], value.shape[2]), key.shape[1]
         q, k, v = (states[None] for states in (query, key, value))
-        past, into = dropped + keys - query.shape[1], output.transpose(0, 1)[None]
-        _attend(q, k, v, terms, keys, into, past, dropped)
+        _attend(q, k, v, terms, keys, output.transpose(0, 1)[None], keys - query.shape[1])
         return output
 
     def attend_followers(
@@ -45,13 +42,12 @@ def _attend(
     attended: int,
     into: Tensor,
     past: int = 0,
-    dropped: int = 0,
 ) -> None:
     """query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]; see `written_out`."""
     if terms.softcap is None:
-        into.copy_(fused(query, key, value, terms, attended, past, dropped))
+        into.copy_(fused(query, key, value, terms, attended, past))
     else:
-        written_out(query, key, value, terms, attended, into, past, dropped)
+        written_out(query, key, value, terms, attended, into, past)
 
 
 def by_sequence(states: Tensor, run: LengthRun) -> Tensor:
@@ -60,19 +56,16 @@ def by_sequence(states: Tensor, run: LengthRun) -> Tensor:
     return states.view(heads, run.count, run.length, width).transpose(0, 1)
 
 
-def fused(
-    query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0, dropped: int = 0
-) -> Tensor:
+def fused(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
     """Runs PyTorch's fused attention: query [N, H, L, D], key and value [N, Hkv, K, D] -> [N, H, L, D].
 
-    Only the first `attended` keys count; `past` keys precede the first query, the first `dropped` of which are not
-    there. It has no softcap.
+    Only the first `attended` keys count; `past` of them precede the first query. It has no softcap.
     """
     length = query.shape[-2]
     unseen = terms.reaches_less_than(past + length)
     # Its own causal mask lines up the first query with the first key.
     plain_causal = terms.bias is None and terms.causal and not unseen and attended == length and not past
-    mask = None if plain_causal else terms.mask(length, attended, query.device, past, dropped)
+    mask = None if plain_causal else terms.mask(length, attended, query.device, past)
     if terms.bias is not None:
         # The kernels take masks of 2 or 4 dimensions.
         bias = terms.bias(query, key)[..., :attended].expand(*query.shape[:-1], attended)

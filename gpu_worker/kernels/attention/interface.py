@@ -14,60 +14,46 @@ from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Followers
-from gpu_worker.ragged.horizon import Horizon
 from shared.errors import ModelRefused
 
 NAME, UNCAPPED = "ragged", "ragged-uncapped"
 """Names in transformers. The second is for models that run PyTorch's fused attention by default, which has no softcap
 whatever their configs say."""
-TEMPERED = "temperature_by_position"
-"""Attribute of a layer that scales queries by position: a function, positions [T] -> factors [T]; see `llama4`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTerms:
     """Rules for the scores of one layer: scale, visibility, softcap and bias.
 
-    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `chunk`: tokens
-    see only their own chunk of this many tokens (Llama 4). `softcap` is Gemma2's bound c x tanh(score / c). `bias` is
-    called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one length and returns what
-    is added to their scaled scores, broadcastable to [..., H, L, L]. `keys_as`: the name under which later layers find
-    the keys and values of this one; empty where none does. `reuses_keys`: it has none of its own, but those of the last
-    layer with this name (Gemma 3n).
+    `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `softcap` is Gemma2's bound
+    c x tanh(score / c). `bias` is called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one
+    length and returns what is added to their scaled scores, broadcastable to [..., H, L, L]. `keys_as`: the name under
+    which later layers find the keys and values of this one; empty where none does. `reuses_keys`: it has none of its
+    own, but those of the last layer with this name (Gemma 3n).
     """
 
     scale: float
     causal: bool = False
     window: int | None = None
-    chunk: int | None = None
     softcap: float | None = None
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
     keys_as: str = ""
     reuses_keys: bool = False
 
-    def mask(self, length: int, attended: int, device: torch.device, past: int = 0, dropped: int = 0) -> Tensor | None:
-        """Mask [L, A] bool: True where token `past` + i (row) may see token `dropped` + j; None for all."""
+    def mask(self, length: int, attended: int, device: torch.device, past: int = 0) -> Tensor | None:
+        """Mask [L, A] bool: True where token `past` + i (row) may see token j; None for all."""
         end = past + length
         if not self.causal and not self.reaches_less_than(end):
             return None
-        rows = torch.arange(past, end, device=device)[:, None]
-        columns = torch.arange(dropped, dropped + attended, device=device)
-        distance = rows - columns
+        distance = torch.arange(past, end, device=device)[:, None] - torch.arange(attended, device=device)
         allowed = distance.abs() < (end if self.window is None else self.window)
         if self.causal:
             allowed &= distance >= 0
-        if self.chunk is not None:
-            allowed &= rows // self.chunk == columns // self.chunk
         return allowed
 
-    @property
-    def horizon(self) -> Horizon:
-        """The earlier tokens that a token sees, where the layer is causal."""
-        return Horizon(window=self.window, chunk=self.chunk)
-
     def reaches_less_than(self, length: int) -> bool:
-        """Whether a window or a chunk hides tokens of a text of `length` tokens from each other."""
-        return any(size is not None and size < length for size in (self.window, self.chunk))
+        """Whether a window hides tokens of a text of `length` tokens from each other."""
+        return self.window is not None and self.window < length
 
 
 class LayerAttention(Protocol):
@@ -87,14 +73,12 @@ class PackedAttention(LayerAttention, Protocol):
     name: str
     capturable: bool
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         """Computes attention of n tokens of a sequence to those before them: query [H, n, D], key and value [Hkv, K, D]
         -> [n, H, D].
 
-        The keys are those of K tokens up to the last query's, without the first `dropped` of the sequence, which none
-        of the queries may see. The terms are causal and have no bias.
+        The keys are those of the sequence's first K tokens, up to the last query's. The terms are causal and have no
+        bias.
         """
 
     def attend_followers(
@@ -126,13 +110,10 @@ def attend_one_by_one(
     return output
 
 
-def explicit(
-    query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0, dropped: int = 0
-) -> Tensor:
+def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
     """Computes softmax attention, written out: query [..., H, L, D], key and value [..., Hkv, K, D] -> [..., H, L, D].
 
-    Only the first `attended` keys count. `past` keys precede the first query, the first `dropped` of which are not
-    there.
+    Only the first `attended` keys count; `past` of them precede the first query.
     """
     bias = None if terms.bias is None else terms.bias(query, key)[..., :attended]
     key, value = key[..., :attended, :], value[..., :attended, :]
@@ -144,7 +125,7 @@ def explicit(
         scores = scores.add_(bias)
     if terms.softcap is not None:
         scores = scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
-    mask = terms.mask(query.shape[-2], attended, query.device, past, dropped)
+    mask = terms.mask(query.shape[-2], attended, query.device, past)
     if mask is not None:
         scores = scores.masked_fill_(~mask, float("-inf"))
     return torch.matmul(torch.softmax(scores, dim=-1), value)
@@ -163,12 +144,9 @@ class OneByOne:
             output[rows] = explicit(query[:, rows], key[:, rows], value[:, rows], terms, keys).transpose(0, 1)
         return output
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         keys = key.shape[1]
-        past = dropped + keys - query.shape[1]
-        return explicit(query, key, value, terms, keys, past, dropped).transpose(0, 1)
+        return explicit(query, key, value, terms, keys, keys - query.shape[1]).transpose(0, 1)
 
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
@@ -201,21 +179,10 @@ def terms_of(
         scale=head**-0.5 if scaling is None else scaling,
         causal=causal,
         window=sliding_window,
-        chunk=_chunk(module),
         softcap=softcap,
         keys_as=str(getattr(module, "layer_type", "")) if shared else "",
         reuses_keys=reuses_keys,
     )
-
-
-def _chunk(module: nn.Module) -> int | None:
-    """Tokens of a chunk, in layers that attend in chunks; transformers passes them in the mask only."""
-    config = getattr(module, "config", None)
-    size = getattr(config, "attention_chunk_size", None)
-    if size is None:  # reading the layer's number would compile the same code again for every layer
-        return None
-    kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
-    return int(size) if kinds is not None and layer is not None and kinds[layer] == "chunked_attention" else None
 
 
 def _made_bidirectional(module: nn.Module) -> bool:
@@ -245,8 +212,6 @@ def attend(
     if ragged is None:
         raise ModelRefused("its layers do not hand the batch on to their attention")
     terms = terms_of(module, scaling, query.shape[-1], is_causal, sliding_window, softcap)
-    if hasattr(module, TEMPERED):
-        query = query * getattr(module, TEMPERED)(ragged.batch.positions[0])[:, None]
     return ragged.attention(query[0], key[0], value[0], ragged.batch, terms)[None], None
 
 

@@ -41,16 +41,14 @@ class NativeAttention:
             return self._attend(_filled(query), _filled(key), _filled(value), batch, terms)[..., :width]
         return self._attend(query, key, value, batch, terms)
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         width, tokens, keys = value.shape[-1], query.shape[1], key.shape[1]
         if query.shape[-1] % HEAD_STEP or width % HEAD_STEP:
             if not self._fills:
-                return self._otherwise.attend_piece(query, key, value, terms, dropped)
+                return self._otherwise.attend_piece(query, key, value, terms)
             query, key, value = (_filled(states) for states in (query, key, value))
-        layout = torch.tensor([[0, tokens, 0, keys, dropped + keys - tokens]])
-        return attention(query, key, value, layout, terms, None, dropped)[..., :width]
+        layout = torch.tensor([[0, tokens, 0, keys, keys - tokens]])
+        return attention(query, key, value, layout, terms, None)[..., :width]
 
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
@@ -89,15 +87,13 @@ def attention(
     layout: Tensor,
     terms: AttentionTerms,
     bias: Tensor | None,
-    dropped: int = 0,
     places: Tensor | None = None,
     caches: Sequence[Tensor] = (),
 ) -> Tensor:
     """Calls the kernel: query [H, T, D], key and value [Hkv, K, D] -> [T, H, D].
 
     `layout` [n, 5] int64, see `RaggedBatch.layout`. `bias` [1 or n, H, L, A] float32 is in place of `terms.bias`.
-    `dropped`: how many of each sequence's first keys are not there; the layout counts them only among those that
-    precede the queries. `places` int64: those of keys, where they do not lie end to end; the layout counts in them.
+    `places` int64: those of keys, where they do not lie end to end; the layout counts in them.
     `caches`: keys and values [tokens, Hkv, D] of each of the last sequences in turn, in place of `key` and `value`; the
     layout counts these keys from a cache's first token, whatever `places` are.
     """
@@ -110,10 +106,8 @@ def attention(
         terms.scale,
         terms.causal,
         terms.window or 0,
-        terms.chunk or 0,
         terms.softcap or 0.0,
         bias,
-        dropped,
         places,
         list(caches),
     )

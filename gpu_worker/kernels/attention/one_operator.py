@@ -22,7 +22,7 @@ class OneOperator:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         """See `LayerAttention`."""
         assert terms.bias is None  # no operator takes a function
-        numbers = terms.scale, terms.causal, terms.window, terms.chunk, terms.softcap
+        numbers = terms.scale, terms.causal, terms.window, terms.softcap
         output: Tensor = torch.ops.selvage.attention_under_way(
             query, key, value, *numbers, terms.keys_as, terms.reuses_keys
         )
@@ -49,7 +49,6 @@ def _attend(
     scale: float,
     causal: bool,
     window: int | None,
-    chunk: int | None,
     softcap: float | None,
     keys_as: str,
     reuses_keys: bool,
@@ -60,7 +59,6 @@ def _attend(
         scale=scale,
         causal=causal,
         window=window,
-        chunk=chunk,
         softcap=softcap,
         keys_as=keys_as,
         reuses_keys=reuses_keys,

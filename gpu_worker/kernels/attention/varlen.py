@@ -19,7 +19,7 @@ class Varlen:
     """PyTorch's FlashAttention over packed sequences, launched once for each span of a batch, in half precision.
 
     It has no softcap and no bias, and lines up the last query with the last key that counts. So causal layers and
-    windows run as equal runs where some keys do not count, and so do chunks. A batch is read only by its spans, so
+    windows run as equal runs where some keys do not count. A batch is read only by its spans, so
     layers can be compiled.
 
     Its signature grew with PyTorch 2.13. Since then grouped heads must be announced, and it takes the number of keys
@@ -43,7 +43,7 @@ class Varlen:
         assert terms.softcap is None
         assert terms.bias is None
         tails = any(span.keys is not None for span in batch.spans)
-        if terms.chunk is not None or (tails and (terms.causal or terms.window is not None)):
+        if tails and (terms.causal or terms.window is not None):
             return self._equal_runs(query, key, value, batch, terms)
         q, k, v = (states.transpose(0, 1) for states in (query, key, value))
         if len(batch.spans) == 1:
@@ -56,15 +56,10 @@ class Varlen:
             ]
         )
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
-        """See `PackedAttention`: the kernel lines up the last query with the last key, as pieces do, and counts windows
-        from there, so that dropped keys are nothing to it."""
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        """See `PackedAttention`: the kernel lines up the last query with the last key, as pieces do."""
         assert terms.softcap is None
         assert terms.bias is None
-        if terms.chunk is not None:
-            return self._equal_runs.attend_piece(query, key, value, terms, dropped)
         q, k, v = (states.transpose(0, 1) for states in (query, key, value))
         return self._attend_keys(q, k, v, terms)
 
@@ -74,8 +69,6 @@ class Varlen:
         """See `PackedAttention`: one launch, with the keys of all followers laid end to end."""
         assert terms.softcap is None
         assert terms.bias is None
-        if terms.chunk is not None:
-            return self._equal_runs.attend_followers(query, key, value, followers, terms)
         k, v = (states.index_select(1, followers.rows).transpose(0, 1) for states in (key, value))
         return self._attend_texts(query.transpose(0, 1), k, v, followers, terms)
 

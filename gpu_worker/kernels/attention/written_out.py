@@ -26,16 +26,13 @@ def written_out(
     attended: int,
     into: Tensor,
     past: int = 0,
-    dropped: int = 0,
 ) -> None:
-    """query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]. Only the first `attended` keys count.
-
-    `past` keys precede the first query, the first `dropped` of which are not there.
-    """
+    """query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]. Only the first `attended` keys count;
+    `past` of them precede the first query."""
     count, heads, length, _ = query.shape
     whole = query.device.type != "cpu"  # there is no processor's cache to fit: everything at once
     fit = count * heads * length if whole else max(1, BLOCK_SCORES // attended)
-    mask = terms.mask(length, attended, query.device, past, dropped)
+    mask = terms.mask(length, attended, query.device, past)
     # An unattended tail may lie so far behind its window that it sees nothing. There softmax would give NaN; zeros are
     # what PyTorch's fused kernel gives.
     blind = ~mask.any(dim=1, keepdim=True) if mask is not None and attended < length else None

@@ -96,10 +96,8 @@ class _AttentionCounter:
         self.calls += 1
         return self.attention(query, key, value, batch, terms)
 
-    def attend_piece(
-        self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, dropped: int = 0
-    ) -> Tensor:
-        return self.attention.attend_piece(query, key, value, terms, dropped)
+    def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
+        return self.attention.attend_piece(query, key, value, terms)
 
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms

@@ -153,7 +153,6 @@ class NativeModel(nn.Module):
             terms.scale,
             terms.causal,
             terms.window or 0,
-            0,
             terms.softcap or 0.0,
             places,
             caches,

@@ -19,7 +19,6 @@ from gpu_worker.model.verify.gate import Reference, compare
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
-from gpu_worker.ragged.text_bytes import NOTHING, TextBytes
 from gpu_worker.ragged.token_types import Ids
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
@@ -36,16 +35,16 @@ NumberedText = tuple[int, Ids]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """Whether texts may be cut. `text_bytes`: what the device keeps of a text meanwhile; `NOTHING` where texts may not
-    be cut. `refusal`: the reason for that; else empty."""
+    """Whether texts may be cut. `token_bytes`: what the device keeps of each token meanwhile; 0 where texts may not be
+    cut. `refusal`: the reason for that; else empty."""
 
-    text_bytes: TextBytes = NOTHING
+    token_bytes: int = 0
     refusal: str = ""
 
     @property
     def allowed(self) -> bool:
         """Whether texts may be cut."""
-        return self.text_bytes.token_bytes > 0
+        return self.token_bytes > 0
 
 
 def cutting(encoder: Encoder, reference: Reference) -> Cutting:
@@ -56,7 +55,7 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
         return Cutting(refusal=reason_against(packed))
     try:
         check_run(packed, reference, partial(run_in_pieces, packed), "in pieces")
-        return Cutting(text_bytes=_text_bytes(packed, reference))
+        return Cutting(token_bytes=_token_bytes(packed, reference))
     except ModelRefused as refused:
         return Cutting(refusal=str(refused))
     except Exception as error:  # foreign code that was not made for this fails anywhere
@@ -74,13 +73,13 @@ def reason_against(encoder: Encoder) -> str:
     return "" if encoder.token_types is None else "it reads token types"
 
 
-def _text_bytes(packed: Encoder, reference: Reference) -> TextBytes:
-    """What the device keeps of a text, seen on a piece of one token."""
+def _token_bytes(packed: Encoder, reference: Reference) -> int:
+    """What the device keeps of each token of a text: keys and values of all layers, and last hidden states."""
     cache = SequenceCache(2)
     piece = Piece(np.resize(reference.probes.texts[0], 2), 0, 1, cache)
     with torch.inference_mode():
         cache.add_hidden(0, packed(RaggedBatch.pack([], packed.device, packed.uncounted, pieces=[piece])))
-    return cache.text_bytes
+    return cache.bytes // cache.length
 
 
 def check_run(packed: Encoder, reference: Reference, run: Run, how: str) -> None:
@@ -117,8 +116,7 @@ def grouped(texts: list[NumberedText]) -> Iterator[list[NumberedText]]:
 def _run_group(encoder: Encoder, texts: list[NumberedText]) -> list[Tensor]:
     """Computes the first pieces of all texts in one step, then the second ones, then the third ones. Returns the hidden
     states [L, H] of each text."""
-    # Windowed layers keep recent tokens only as soon as they may: in serving, only longer texts are computed so.
-    caches = [SequenceCache(len(text), places=1) for _, text in texts]
+    caches = [SequenceCache(len(text)) for _, text in texts]
     cuts = [list(pairwise(places(number, len(text)))) for number, text in texts]
     shortest = min((text for _, text in texts), key=len)
     for turn in range(max(map(len, cuts))):
@@ -132,7 +130,6 @@ def _run_group(encoder: Encoder, texts: list[NumberedText]) -> list[Tensor]:
         hidden = encoder(step)
         for piece, rows in zip(step.pieces, step.piece_rows(), strict=True):
             piece.cache.add_hidden(piece.start, hidden[rows])
-            piece.cache.collected = piece.stop
     return [cache.hidden for cache in caches]
 
 

@@ -153,7 +153,7 @@ def test_long_texts_in_pieces_keep_their_adapter(tmp_path: Path) -> None:
     whole = rows(model, [(name, ids) for name in names])
     engine, limits = (
         ModelEngine(model),
-        PieceLimits(longest=16, cache_bytes=1 << 30, text_bytes=model.cutting.text_bytes),
+        PieceLimits(longest=16, cache_bytes=1 << 30, token_bytes=model.cutting.token_bytes),
     )
     engine.cut_texts(limits, adapters_by_fingerprint(model, limits))
     prints = {"": ""} | {each.names[0]: name for name, each in adapters_by_fingerprint(model, limits).items()}

@@ -12,8 +12,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, T5Encode
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention import llama4
-from gpu_worker.kernels.attention.interface import TEMPERED, OneByOne
+from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.classifier import LAST_REAL, HeadClassifier
@@ -133,34 +132,17 @@ def test_a_padding_token_in_a_text_is_not_counted(kind: str, tmp_path: Path, mon
         reference.check(encoder)
 
 
-def test_llama_4_attends_in_chunks_and_counts_positions_by_text(tmp_path: Path) -> None:
-    """Beyond its chunk, and in steps beyond the positions at which it begins to temper attention."""
-    own = written(tmp_path, "llama4_text")
+@pytest.mark.parametrize("options", [{}, {"layer_types": ["full_attention"] * 3}], ids=["in chunks", "tempered"])
+def test_llama_4_runs_by_equal_length(options: dict[str, Any], tmp_path: Path) -> None:
+    """Its class tells chunks by its mask only, and tempers attention by the place in a run. Texts are shorter than its
+    chunk and longer, and reach the positions at which it begins to temper."""
+    own = written(tmp_path, "llama4_text", **options)
     assert own.config.attention_chunk_size == 16
     assert own.config.floor_scale == 24
     chosen = texts(60, 60, 15, 16, 17, 49)
-    theirs = alone(own, chosen)
     model = load(str(tmp_path), CPU)
-    assert not model.unpacked_reason
-    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
-    layers = [each for each in model.encoder.model.modules() if hasattr(each, TEMPERED)]
-    assert layers
-    for layer in layers:  # as the class itself counts: by the place in the step
-        by_text = getattr(layer, TEMPERED)
-        setattr(layer, TEMPERED, lambda positions, own=by_text: own(torch.arange(len(positions))))
-    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) > 0.01
-
-
-def test_without_its_chunks_llama_4_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate's texts are longer than a chunk."""
-    attention.register()
-    own = written(tmp_path, "llama4_text")
-    reference = referee(own)
-    encoder = PackedEncoder(own, OneByOne())
-    reference.check(encoder)
-    monkeypatch.setattr(attention, "_chunk", lambda module: None)
-    with pytest.raises(ModelRefused, match="hidden states differ"):
-        reference.check(encoder)
+    assert model.unpacked_reason == "its layers attend in chunks, or scale queries by their place in a run"
+    assert furthest(rows(tmp_path, chosen), alone(own, chosen)) <= 2e-5
 
 
 def test_a_mask_changes_its_own_text_alone(tmp_path: Path) -> None:
@@ -232,15 +214,6 @@ def test_a_classifier_that_wants_more_than_rows_is_served(kind: str, tmp_path: P
         theirs = np.array([own(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
     found = scores(ask(ModelEngine(load(str(tmp_path), CPU)), Classify(), chosen), columns=2)
     assert np.abs(found - theirs).max() <= 1e-4 * max(1.0, float(np.abs(theirs).max()))
-
-
-def test_llama_4_alone_is_left_as_it_is(tmp_path: Path) -> None:
-    """Its own runs temper attention themselves, before and after a packed one."""
-    own = written(tmp_path, "llama4_text")
-    chosen = texts(60)
-    before = alone(own, chosen)
-    llama4.install(own)
-    assert furthest(alone(own, chosen), before) == 0
 
 
 def test_rotary_positions_that_a_long_text_stretches_do_not_stretch_its_mates(tmp_path: Path) -> None:

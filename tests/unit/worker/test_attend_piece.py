@@ -1,7 +1,6 @@
 """Attention of a piece, and of a text whose first tokens are those of others, equals the rows of one run over the whole
 sequence, in every kernel."""
 
-import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +53,6 @@ def terms(*, launched: bool = False) -> st.SearchStrategy[AttentionTerms]:
         scale=st.sampled_from([0.06, 0.25]),
         causal=st.just(True),
         window=st.none() | st.integers(1, 100),
-        chunk=st.none() | st.integers(1, 100),
         softcap=st.none() if launched else st.none() | st.just(5.0),
     )
 
@@ -82,15 +80,13 @@ class States:
         batch = RaggedBatch.pack([np.zeros(self.query.shape[1], dtype=np.int32)], CPU.device)
         return attention(self.query, self.key, self.value, batch, terms)
 
-    def pieces(self, attention: PackedAttention, terms: AttentionTerms, sizes: list[int], seed: int = 0) -> Tensor:
-        """The attention of one piece after the other, each with the keys and values up to its own end, without some or
-        all of those that nobody sees."""
-        parts, start, chance = [], 0, random.Random(seed)
+    def pieces(self, attention: PackedAttention, terms: AttentionTerms, sizes: list[int]) -> Tensor:
+        """The attention of one piece after the other, each with the keys and values up to its own end."""
+        parts, start = [], 0
         for size in sizes:
-            stop, unseen = start + size, terms.horizon.first_seen(start)
-            first = unseen if chance.random() < 0.5 else chance.randint(0, unseen)
-            query, key, value = self.query[:, start:stop], self.key[:, first:stop], self.value[:, first:stop]
-            parts.append(attention.attend_piece(query, key, value, terms, first))
+            stop = start + size
+            query, key, value = self.query[:, start:stop], self.key[:, :stop], self.value[:, :stop]
+            parts.append(attention.attend_piece(query, key, value, terms))
             start = stop
         return torch.cat(parts)
 
@@ -210,16 +206,14 @@ def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) 
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", sorted(LIBRARY.formats, key=str), ids=str)
-@pytest.mark.parametrize(("window", "chunk"), [(300, None), (None, 270), (1, None), (513, 600)])
-def test_keys_that_were_dropped_change_no_bit_across_blocks_of_keys(
-    window: int | None, chunk: int | None, dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize("window", [None, 300, 1, 513])
+def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, chunk: int | None, dtype: torch.dtype) -> None:
     """The kernel takes 256 keys at a time, counted from the first token of the text."""
-    terms = AttentionTerms(scale=0.25, causal=True, window=window, chunk=chunk)
+    terms = AttentionTerms(scale=0.25, causal=True, window=window)
     states, attention = States.of(901, (4, 2), (16, 32), dtype), NativeAttention(LIBRARY)
     whole = states.whole(attention, terms)
+    assert torch.equal(states.pieces(attention, terms, [257, 1, 300, 128, 215]), whole)
     for seed in range(4):
-        assert torch.equal(states.pieces(attention, terms, [257, 1, 300, 128, 215], seed), whole)
         followers, rows = states.followers(attention, terms, seed)
         assert torch.equal(followers, whole[rows])
 
@@ -271,8 +265,6 @@ FLAWS = {
     "upper-left mask": AttentionTerms(scale=0.25, causal=True),
     "windows begin anew": AttentionTerms(scale=0.25, causal=True, window=7),
     "windows of pieces off by one": AttentionTerms(scale=0.25, causal=True, window=7),
-    "chunks begin anew": AttentionTerms(scale=0.25, causal=True, chunk=7),
-    "forgets what was dropped": AttentionTerms(scale=0.25, causal=True, chunk=7),
 }
 
 

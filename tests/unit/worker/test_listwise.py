@@ -185,10 +185,9 @@ def test_layers_with_windows_have_the_limits_of_the_later_model(tmp_path: Path) 
     assert (told.query_length, told.document_length) == (1024, 8192)
     assert not engine.model.cutting.refusal
     wanted = expected(twin)
-    kept = engine.model.cutting.text_bytes
-    assert kept.recent  # of most tokens, layers keep only what their windows see
+    kept = engine.model.cutting.token_bytes
     for longest, shares in ((0, False), (16, False), (100, False), (0, True), (64, True)):
-        engine.cut_texts(PieceLimits(longest=longest, shares=shares, together=4096, text_bytes=kept))
+        engine.cut_texts(PieceLimits(longest=longest, shares=shares, together=4096, token_bytes=kept))
         for result in run_in_steps(engine, [job(twin), job(twin, 2)], seed=longest):
             assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
 

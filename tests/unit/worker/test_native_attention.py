@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +38,6 @@ TERMS = st.builds(
     scale=st.sampled_from([0.06, 0.25, -0.25]),
     causal=st.booleans(),
     window=st.none() | st.integers(1, 300),
-    chunk=st.none() | st.integers(1, 300),
     softcap=st.none() | st.just(5.0),
     bias=st.sampled_from([None, nearer, louder]),
 )
@@ -74,7 +72,7 @@ def states_of(batch: RaggedBatch, dtype: torch.dtype, heads: tuple[int, int], he
 def test_it_equals_one_by_one(
     sequences: list[tuple[int, int]], terms: AttentionTerms, heads: tuple[int, int], head: int, dtype: torch.dtype
 ) -> None:
-    """Any lengths, tails, causality, windows, chunks, softcap, bias, grouped heads and sizes of heads."""
+    """Any lengths, tails, causality, windows, softcap, bias, grouped heads and sizes of heads."""
     batch = batch_of(sequences)
     query, key, value = states_of(batch, dtype, heads, head)
     terms = replace(terms, scale=terms.scale * (16 / head) ** 0.5)
@@ -329,19 +327,6 @@ def test_a_layout_outside_of_its_tensors_is_refused(layout: list[list[int]], rea
     query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
     with pytest.raises(RuntimeError, match=reason):
         attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0), None)
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("dropped", "window", "reason"),
-    [(4, 4, ""), (5, 4, "sequence 0 sees dropped keys"), (1, None, "sees dropped keys"), (-1, 4, "is negative")],
-)
-def test_keys_that_are_seen_must_be_there(dropped: int, window: int | None, reason: str) -> None:
-    """Here of a piece that begins at token 7: with a window of 4 it sees keys from 4 on."""
-    query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
-    terms, layout = AttentionTerms(scale=1.0, causal=True, window=window), torch.tensor([[0, 3, 0, 8 - dropped, 7]])
-    with pytest.raises(RuntimeError, match=reason) if reason else nullcontext():
-        attention(query, key, value, layout, terms, None, dropped)
 
 
 @needs_kernels

@@ -432,7 +432,6 @@ def layer(**changes: Any) -> nn.Module:
         {"attention__output__LayerNorm": nn.RMSNorm(64)},
         {"output__LayerNorm": nn.LayerNorm(64, eps=1e-3)},
         {"output__LayerNorm": Trebled(64)},
-        {"attention__self__temperature_by_position": torch.exp},
         {"attention__self__attention_head_size": [16, 16]},
         {"intermediate__intermediate_act_fn": nn.Mish()},
         {"intermediate__intermediate_act_fn": Pairs()},

@@ -61,7 +61,7 @@ def job(*lengths: int) -> Job:
 
 
 def test_the_memory_of_a_token_is_counted(model: Model) -> None:
-    assert model.cutting.text_bytes.token_bytes == TOKEN_BYTES
+    assert model.cutting.token_bytes == TOKEN_BYTES
     assert model.max_tokens == POSITIONS
 
 
@@ -140,14 +140,12 @@ def test_what_fits_is_computed_and_one_token_more_is_refused(model: Model) -> No
         engine.open(job(5, FITTING + 1))
 
 
-def test_windows_make_room_for_longer_texts(tmp_path: Path) -> None:
-    """Of tokens that no window reaches any more only hidden states count: in the limit, in room and in the card."""
+def test_all_keys_count_where_layers_have_windows(tmp_path: Path) -> None:
+    """In the limit, in room and in the card."""
     write_encoder(tmp_path, "tiny-mistral")
     config = json.loads((tmp_path / "config.json").read_text())
     windowed = load(str(write_json(tmp_path, config=config | {"max_position_embeddings": 10_000})), CPU)
-    within_windows = 3 * 15 * (TOKEN_BYTES - 64 * 4)
-    longest = (400_000 - within_windows) // (64 * 4)
-    assert longest > 3 * (400_000 // TOKEN_BYTES)
+    longest = 400_000 // TOKEN_BYTES
     found = limits.piece_limits(windowed, 2048, 100, 400_000)
     card = limits.card_with_limits(windowed, found)
     assert (card.max_tokens, card.cache_tokens, card.limited_by) == (longest, longest, "--cache-megabytes")
@@ -160,7 +158,7 @@ def test_windows_make_room_for_longer_texts(tmp_path: Path) -> None:
     [ended] = outcomes_of(loop, taken)
     assert isinstance(ended.outcome, JobResult)
     assert abs(dense_rows(ended.outcome) - dense_rows(expected)).max() < 1e-5
-    assert (max(taken), loop.room.taken) == (within_windows + longest * 64 * 4, 0)
+    assert (max(taken), loop.room.taken) == (longest * TOKEN_BYTES, 0)
     with pytest.raises(InputTooLong, match=rf"{longest + 1} tokens, --cache-megabytes .* of {longest}$"):
         loop.submit(job(longest + 1))
 
@@ -173,10 +171,10 @@ def outcomes_of(loop: Loop, taken: list[int]) -> Iterator[EndedJob]:
 
 
 def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
-    kept = model.cutting.text_bytes
+    kept = model.cutting.token_bytes
     for chosen, longest in ((None, 256), (96, 96)):
         found = limits.piece_limits(model, 2048, chosen, MEBIBYTE)
-        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, text_bytes=kept, shares=True, together=256)
+        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, token_bytes=kept, shares=True, together=256)
         assert found.cache_tokens == FITTING
     assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == replace(WHOLE, shares=True, together=256)
     assert limits.piece_limits(model, 2048, None, 0) == replace(WHOLE, shares=True, together=256)

@@ -236,17 +236,16 @@ def test_no_cache_outlives_its_sequence(
     assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
 
 
-def test_texts_of_windowed_layers_keep_no_more_than_their_room(
+def test_texts_keep_no_more_than_their_room(
     tables: Tables, device: Executor, caches: "weakref.WeakSet[SequenceCache]"
 ) -> None:
     """Computed in a thread of their own, by steps of which many fail, two under way; after each action."""
     model = tables.engine("tiny-mistral", "vectors", "float32").model
-    text_bytes = model.cutting.text_bytes
-    [(most, _)] = text_bytes.recent
-    limits = PieceLimits(longest=CHUNK, cache_bytes=text_bytes.of(CAPACITY), text_bytes=text_bytes)
+    token_bytes = model.cutting.token_bytes
+    limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY * token_bytes, token_bytes=token_bytes)
     crowded = Crowded(ModelEngine(model, device, limits=limits), 0, 0.5, ways=2)
     loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)
-    lengths = [most + 1, 5, 2 * most, 40, 400, 150, 3, most + 30, 225, 20, 2 * most + 7]
+    lengths = [46, 5, 90, 40, 400, 150, 3, 75, 225, 20, 97]
     for number, length in enumerate(lengths):
         loop.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(random_ids([length], seed=number))))
     ended, fullest = list[EndedJob](), 0
@@ -258,7 +257,7 @@ def test_texts_of_windowed_layers_keep_no_more_than_their_room(
         fullest = max(fullest, kept)
     assert {each.id for each in ended if isinstance(each.outcome, JobResult)} == set(range(len(lengths)))
     assert crowded.failures
-    assert fullest > text_bytes.of(2 * most) // 2
+    assert fullest > CAPACITY * token_bytes // 2
     assert (loop.room.taken, len(caches)) == (0, 0)
 
 

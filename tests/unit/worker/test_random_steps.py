@@ -158,7 +158,7 @@ def random_limits(chance: random.Random, model: Model) -> PieceLimits:
     longest, shares, together = chance.choice([0, 16, 50, 128]), chance.random() < 0.5, chance.choice([0, 64, 1000])
     return PieceLimits(
         longest=0 if model.cutting.refusal else longest,
-        text_bytes=model.cutting.text_bytes,
+        token_bytes=model.cutting.token_bytes or 1,
         shares=shares and not model.unshared,
         together=together,
     )

@@ -183,5 +183,5 @@ def test_no_hidden_states_are_kept_and_rows_go_as_they_are_taken() -> None:
         loop.advance()
     [kept] = open_job.caches.values()
     hidden_bytes = 64 * 4
-    assert kept.bytes == length * (worker.model.cutting.text_bytes.token_bytes - hidden_bytes)
+    assert kept.bytes == length * (worker.model.cutting.token_bytes - hidden_bytes)
     assert len(open_job._pieces) <= 1

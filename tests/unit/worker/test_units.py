@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gpu_worker.engine.jobs.alike import Alike
 from gpu_worker.engine.jobs.units import PieceLimits, Units
 from gpu_worker.engine.step.sequences import Sequences
-from gpu_worker.ragged.text_bytes import TextBytes
 from shared.errors import InputTooLong
 from shared.jobs import Job
 from support.synchronous_engine import WORK
@@ -117,17 +116,11 @@ def test_what_never_fits_is_refused_with_the_number_that_would() -> None:
     limits.check(sequences_of([41, 3], [1, 0]))  # it stays whole
 
 
-def test_the_number_that_would_fit_is_only_searched_for_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search takes longer than all else that is checked, and every job is checked."""
-    searches = list[float]()
-    longest_of = TextBytes.longest
-    monkeypatch.setattr(TextBytes, "longest", lambda *given: searches.append(given[1]) or longest_of(*given))
-    limits = PieceLimits(longest=16, cache_bytes=75, text_bytes=TextBytes(token_bytes=1, recent=((5, 7),)))
-    limits.check(sequences_of([40, 3]))
-    assert not searches
-    with pytest.raises(InputTooLong, match=r"a sequence has 41 tokens, --cache-megabytes .* of 40"):
-        limits.check(sequences_of([3, 41]))
-    assert searches == [75]
+@given(st.integers(1, 500), st.integers(0, 10**12))
+def test_the_longest_text_is_the_one_whose_bytes_fit(token_bytes: int, cache_bytes: int) -> None:
+    """One token more does not."""
+    longest = int(PieceLimits(cache_bytes=cache_bytes, token_bytes=token_bytes).cache_tokens)
+    assert longest * token_bytes <= cache_bytes < (longest + 1) * token_bytes
 
 
 def test_all_tokens_of_a_job_are_counted_once() -> None:

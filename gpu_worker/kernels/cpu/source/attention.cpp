@@ -44,8 +44,8 @@ at::Tensor cached_rows(const at::Tensor& cached, const at::Tensor& states) {
 
 template <typename Number>
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                  const Terms& terms, const std::optional<at::Tensor>& bias, int64_t dropped,
-                  const std::optional<at::Tensor>& places, at::TensorList caches) {
+                  const Terms& terms, const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places,
+                  at::TensorList caches) {
   at::Tensor output = at::empty({query.size(1), query.size(0), value.size(2)}, query.options());
   Attention<Number> attention{rows_of<Number>(query),
                               {output.mutable_data_ptr<Number>(), output.stride(1), output.stride(0)},
@@ -68,16 +68,15 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   const auto* numbers = sequences.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < sequences.size(0); i++, numbers += 5) {
     int64_t last_key = places ? places->size(0) : key.size(1);
-    Sequence<Number> sequence{numbers[0], numbers[1], numbers[2], numbers[3] + dropped, numbers[4], dropped, of_all};
+    Sequence<Number> sequence{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], of_all};
     if (i >= without) {
       const at::Tensor keys = cached_rows(caches[2 * (i - without)], key), values = cached_rows(caches[2 * (i - without) + 1], value);
       sequence.states = {rows_of<Number>(keys), rows_of<Number>(values)};
       last_key = std::min(keys.size(1), values.size(1));
     }
     TORCH_CHECK(sequence.query >= 0 && sequence.queries >= 0 && sequence.query + sequence.queries <= query.size(1) &&
-                    sequence.key >= 0 && numbers[3] >= 0 && sequence.key + numbers[3] <= last_key && sequence.past >= 0,
+                    sequence.key >= 0 && sequence.keys >= 0 && sequence.key + sequence.keys <= last_key && sequence.past >= 0,
                 "sequence ", i, " lies outside its tensors");
-    TORCH_CHECK(dropped <= terms.visibility.at(sequence.past, sequence.keys).first, "sequence ", i, " sees dropped keys");
     attention.sequences.push_back(sequence);
   }
   attention.run();
@@ -87,9 +86,8 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 }  // namespace
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                     double scale, bool causal, int64_t window, int64_t chunk, double softcap,
-                     const std::optional<at::Tensor>& bias, int64_t dropped, const std::optional<at::Tensor>& places,
-                     at::TensorList caches) {
+                     double scale, bool causal, int64_t window, double softcap,
+                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places, at::TensorList caches) {
   check(query, key, value, sequences);
   if (places) {
     TORCH_CHECK(places->dim() == 1 && places->scalar_type() == at::kLong && places->is_contiguous(), "places must be [k] int64");
@@ -103,23 +101,20 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
     TORCH_CHECK(bias->size(0) == 1 || bias->size(0) == sequences.size(0), "bias must be of one or of all sequences");
     TORCH_CHECK(bias->size(1) == query.size(0) || bias->stride(1) == 0, "bias must have a row of heads");
   }
-  TORCH_CHECK(dropped >= 0, "the number of dropped keys is negative");
-  TORCH_CHECK(dropped == 0 || !bias, "a bias must have all keys");
   TORCH_CHECK(caches.size() % 2 == 0 && static_cast<int64_t>(caches.size() / 2) <= sequences.size(0),
               "caches must be keys and values of some sequences");
-  TORCH_CHECK(caches.empty() || dropped == 0, "no keys are dropped where caches have all");
-  const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window, chunk}};
-  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, dropped, places, caches);
+  const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window}};
+  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, places, caches);
 #ifdef CPU_CAPABILITY_AVX512
-  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, dropped, places, caches);
+  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, places, caches);
 #endif
   TORCH_CHECK(false, "attention takes float32, and bfloat16 with AVX-512; this is ", query.scalar_type());
 }
 
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
-      "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, int chunk, "
-      "float softcap, Tensor? bias, int dropped, Tensor? places, Tensor[] caches) -> Tensor");
+      "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, "
+      "float softcap, Tensor? bias, Tensor? places, Tensor[] caches) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("attention", attention); }

@@ -1,8 +1,7 @@
 // Softmax attention inside each sequence of a packed batch, in blocks of keys (FlashAttention, arXiv:2205.14135).
 //
 // Blocks of keys are counted from a sequence's first key, and sums run in the order of the keys. Neither depends on what
-// else is in the batch, on where a block of queries begins, or on whether keys that no query sees were dropped: a token's
-// result has the same bits alone and beside others.
+// else is in the batch or on where a block of queries begins: a token's result has the same bits alone and beside others.
 #pragma once
 #include <algorithm>
 #include <tuple>
@@ -47,11 +46,11 @@ struct KeysAndValues {
   const int64_t* places = nullptr;
 };
 
-// A sequence: its queries lie at tokens `query` on, its keys from key `dropped` on at tokens `key` of `states` on, or at the
-// places from `key` on where these have places. `past` keys precede its first query. `keys` counts the dropped ones as well.
+// A sequence: its queries lie at tokens `query` on, its keys at tokens `key` of `states` on, or at the places from `key` on
+// where these have places. `past` keys precede its first query.
 template <typename Number>
 struct Sequence {
-  int64_t query, queries, key, keys, past, dropped;
+  int64_t query, queries, key, keys, past;
   KeysAndValues<Number> states;
 };
 
@@ -126,16 +125,15 @@ class Attention {
     Number* values = workspace.values.take<Number>(KEY_BLOCK * width);
     const int64_t query_block = by_tiles() ? TILE_QUERIES : QUERY_BLOCK;
     for (int64_t block = seen.first / KEY_BLOCK * KEY_BLOCK; block < seen.last; block += KEY_BLOCK) {
-      const int64_t count = std::min(KEY_BLOCK, sequence.keys - block), missing = std::max<int64_t>(0, sequence.dropped - block);
-      const Filling filling{missing, count, round_up(count, DEPTH_STEP<Number>)};
-      const int64_t first = sequence.key + block + missing - sequence.dropped, present = count - missing;
-      const auto [from, stride] = together(sequence.states.keys, places, task.key_head, first, present, depth, workspace);
+      const int64_t count = std::min(KEY_BLOCK, sequence.keys - block), first = sequence.key + block;
+      const Filling filling{count, round_up(count, DEPTH_STEP<Number>)};
+      const auto [from, stride] = together(sequence.states.keys, places, task.key_head, first, count, depth, workspace);
       if (by_vectors<Number>() || by_tiles()) {
         pack_key_tiles(from, stride, filling, depth, keys);
       } else {
         pack_keys(from, stride, filling, depth, KEY_BLOCK, keys);
       }
-      const auto [value_from, value_stride] = together(sequence.states.values, places, task.key_head, first, present, width, workspace);
+      const auto [value_from, value_stride] = together(sequence.states.values, places, task.key_head, first, count, width, workspace);
       pack_values(value_from, value_stride, filling, width, values);
       for (int64_t member = 0; member < group; member++) {
         for (int64_t row = 0; row < task.rows; row += query_block) {

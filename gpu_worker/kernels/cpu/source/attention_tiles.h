@@ -13,13 +13,12 @@ namespace selvage {
 
 constexpr int64_t KEY_TILE = 64;  // keys that lie together: [depth / t, KEY_TILE, t]
 
-// Keys [last - first, depth] in tiles, see `pack_keys`. Scores of places that a tile has behind `filled` are never read.
+// Keys [count, depth] in tiles, see `pack_keys`. Scores of places that a tile has behind `filled` are never read.
 template <typename Number>
 void pack_key_tiles(const Number* keys, int64_t stride, Filling places, int64_t depth, Number* packed) {
   for (int64_t tile = 0; tile < places.filled; tile += KEY_TILE, packed += KEY_TILE * depth) {
     const auto inside = [&](int64_t place) { return std::clamp<int64_t>(place - tile, 0, KEY_TILE); };
-    const Filling part{inside(places.first), inside(places.last), inside(places.filled)};
-    pack_keys(keys + std::max<int64_t>(0, tile - places.first) * stride, stride, part, depth, KEY_TILE, packed);
+    pack_keys(keys + tile * stride, stride, {inside(places.count), inside(places.filled)}, depth, KEY_TILE, packed);
   }
 }
 

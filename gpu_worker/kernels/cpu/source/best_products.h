@@ -70,7 +70,7 @@ class BestProducts {
     packed_ = packing_.take<Number>(blocks_ * QUERY_ROWS * filled);
     for (int64_t block = 0; block < blocks_; block++) {
       const int64_t first = block * QUERY_ROWS, count = std::min(QUERY_ROWS, rows_ - first);
-      pack_keys<Number>(collected_ + first * filled, filled, {0, count, QUERY_ROWS}, filled, QUERY_ROWS, packed_ + first * filled);
+      pack_keys<Number>(collected_ + first * filled, filled, {count, QUERY_ROWS}, filled, QUERY_ROWS, packed_ + first * filled);
     }
   }
 

@@ -38,7 +38,7 @@ void take_beginnings(const at::Tensor& sequences, at::IntArrayRef forks, at::Ten
 at::Tensor layers(const at::Tensor& x, at::TensorList numbers, at::IntArrayRef heads, double epsilon, bool centred,
                   int64_t activation, bool gated, bool post_normalised, const std::optional<at::Tensor>& cos,
                   const std::optional<at::Tensor>& sin, const at::Tensor& sequences, double scale, bool causal, int64_t window,
-                  int64_t chunk, double softcap, const std::optional<at::Tensor>& places, at::TensorList caches,
+                  double softcap, const std::optional<at::Tensor>& places, at::TensorList caches,
                   at::IntArrayRef forks, at::TensorList leaders) {
   TORCH_CHECK(!numbers.empty() && numbers.size() % NUMBERS == 0, "a layer has ", NUMBERS, " tensors");
   TORCH_CHECK(heads.size() == 3, "there are 3 numbers of heads");
@@ -59,8 +59,8 @@ at::Tensor layers(const at::Tensor& x, at::TensorList numbers, at::IntArrayRef h
     const at::TensorList caches_here = caches.slice(0, of_layer);
     extend_caches(key, value, sequences, caches_here);
     take_beginnings(sequences, forks, leaders.slice(0, 2 * forks.size()), caches_here);
-    const at::Tensor attended = attention(of_heads.narrow(0, 0, queries), key, value, sequences, scale, causal, window, chunk,
-                                          softcap, std::nullopt, 0, places, caches_here);
+    const at::Tensor attended = attention(of_heads.narrow(0, 0, queries), key, value, sequences, scale, causal, window, softcap,
+                                          std::nullopt, places, caches_here);
     states = feed_forward(states, attended.flatten(1), numbers.slice(5, 3), numbers.slice(8, 3), numbers.slice(11, 3), epsilon,
                           centred, activation, gated, post_normalised);
   }
@@ -72,7 +72,7 @@ at::Tensor layers(const at::Tensor& x, at::TensorList numbers, at::IntArrayRef h
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "layers(Tensor x, Tensor[] numbers, int[] heads, float epsilon, bool centred, int activation, bool gated, "
-      "bool post_normalised, Tensor? cos, Tensor? sin, Tensor sequences, float scale, bool causal, int window, int chunk, "
+      "bool post_normalised, Tensor? cos, Tensor? sin, Tensor sequences, float scale, bool causal, int window, "
       "float softcap, Tensor? places, Tensor(a!)[] caches, int[] forks, Tensor[] leaders) -> Tensor");
 }
 

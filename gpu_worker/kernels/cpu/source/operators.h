@@ -11,9 +11,8 @@ at::Tensor attention_inputs(const at::Tensor& x, const at::Tensor& weight, const
                             const std::optional<at::Tensor>& sin);
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                     double scale, bool causal, int64_t window, int64_t chunk, double softcap,
-                     const std::optional<at::Tensor>& bias, int64_t dropped, const std::optional<at::Tensor>& places,
-                     at::TensorList caches);
+                     double scale, bool causal, int64_t window, double softcap,
+                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places, at::TensorList caches);
 
 at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& attended, at::TensorList weights, at::TensorList biases,
                         at::TensorList norms, double epsilon, bool centred, int64_t activation, bool gated,

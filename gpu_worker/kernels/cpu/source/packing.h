@@ -33,32 +33,29 @@ namespace selvage {
   }
 }
 
-// Places `first` to `last` - 1 of a block hold something. Places before them, and from there to `filled`, hold zeros.
+// The first `count` places of a block hold something, those from there to `filled` hold zeros.
 struct Filling {
-  int64_t first, last, filled;
+  int64_t count, filled;
 };
 
-// Keys [last - first, depth] -> the right side of queries x keys^T: [depth / t, columns, t] for t numbers together.
+// Keys [count, depth] -> the right side of queries x keys^T: [depth / t, columns, t] for t numbers together.
 template <typename Number>
 inline void pack_keys(const Number* keys, int64_t stride, Filling places, int64_t depth, int64_t columns, Number* packed) {
   constexpr int64_t T = TOGETHER<Number>;
   auto* items = reinterpret_cast<float*>(packed);
-  transpose(reinterpret_cast<const float*>(keys), stride / T, places.last - places.first, depth / T, items + places.first,
-            columns);
+  transpose(reinterpret_cast<const float*>(keys), stride / T, places.count, depth / T, items, columns);
   for (int64_t row = 0; row < depth / T; row++) {
     float* to = items + row * columns;
-    std::fill(to, to + places.first, 0.0f);
-    std::fill(to + places.last, to + places.filled, 0.0f);
+    std::fill(to + places.count, to + places.filled, 0.0f);
   }
 }
 
-// Values [last - first, width] -> the right side of weights x values: [filled / t, width, t].
+// Values [count, width] -> the right side of weights x values: [filled / t, width, t].
 inline void pack_values(const float* values, int64_t stride, Filling places, int64_t width, float* packed) {
-  std::fill(packed, packed + places.first * width, 0.0f);
-  for (int64_t row = places.first; row < places.last; row++) {
-    std::memcpy(packed + row * width, values + (row - places.first) * stride, width * sizeof(float));
+  for (int64_t row = 0; row < places.count; row++) {
+    std::memcpy(packed + row * width, values + row * stride, width * sizeof(float));
   }
-  std::fill(packed + places.last * width, packed + places.filled * width, 0.0f);
+  std::fill(packed + places.count * width, packed + places.filled * width, 0.0f);
 }
 
 #ifdef CPU_CAPABILITY_AVX512
@@ -74,9 +71,7 @@ inline void pair_rows(const BFloat16* even, const BFloat16* odd, int64_t width, 
 
 inline void pack_values(const BFloat16* values, int64_t stride, Filling places, int64_t width, BFloat16* packed) {
   const std::vector<BFloat16> zeros(width, BFloat16(0.0f));
-  const auto at = [&](int64_t row) {
-    return row >= places.first && row < places.last ? values + (row - places.first) * stride : zeros.data();
-  };
+  const auto at = [&](int64_t row) { return row < places.count ? values + row * stride : zeros.data(); };
   for (int64_t row = 0; row < places.filled; row += 2) pair_rows(at(row), at(row + 1), width, packed + row * width);
 }
 #endif

@@ -11,11 +11,11 @@ struct Keys {
   bool empty() const { return first >= last; }
 };
 
-// Rules of visibility; 0 stands for no window and for no chunks. A window is exclusive: token i sees key j where
-// i - j < window, and where the rule is not causal also j - i < window.
+// Rules of visibility; 0 stands for no window. A window is exclusive: token i sees key j where i - j < window, and where the
+// rule is not causal also j - i < window.
 struct Visibility {
   bool causal;
-  int64_t window, chunk;
+  int64_t window;
 
   // What the token at `position` sees of a sequence's first `count` keys. Both ends grow with the position.
   Keys at(int64_t position, int64_t count) const {
@@ -24,10 +24,6 @@ struct Visibility {
     if (window > 0) {
       keys.first = std::max(keys.first, position - window + 1);
       if (!causal) keys.last = std::min(keys.last, position + window);
-    }
-    if (chunk > 0) {
-      keys.first = std::max(keys.first, position / chunk * chunk);
-      keys.last = std::min(keys.last, (position / chunk + 1) * chunk);
     }
     return keys;
   }
