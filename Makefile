@@ -123,8 +123,8 @@ sanitized: $(VENV)/dev ## run the kernels' tests under AddressSanitizer and UBSa
 compose-test: $(VENV)/dev $(VENV)/all-kernels ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
 	$(BIN)/python tests/compose/prove.py
 
-models: $(VENV)/dev $(VENV)/kernels ## make docs/models.md: how each text architecture of the installed transformers is served
-	$(BIN)/python -m gpu_worker.startup.supported_models --out docs/models.md
+models: $(VENV)/dev $(VENV)/kernels ## make the table of docs/models.md: how each text architecture of the installed transformers is served
+	$(BIN)/python -m harness.supported_models
 
 check: $(VENV)/dev $(VENV)-protos/ready ## format, lint, types, contracts, import rules, language
 	$(BIN)/ruff format --check .

@@ -60,12 +60,14 @@ def check(engine: Engine, chunks: list[str]) -> None:
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """Starts an engine and compares its rows; yields the turns."""
+    from benchmarks.ours import written  # it needs torch
+
     tokens = QUICK if options.quick else TOKENS
     words = random.Random(1).choices(SYNTHETIC, k=tokens - 2)
     ends = np.linspace(0, len(words), CHUNKS + 1).round().astype(int).tolist()
     chunks = ["".join(f"{word} " for word in words[start:end]) for start, end in pairwise(ends)]
     document, window = "".join(chunks), min(WINDOW, tokens // 4)
-    with Engine(MODEL, max_tokens=TOKENS, threads=options.threads) as engine:
+    with written(MODEL) as model, Engine(model, max_tokens=TOKENS, threads=options.threads) as engine:
         check(engine, chunks)
         late = partial(engine.embed, chunks, late_chunking=True)
         sides: dict[str, Callable[[], Any]] = {

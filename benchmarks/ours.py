@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +22,7 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from benchmarks.workloads import Ids, Kind, Workload, token_ids
+from benchmarks.workloads import RANDOM, Ids, Kind, Workload, token_ids
 from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
@@ -37,11 +39,13 @@ from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.same_bits import FixedLinear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.upload import Upload
-from gpu_worker.random_models import synthetic
+from gpu_worker.repository import weights
 from gpu_worker.repository.adapter_config import NamedAdapter
+from gpu_worker.repository.recipe import Recipe
 from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
+from harness.random_models import synthetic, writing
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
@@ -82,9 +86,9 @@ class Ours:
         place = Placement.choose(device, dtype)
         forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
         named = [NamedAdapter(name=adapter, folder=folder) for adapter, folder in adapters.items()]
-        self.model = loading.load(
-            name, place, max_tokens=max_tokens, forms=forms, linear=linear, same_bits=same_bits, adapters=named
-        )
+        options: dict[str, Any] = {"max_tokens": max_tokens, "forms": forms, "linear": linear, "same_bits": same_bits}
+        with _without_weights(name) as folder:
+            self.model = loading.load(folder, place, adapters=named, **options)
         self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
@@ -220,34 +224,29 @@ def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job
     return Job(id=0, work=score if kind == "rerank" else encode, tokens=tokens, prompt_lengths=prompts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomModel:
-    """A shape with random weights: config, encoder, the name of its pooling, and the content of tokenizer.json.
-
-    `instructed`: pooling leaves an instruction out, as GritLM's does.
-    """
-
-    config: Any
-    encoder: nn.Module
-    pooling: str
-    tokenizer: bytes
-    instructed: bool = False
+@contextmanager
+def written(model: str, device: str = "cpu") -> Iterator[str]:
+    """Gives what a worker of `device` is told for a workload's model: of a `random:` shape a folder, until the end."""
+    if not model.startswith(RANDOM):
+        yield model
+        return
+    with TemporaryDirectory() as folder:
+        name = model.removeprefix(RANDOM)
+        yield str(writing.write_named(name, Path(folder) / name, placement=Placement.choose(device)))
 
 
-def random_model(name: str, dtype: torch.dtype, layers: int = 0) -> RandomModel:
-    """Makes a `random:` shape as the worker makes it. `layers`: as many, 0 for those of the shape."""
-    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
-    if layers:
-        config.num_hidden_layers = layers
-        if getattr(config, "layer_types", None):
-            config.layer_types = config.layer_types[:layers]
-    encoder = synthetic.build(config, recipe.weights_of, Placement(device=torch.device("cpu"), dtype=dtype))
-    assert recipe.dense is not None
-    tokenizer = synthetic.tokenizer(config.vocab_size).content
-    return RandomModel(
-        config=config,
-        encoder=encoder,
-        pooling=recipe.dense.poolings[0],
-        tokenizer=tokenizer,
-        instructed=bool(recipe.instruction_mark),
-    )
+@contextmanager
+def _without_weights(model: str) -> Iterator[str]:
+    """As `written`, but the weights are made where the worker would read them: on its device, in its format."""
+    if not model.startswith(RANDOM):
+        yield model
+        return
+    with TemporaryDirectory() as folder, patch.object(weights, "load", _made):
+        name = model.removeprefix(RANDOM)
+        yield str(writing.write_without_weights(name, Path(folder) / name))
+
+
+def _made(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> tuple[Any, str]:
+    """Takes the place of `weights.load`."""
+    config = weights.config_of(folder, recipe, trust_remote_code)
+    return synthetic.build(config, recipe.weights_of, placement).eval(), ""

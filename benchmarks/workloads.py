@@ -19,6 +19,8 @@ Scale = Literal["tiny", "small", "full"]
 
 MINILM, NAME, MAX_TOKENS = "minilm", "all-MiniLM-L6-v2", 512
 """The model by the worker's name, its published name, and its positions (its files allow 256 tokens)."""
+RANDOM = "random:"
+"""Before the name of a shape of `harness.random_models`: the model of a workload has random weights."""
 SPECIAL = 2
 """Special tokens of a text: [CLS] and [SEP], or similar."""
 WORDS = (

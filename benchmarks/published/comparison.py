@@ -22,9 +22,10 @@ from transformers.utils import logging
 from benchmarks.load.target import texts_of
 from benchmarks.published.asking import PATHS, Rows, body, rows_of
 from benchmarks.published.driver import COMPARED
-from benchmarks.published.models import POOLINGS, PROJECTION
+from benchmarks.published.models import PROJECTION
 from benchmarks.published.row import LEAST_COSINE, OURS, Row, model_name
 from benchmarks.workloads import Workload
+from harness.random_models.shapes import POOLINGS
 
 REFERENCE = "the model in float32"
 POOLED: dict[str, Callable[[Tensor], Tensor]] = {

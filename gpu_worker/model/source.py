@@ -1,8 +1,7 @@
-"""Opens what `--model` names: a directory, a hub id, the model of a package, or a random shape."""
+"""Opens what `--model` names: a directory, a hub id, or the model of a package."""
 
 import hashlib
 import importlib.util
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from transformers import PretrainedConfig
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.adapters.parts import merge, parts_of
 from gpu_worker.model.head_building import ReadLayer
-from gpu_worker.random_models import synthetic
 from gpu_worker.repository import (
     adapters,
     contents,
@@ -55,7 +53,7 @@ class Source:
     tensors of a head's layer. `digest` is of the files, for the fingerprint. `model` is a transformers class, or the
     table [V, W] of a static embedding. `query`: what queries go through where a Router sends them another way.
     `findings` are lines for the log. `folder` has the files of the transformers class; None where an
-    adapter was merged, and for static embeddings and random weights.
+    adapter was merged, and for static embeddings.
     """
 
     names: tuple[str, ...]
@@ -74,35 +72,10 @@ class Source:
 def open_source(
     name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str = ""
 ) -> Source:
-    """Loads a model and reads its files. `revision` is that of a hub id; "" takes the newest. Raises ModelRefused."""
-    if name.startswith("random:"):
-        _check_no_revision(revision, "a random shape")
-        return _random_source(name, placement, late)
-    return _source_on_disk(name, placement, trust_remote_code, late, revision)
+    """Loads a model of a directory, a package or the hub; its adapter, if it has one, is merged.
 
-
-def _random_source(name: str, placement: Placement, late: LateOverrides) -> Source:
-    """A model of random weights; `name` is `random:` and a shape."""
-    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
-    recipe = late.applied(recipe)
-    tokenizer_file = synthetic.tokenizer(config.vocab_size)
-    text = json.dumps([name.lower(), synthetic.SEED, config.to_dict()], sort_keys=True, default=str)
-    return Source(
-        names=(name.partition(":")[2],),
-        recipe=recipe,
-        model=synthetic.build(config, recipe.weights_of, placement).eval(),
-        placement=placement,
-        tokenizer=tokenizer_file,
-        reader=TokenizerReader(tokenizer_file),
-        layers=synthetic.tensors_of,
-        digest=hashlib.sha256(text.encode()),
-    )
-
-
-def _source_on_disk(
-    name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str
-) -> Source:
-    """A model whose files are in a directory, in a package, or on the hub; its adapter, if it has one, is merged."""
+    `revision` is that of a hub id; "" takes the newest. Raises ModelRefused.
+    """
     path = locate(name, trust_remote_code, revision)
     adapter_folder = adapters.folder_of(path)
     if adapter_folder is None:

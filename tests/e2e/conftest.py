@@ -12,6 +12,7 @@ from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from support.environments import built_wheel
 from support.forked import SHARED, Nursery
+from support.random_models import random_model
 from support.references import Calls, mini_lm_path
 
 LOGGED = {"log-calls": True}
@@ -45,14 +46,14 @@ def calls(pair: Stack) -> Calls:
 @pytest.fixture(scope="session")
 async def tiny(nursery: Nursery) -> AsyncIterator[Stack]:
     """Dense and token vectors of tiny weights, 640 tokens."""
-    async with stack("random:tiny-bert") as running:
+    async with stack(random_model("tiny-bert")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 async def cross(nursery: Nursery) -> AsyncIterator[Stack]:
     """A score of two texts."""
-    async with stack("random:tiny-cross-encoder") as running:
+    async with stack(random_model("tiny-cross-encoder")) as running:
         yield running
 
 

@@ -19,6 +19,7 @@ from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2
 from shared.server.rpc import channel_options
+from support.random_models import random_model
 from support.references import Calls, attached, dense, eventually, load_of
 from support.scraping import forget_peak, memory
 from tei.v1 import tei_pb2
@@ -39,7 +40,7 @@ REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
 @pytest.fixture(scope="module")
 async def pair() -> AsyncIterator[Stack]:
     """Of their own: what they leave in memory would hide what others take."""
-    async with stack("random:tiny-bert") as running:
+    async with stack(random_model("tiny-bert")) as running:
         await Calls(running.channel).embedding.Embed(REQUEST)
         yield running
 
@@ -342,7 +343,9 @@ async def test_thousands_of_watches(pair: Stack, module: str) -> None:
 
 async def test_open_watches_do_not_hold_up_the_end() -> None:
     """Of either process, which would wait half a minute for calls: both are told, and end of their own."""
-    async with stack("random:tiny-bert", worker={"drain-seconds": 600}, frontend={"drain-seconds": 600}) as running:
+    async with stack(
+        random_model("tiny-bert"), worker={"drain-seconds": 600}, frontend={"drain-seconds": 600}
+    ) as running:
         for member in reversed(running.members):
             async with grpc.aio.insecure_channel(member.address, options=channel_options()) as channel:
                 watches = [channel.unary_stream(WATCH)(b"") for _ in range(32)]

@@ -15,6 +15,7 @@ import pytest
 from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
 from selvage import AsyncClient
+from support.random_models import random_model
 
 BAD: tuple[tuple[bytes, str], ...] = (
     (b'"text": "%s"}' % (b"w1 " * 700), "INPUT_TOO_LONG"),
@@ -143,7 +144,7 @@ async def test_a_text_of_megabytes_is_bad_even_where_texts_are_cut(tiny: Stack, 
 @pytest.mark.parametrize("killed", ["worker", "frontend"])
 async def test_a_service_that_is_killed_loses_nothing(killed: str, source: str, tmp_path: Path) -> None:
     """Two frontends share the work; one of them, or the worker behind both, goes and comes back."""
-    async with stack("random:tiny-bert", frontends=2) as pair:
+    async with stack(random_model("tiny-bert"), frontends=2) as pair:
         folder = tmp_path / "o"
         targets = [flag for each in pair.frontends for flag in ("--target", each.address)]
         process = await command(source, folder, *targets)

@@ -12,6 +12,7 @@ from selvage import errors
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
 from support.fake_frontend import KINDS, Asked, connected
+from support.random_models import random_model
 from support.references import Calls, dense, multi_vectors, near, packed, sparse_rows
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
@@ -21,20 +22,20 @@ FEW = TEXTS[:40]
 @pytest.fixture(scope="module")
 async def every_output() -> AsyncIterator[Stack]:
     """Dense, sparse and token vectors of one pass."""
-    async with stack("random:tiny-bge-m3") as running:
+    async with stack(random_model("tiny-bge-m3")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 async def classifier() -> AsyncIterator[Stack]:
-    async with stack("random:tiny-classifier") as running:
+    async with stack(random_model("tiny-classifier")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 async def one_at_a_time() -> AsyncIterator[Stack]:
     """A frontend that refuses what comes beside a request."""
-    async with stack("random:tiny-bert", frontend={"max-requests-at-once": 1}) as running:
+    async with stack(random_model("tiny-bert"), frontend={"max-requests-at-once": 1}) as running:
         yield running
 
 
@@ -232,7 +233,7 @@ async def test_overload_is_waited_for(one_at_a_time: Stack, kind: str) -> None:
 
 async def test_a_stream_outlives_its_frontend(kind: str) -> None:
     """Of two behind one name one drains: what it has not answered is sent to the other, and nothing is lost."""
-    async with stack("random:tiny-bert", frontends=2) as pair:
+    async with stack(random_model("tiny-bert"), frontends=2) as pair:
         calls = Calls(pair.channels[1])
         expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
         target = "ipv4:" + ",".join(each.address for each in pair.frontends)

@@ -9,6 +9,7 @@ import pytest
 from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest
 from support.programs import Program, program, python_of
+from support.random_models import random_model
 from support.references import Calls, dense, near
 
 TEXTS = [f"w{number % 90} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
@@ -50,7 +51,7 @@ async def test_haystack_hears_why_it_is_refused(haystack: Program, tiny: Stack) 
 
 async def test_haystack_gets_the_sparse_vectors_of_embed(haystack: Program) -> None:
     """Documents and one text."""
-    async with stack("random:tiny-splade") as running:
+    async with stack(random_model("tiny-splade")) as running:
         expected = (await Calls(running.channel).embedding.Embed(EmbedRequest(texts=TEXTS[:40]))).sparse
         told = await told_by(haystack, running, "sparse", TEXTS[:40])
     found = told["documents"]

@@ -16,6 +16,7 @@ import structlog
 from harness.stack import Stack, stack
 from selvage import Engine
 from support.actors import actors, program, python_of
+from support.random_models import random_model
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,7 +25,7 @@ pytestmark = [
     ),
     pytest.mark.timeout(600),
 ]
-MODEL = "random:tiny-bert"
+MODEL = "tiny-bert"
 BAD = {7: ("w1 " * 700, "INPUT_TOO_LONG"), 1501: (None, "EMPTY"), 2999: (" ", "EMPTY")}
 TEXTS = [BAD[i][0] if i in BAD else f"w{i % 97} w{i * 7 % 90} " * (1 + i % 30) for i in range(3000)]
 GOOD = [i for i in range(len(TEXTS)) if i not in BAD]
@@ -40,14 +41,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def expected() -> Iterator[np.ndarray]:
     """[good texts, 64] float32."""
-    with Engine(MODEL) as engine:
+    with Engine(random_model(MODEL)) as engine:
         yield engine.embed([TEXTS[i] for i in GOOD])
     structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
 async def fleet(nursery: object) -> AsyncIterator[Stack]:
-    async with stack(MODEL, frontends=2) as running:
+    async with stack(random_model(MODEL), frontends=2) as running:
         yield running
 
 
@@ -90,7 +91,7 @@ async def test_engines_in_actors(
     name: str, count: int, kill: bool, source: str, expected: np.ndarray, tmp_path: Path
 ) -> None:
     """One, and three of which one is killed in the middle: the same vectors."""
-    assert await run(name, count, source, tmp_path, kill=kill, model=MODEL, threads=1) == ""
+    assert await run(name, count, source, tmp_path, kill=kill, model=random_model(MODEL), threads=1) == ""
     check(tmp_path, expected)
 
 
@@ -104,13 +105,13 @@ async def test_clients_in_actors(name: str, source: str, fleet: Stack, expected:
 
 async def test_daft_without_ray(source: str, fleet: Stack, expected: np.ndarray, tmp_path: Path) -> None:
     """Three processes of Daft's own runner, with an engine each."""
-    assert await run("daft", 3, source, tmp_path, model=MODEL, threads=1) == ""
+    assert await run("daft", 3, source, tmp_path, model=random_model(MODEL), threads=1) == ""
     check(tmp_path, expected)
 
 
 async def test_daft_without_ray_tells_of_a_killed_process(source: str, expected: np.ndarray, tmp_path: Path) -> None:
     """Its own runner starts none again: the query fails. Of what Daft has written by then, each row is right."""
-    told = await run("daft", 3, source, tmp_path, kill=True, model=MODEL, threads=1)
+    told = await run("daft", 3, source, tmp_path, kill=True, model=random_model(MODEL), threads=1)
     assert "UDF" in told
     tables = [pq.read_table(path) for path in (tmp_path / "o").glob("*.parquet")]
     places = [place for table in tables for place in table["id"].to_pylist()]
@@ -124,9 +125,9 @@ async def test_daft_without_ray_tells_of_a_killed_process(source: str, expected:
 @pytest.mark.parametrize(
     ("options", "expected_line"),
     [
-        ({"model": "random:no"}, "random:no is not known; there are bge-base-en"),
+        ({"model": "/nowhere"}, "there is no such directory"),
         (
-            {"model": MODEL, "threads": 1, "id_column": "id"},
+            {"threads": 1, "id_column": "id"},
             "of a batch of 64, whose id is 7: INPUT_TOO_LONG: the text has",
         ),
     ],
@@ -135,14 +136,15 @@ async def test_what_is_at_fault_ends_the_job(
     options: dict[str, Any], expected_line: str, source: str, tmp_path: Path
 ) -> None:
     """With a line that names it."""
-    asked = {"source": source, "folder": str(tmp_path / "o"), "actors": 1, "options": options}
+    asked = {"source": source, "folder": str(tmp_path / "o"), "actors": 1}
+    asked["options"] = {"model": random_model(MODEL), **options}
     async with program("ray", tmp_path, **asked) as process:
         _, told = await process.communicate()
     assert process.returncode
     assert expected_line in told.decode()
 
 
-ALL = "random:tiny-bge-m3"
+ALL = "tiny-bge-m3"
 OUTPUTS = ["dense", "sparse", "multi_vector"]
 COLUMNS = ["dense", "dense_scales", "sparse_ids", "sparse_weights", "multi_vector", "multi_vector_scales", "reason"]
 
@@ -152,14 +154,14 @@ async def test_every_output_comes_through(name: str, tmp_path: Path) -> None:
     """In int8, with scales: lists in lists of any length; Daft is told no dimensions. A row without vectors is null."""
     texts = TEXTS[30:90]
     pq.write_table(pa.table({"id": range(61), "text": [*texts, ""]}), tmp_path / "texts.parquet")
-    options = {"model": ALL, "threads": 1, "output": OUTPUTS, "data_type": "int8", "id_column": "id"}
+    options = {"model": random_model(ALL), "threads": 1, "output": OUTPUTS, "data_type": "int8", "id_column": "id"}
     asked = {"source": str(tmp_path / "texts.parquet"), "folder": str(tmp_path / "o"), "actors": 1, "options": options}
     if name == "daft":
         asked["columns"] = COLUMNS
     async with program(name, tmp_path, **asked) as process:
         _, told = await process.communicate()
     assert process.returncode == 0, told.decode()
-    with Engine(ALL) as engine:
+    with Engine(random_model(ALL)) as engine:
         expected = engine.embed(texts, output=OUTPUTS, data_type="int8")
     structlog.reset_defaults()
     *found, empty = pq.read_table(tmp_path / "o").sort_by("id").select(COLUMNS).to_pylist()

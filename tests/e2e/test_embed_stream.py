@@ -11,6 +11,7 @@ from harness.stack import Stack, stack
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from selvage.v1.model_pb2 import ListModelsRequest
 from selvage.v1.vectors_pb2 import OUTPUT_KIND_MULTI_VECTOR
+from support.random_models import random_model
 from support.references import Calls, dense, eventually, load_of
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
@@ -111,7 +112,7 @@ async def test_an_abandoned_stream_leaves_nothing_behind(tiny: Stack) -> None:
 
 async def test_a_drain_ends_an_idle_stream_and_answers_a_busy_one() -> None:
     """No frontend waits for a caller that has nothing to say."""
-    async with stack("random:tiny-bert") as pair:
+    async with stack(random_model("tiny-bert")) as pair:
         calls = Calls(pair.channel)
         idle, busy = calls.embedding.EmbedStream(), calls.embedding.EmbedStream()
         for call in (idle, busy):

@@ -21,8 +21,9 @@ from harness.stack import Stack, stack
 from selvage import Client, Engine, errors
 from shared.server.admission import Bounds
 from shared.settings import ServiceSettings
+from support.random_models import random_model
 
-EVERY_OUTPUT, CLASSIFIER, LATE = "random:tiny-bge-m3", "random:tiny-classifier", "random:tiny-colbert"
+EVERY_OUTPUT, CLASSIFIER, LATE = "tiny-bge-m3", "tiny-classifier", "tiny-colbert"
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
 FEW = TEXTS[:12]
 OF_A_SERVER = {
@@ -35,13 +36,13 @@ pytestmark = pytest.mark.usefixtures("logs_as_they_were")
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine(EVERY_OUTPUT) as made:
+    with Engine(random_model(EVERY_OUTPUT)) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 async def served() -> AsyncIterator[Stack]:
-    async with stack(EVERY_OUTPUT) as running:
+    async with stack(random_model(EVERY_OUTPUT)) as running:
         yield running
 
 
@@ -118,7 +119,7 @@ def busy() -> Iterator[None]:
 @pytest.mark.usefixtures("busy")
 def test_three_loads_on_a_busy_machine_give_one_card() -> None:
     """In processes of their own: what runs follows from the instructions, not from a moment. A step's size is timed."""
-    command = [sys.executable, "-c", PRINT_CARD, "random:tiny-qwen3"]
+    command = [sys.executable, "-c", PRINT_CARD, random_model("tiny-qwen3")]
     cards = {subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(3)}
     assert len(cards) == 1
     assert "fingerprint" in cards.pop()
@@ -133,8 +134,8 @@ def test_three_loads_on_a_busy_machine_give_one_card() -> None:
     ],
 )
 async def test_so_do_other_models(model: str, method: str, arguments: list[Any], options: dict[str, Any]) -> None:
-    async with stack(model) as running:
-        with Client(running.frontends[0].address) as client, Engine(model) as made:
+    async with stack(random_model(model)) as running:
+        with Client(running.frontends[0].address) as client, Engine(random_model(model)) as made:
             expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
             alike(await asyncio.to_thread(getattr(made, method), *arguments, **options), expected)
 
@@ -229,19 +230,19 @@ def test_what_it_can_be_told() -> None:
     assert EngineOptions.__annotations__.keys() == WorkerSettings.model_fields.keys() - OF_A_SERVER
     os.environ["SELVAGE_WORKER_MAX_TOKENS"] = "7"
     try:
-        with Engine("random:tiny-bert", served_name="mine") as engine:
+        with Engine(random_model("tiny-bert"), served_name="mine") as engine:
             assert engine.model().id == "mine"
-        with Engine("random:tiny-bert", served_name=["mine", "org/mine"]) as engine:
+        with Engine(random_model("tiny-bert"), served_name=["mine", "org/mine"]) as engine:
             assert engine.model("org/mine").aliases == ("org/mine",)
             assert engine.model().max_tokens > 7
     finally:
         del os.environ["SELVAGE_WORKER_MAX_TOKENS"]
     with pytest.raises(TypeError, match="Engine has no option 'listen'; there are revision"):
-        Engine("random:tiny-bert", listen="127.0.0.1:1")  # type: ignore[call-arg]
+        Engine(random_model("tiny-bert"), listen="127.0.0.1:1")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match=r"^max_tokens = -1: Input should be greater than or equal to 0$"):
-        Engine("random:tiny-bert", max_tokens=-1)
-    with pytest.raises(ValueError, match=r"^model = 'random:nothing': random:nothing is not known"):
-        Engine("random:nothing")
+        Engine(random_model("tiny-bert"), max_tokens=-1)
+    with pytest.raises(ValueError, match=r"^model = '/nowhere': there is no such directory"):
+        Engine("/nowhere")
 
 
 async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> None:
@@ -256,14 +257,13 @@ async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> 
             env=os.environ | {"PYTHONPATH": python_path()},
         )
         _, told = await process.communicate()
-        lines = [each for each in told.decode().splitlines() if "random weights" not in each]
-        return process.returncode, "\n".join(lines)
+        return process.returncode, told.decode().strip()
 
-    assert await bulk("--engine", EVERY_OUTPUT, "--engine-option", "threads=1") == (0, "")
+    assert await bulk("--engine", random_model(EVERY_OUTPUT), "--engine-option", "threads=1") == (0, "")
     rows = np.stack(parquet.read_table(tmp_path / "vectors")["dense"].to_numpy())
     assert np.abs(rows - engine.embed(TEXTS)).max() < 1e-6
-    told = "--engine: model = 'random:nothing': random:nothing is not known"
-    assert (await bulk("--engine", "random:nothing"))[1].startswith(told)
+    told = "--engine: model = '/nowhere': there is no such directory"
+    assert (await bulk("--engine", "/nowhere"))[1].startswith(told)
 
 
 async def test_without_its_packages_it_says_so(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from harness.environment import python_path
 from selvage import Engine, errors
 from selvage.calls.rpcs import RPCS
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
+from support.random_models import random_model
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")
 TEXTS = [f"w{number % 90} " * (1 + number % 9) for number in range(100)]
@@ -32,7 +33,7 @@ TEXTS = [f"w{number % 90} " * (1 + number % 9) for number in range(100)]
 def test_closing_ends_what_is_under_way() -> None:
     """From another thread; every later call is told, and nothing of it stays."""
     before = threading.active_count()
-    engine = Engine("random:tiny-bert")
+    engine = Engine(random_model("tiny-bert"))
     ended: list[Exception] = []
 
     def ask() -> None:
@@ -58,7 +59,7 @@ def test_closing_ends_what_is_under_way() -> None:
 def test_closing_ends_a_stream() -> None:
     """Whoever reads it is told, however far it is."""
     for wait in (0, 1, 50):
-        with Engine("random:tiny-bert") as engine:
+        with Engine(random_model("tiny-bert")) as engine:
             reading = engine.embed_stream(f"w{number % 90}" for number in itertools.count())
             for _ in range(wait):
                 next(reading)
@@ -79,7 +80,7 @@ def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise DeviceLost("a small step failed")
 
     monkeypatch.setattr(AsyncLoop, "run", run)
-    with Engine("random:tiny-bert", timeout=240) as engine, ThreadPoolExecutor(1) as threads:
+    with Engine(random_model("tiny-bert"), timeout=240) as engine, ThreadPoolExecutor(1) as threads:
         held = threads.submit(engine.embed, [f"w{number} " * 400 for number in range(5000)], truncate=True)
         pair = engine._channel._pair
         while not pair.calls.admission.requests:
@@ -93,7 +94,7 @@ def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor threads: what is held and what comes after is told."""
     before = threading.active_count()
-    engine = Engine("random:tiny-bert")
+    engine = Engine(random_model("tiny-bert"))
 
     def plan(_: Loop) -> None:
         raise AssertionError("a bug")
@@ -113,7 +114,7 @@ def test_texts_that_cannot_be_read_end_their_stream() -> None:
         yield from TEXTS
         raise OSError("the file is gone")
 
-    with Engine("random:tiny-bert") as engine:
+    with Engine(random_model("tiny-bert")) as engine:
         with pytest.raises(OSError, match="the file is gone"):
             [*engine.embed_stream(broken())]
         assert len([*engine.embed_stream(TEXTS)]) == 100
@@ -122,7 +123,7 @@ def test_texts_that_cannot_be_read_end_their_stream() -> None:
 def test_whoever_forgets_it_leaves_nothing() -> None:
     """Dropped without `close`, its threads end."""
     before = threading.active_count()
-    engine = Engine("random:tiny-bert")
+    engine = Engine(random_model("tiny-bert"))
     thread = engine._channel._pair._thread
     del engine
     gc.collect()
@@ -133,7 +134,7 @@ def test_whoever_forgets_it_leaves_nothing() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # as grpc's thread, ours tells it
 def test_messages_that_cannot_be_made_end_their_call() -> None:
     """Whoever reads the replies is told; the channel goes on."""
-    rpc, channel = RPCS[EmbedStreamRequest], local_channel("random:tiny-bert", {})
+    rpc, channel = RPCS[EmbedStreamRequest], local_channel(random_model("tiny-bert"), {})
 
     def broken() -> Iterator[EmbedStreamRequest]:
         yield EmbedStreamRequest(id=1, request=EmbedRequest(texts=["w1"]))
@@ -158,7 +159,7 @@ def test_a_bug_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pair, "read_files", broken)
     with pytest.raises(AssertionError, match="a bug"):
-        Engine("random:tiny-bert")
+        Engine(random_model("tiny-bert"))
     while threading.active_count() > before:
         time.sleep(0.001)
 
@@ -166,7 +167,7 @@ def test_a_bug_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 FORKED = """
 import os, sys
 from selvage import Engine
-engine = Engine("random:tiny-bert")
+engine = Engine(sys.argv[1])
 child = os.fork()
 if child == 0:
     try:
@@ -182,7 +183,7 @@ print(engine, engine.embed("w1").shape)
 
 async def test_a_fork_is_told_and_an_end_without_close_ends(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", FORKED),
+        *(sys.executable, "-c", FORKED, random_model("tiny-bert")),
         stdout=asyncio.subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": python_path()},
         cwd=tmp_path,
@@ -191,4 +192,4 @@ async def test_a_fork_is_told_and_an_end_without_close_ends(tmp_path: Path) -> N
     assert process.returncode == 0
     first, second = output.decode().splitlines()
     assert first == "an engine does not survive a fork: make one in each process"
-    assert second == "Engine('random:tiny-bert', timeout=inf) (64,)"
+    assert second == f"Engine({random_model('tiny-bert')!r}, timeout=inf) (64,)"

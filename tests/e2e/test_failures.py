@@ -15,9 +15,10 @@ from shared.ragged import RaggedTokens
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 from shared.vectors import OutputKind
 from support.forked import ENDS_AS_PYTHON
+from support.random_models import random_model
 from support.references import Calls, attached, dense, eventually, refusal, until_queued
 
-TINY = "random:tiny-bert"
+TINY = "tiny-bert"
 TEXTS = 60
 """Whose token rows, 7 MiB, are far more than what a connection holds."""
 REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
@@ -56,7 +57,7 @@ class Load:
 
 async def test_a_killed_worker_comes_back() -> None:
     """In between every call gets UNAVAILABLE at once, though it would wait a minute; service resumes by itself."""
-    async with stack(TINY) as pair:
+    async with stack(random_model(TINY)) as pair:
         load = Load(Calls(pair.channel))
         await load.more_answers(20)
         await pair.worker.kill()
@@ -69,10 +70,10 @@ async def test_a_killed_worker_comes_back() -> None:
 
 async def test_a_worker_that_comes_back_with_another_model_is_served() -> None:
     """Under its own name; the first one's is unknown from then on."""
-    async with stack(TINY) as pair:
+    async with stack(random_model(TINY)) as pair:
         calls = Calls(pair.channel)
         await pair.worker.kill()
-        pair.worker.arguments["model"] = "random:tiny-roberta"
+        pair.worker.arguments["model"] = random_model("tiny-roberta")
         await pair.worker.restart()
         await pair.worker.wait_ready()
         await pair.frontends[0].wait_ready()
@@ -85,7 +86,7 @@ async def test_a_worker_that_comes_back_with_another_model_is_served() -> None:
 async def test_stopping_one_of_two_frontends_loses_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that balances over both sees no failed call; the process ends as every Python does."""
     monkeypatch.setenv(ENDS_AS_PYTHON, "1")
-    async with stack(TINY, frontends=2) as pair, pair.balanced_channel() as channel:
+    async with stack(random_model(TINY), frontends=2) as pair, pair.balanced_channel() as channel:
         load = Load(Calls(channel))
         await load.more_answers(50)
         assert await pair.frontends[0].stop() == 0
@@ -98,7 +99,7 @@ async def test_a_draining_worker_answers_what_it_accepted(monkeypatch: pytest.Mo
     """SIGTERM in the middle of a long request: it is answered in full, and the process ends with 0, by Python's own
     end as well."""
     monkeypatch.setenv(ENDS_AS_PYTHON, "1")
-    async with stack(TINY) as pair:
+    async with stack(random_model(TINY)) as pair:
         calls = Calls(pair.channel)
         texts = [" ".join(f"w{(index + each) % 800}" for each in range(300)) for index in range(150)]
         expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=texts[-1:])))
@@ -113,7 +114,7 @@ async def test_a_draining_worker_answers_what_it_accepted(monkeypatch: pytest.Mo
 
 async def test_a_draining_worker_waits_for_slow_readers() -> None:
     """A large result that its frontend takes slowly is delivered whole, however long ago it was computed."""
-    async with stack("random:tiny-bert") as pair, attached(pair.worker.address) as link:
+    async with stack(random_model("tiny-bert")) as pair, attached(pair.worker.address) as link:
         tokens = RaggedTokens.of([[5] * 500] * TEXTS)
         work = Encode(outputs=frozenset({OutputKind.MULTI_VECTOR}), normalize=True, normalize_tokens=True)
         await link.ask(Job(id=1, work=work, tokens=tokens))
@@ -130,7 +131,7 @@ async def test_a_draining_worker_waits_for_slow_readers() -> None:
 
 async def test_a_health_watch_does_not_hold_up_a_drain() -> None:
     """Watches never end by themselves; the frontend ends when its calls have."""
-    async with stack(TINY, frontend={"drain-seconds": 1000}) as pair:
+    async with stack(random_model(TINY), frontend={"drain-seconds": 1000}) as pair:
         watch = health_pb2_grpc.HealthStub(pair.channel).Watch(health_pb2.HealthCheckRequest())
         await watch.read()
         assert await pair.frontends[0].stop(timeout=200) == 0
@@ -138,7 +139,7 @@ async def test_a_health_watch_does_not_hold_up_a_drain() -> None:
 
 async def test_a_full_worker_says_when_to_try_again() -> None:
     """OVERLOADED with RetryInfo and the pushback trailer, while the first job goes on."""
-    async with stack(TINY, worker={"queued-tokens": 1000}) as pair:
+    async with stack(random_model(TINY), worker={"queued-tokens": 1000}) as pair:
         calls = Calls(pair.channel)
         big = embedding_pb2.EmbedRequest(texts=[f"w{number} " + "w1 " * 499 for number in range(60)])
         first = asyncio.ensure_future(calls.embedding.Embed(big, timeout=240))
@@ -152,7 +153,7 @@ async def test_a_full_worker_says_when_to_try_again() -> None:
 
 async def test_a_frontend_waits_for_its_worker() -> None:
     """Started first, it is NOT_SERVING and answers WORKER_UNAVAILABLE; then it serves without being told."""
-    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": TINY})
+    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": random_model(TINY)})
     await worker.start()
     address = worker.address
     await worker.kill()
@@ -183,15 +184,15 @@ async def started(member: ServiceProcess) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"model": "random:nothing"}, "random:nothing is not known"),
-        ({"model": "random:tiny-bert", "max-tokens": 641}, "the model has 640 positions"),
-        ({"model": "random:tiny-bert", "dtype": "float8"}, "--dtype"),
-        ({"model": "random:tiny-bert", "device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+        ({"model": "/nowhere"}, "there is no such directory"),
+        ({"max-tokens": 641}, "the model has 640 positions"),
+        ({"dtype": "float8"}, "--dtype"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
     ],
 )
 async def test_a_worker_that_cannot_start_says_why_and_ends(arguments: dict[str, object], said: str) -> None:
     """One line that names the setting, and status 2."""
-    member = ServiceProcess("gpu_worker", WORKER_SERVICES, arguments)
+    member = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": random_model(TINY), **arguments})
     with pytest.raises(MemberFailed, match="ended with status 2"):
         await started(member)
     assert said in member.log[-1]

@@ -20,6 +20,7 @@ from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
 from selvage.v1.ranking_pb2_grpc import RankingServiceStub
 from support.environments import asked_for, link, unpacked
+from support.random_models import random_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "deploy" / "frontend.Dockerfile"
@@ -134,7 +135,7 @@ def test_the_settings_are_told(image: Image) -> None:
 async def test_it_serves(image: Image) -> None:
     """An Embed and a Rerank succeed, and the health check of compose.yaml passes."""
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
-    async with stack("random:tiny-bert", python=image.python) as running:
+    async with stack(random_model("tiny-bert"), python=image.python) as running:
         embedded = await EmbeddingServiceStub(running.channel).Embed(embedding_pb2.EmbedRequest(texts=["w1 w2", "w3"]))
         assert embedded.dense.count == 2
         request = ranking_pb2.RerankRequest(query="w1", documents=["w2 w3", "w1"])

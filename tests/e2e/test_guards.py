@@ -25,6 +25,7 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from shared.server.rpc import channel_options
 from support.certificates import Authority, Files
 from support.forked import Nursery
+from support.random_models import random_model
 from support.references import eventually
 from tei.v1 import tei_pb2
 
@@ -97,7 +98,7 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory, nursery: object) -> 
         "apis": "grpc,tei,http",
     }
     async with stack(
-        "random:tiny-bert", worker=worker, frontend=frontend, channel=open_channel(authority, own)
+        random_model("tiny-bert"), worker=worker, frontend=frontend, channel=open_channel(authority, own)
     ) as running:
         yield Guarded(running, authority, server, keys, secret)
 

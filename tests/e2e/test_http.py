@@ -14,6 +14,7 @@ from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from shared.vectors import DataType, OutputKind
+from support.random_models import random_model
 from support.references import Calls, dense, eventually, near
 
 APIS = {"apis": "grpc,tei,http"}
@@ -43,7 +44,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.fixture(scope="module")
 async def bge(nursery: object) -> AsyncIterator[Stack]:
     """A model with dense, sparse and token vectors."""
-    async with stack("random:tiny-bge-m3", frontend=APIS) as running:
+    async with stack(random_model("tiny-bge-m3"), frontend=APIS) as running:
         yield running
 
 
@@ -157,7 +158,7 @@ async def test_what_else_is_told(bge: Stack, http: Http) -> None:
 
 async def test_labels_equal_those_of_grpc(session: aiohttp.ClientSession) -> None:
     """/predict best first, /classify with all probabilities."""
-    async with stack("random:tiny-classifier", frontend=APIS) as running:
+    async with stack(random_model("tiny-classifier"), frontend=APIS) as running:
         http = Http(running.frontends[0].http_url, session)
         asked = classification_pb2.ClassifyRequest(texts=TEXTS, normalize=True)
         told = await Calls(running.channel).classification.Classify(asked)
@@ -215,7 +216,7 @@ async def test_a_caller_who_goes_leaves_nothing_behind(bge: Stack, http: Http) -
 
 async def test_a_drain_answers_what_runs(session: aiohttp.ClientSession) -> None:
     """/health says no at once; requests that are there are answered, and then the port is closed."""
-    async with stack("random:tiny-bert", frontend=APIS | {"drain-delay": 0.5}) as running:
+    async with stack(random_model("tiny-bert"), frontend=APIS | {"drain-delay": 0.5}) as running:
         frontend = running.frontends[0]
         http = Http(frontend.http_url, session)
         body = {"input": ["a few words " * 8] * 3000, "encoding_format": "base64"}

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from harness.stack import Stack, stack
+from support.random_models import random_model
 
 ROOT = Path(__file__).parents[2]
 SCHEMATHESIS = ROOT / ".venv-clients" / "schemathesis" / "bin" / "schemathesis"
@@ -34,7 +35,7 @@ needs_schemathesis = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 async def bge(nursery: object) -> AsyncIterator[Stack]:
     """Dense, sparse and token vectors, and reranks."""
-    async with stack("random:tiny-bge-m3", frontend=APIS) as running:
+    async with stack(random_model("tiny-bge-m3"), frontend=APIS) as running:
         yield running
 
 
@@ -67,7 +68,7 @@ async def test_nothing_that_is_sent_is_a_bug(bge: Stack, tmp_path: Path) -> None
 @pytest.mark.parametrize("model", ["tiny-bge-m3", "tiny-classifier", "tiny-token-classifier", "tiny-cross-encoder"])
 async def test_nothing_that_is_sent_is_a_bug_at_length(model: str, tmp_path: Path) -> None:
     """Every field at its bounds, then thousands of other requests, others each time; for each kind of model."""
-    async with stack(f"random:{model}", frontend=APIS) as running:
+    async with stack(random_model(model), frontend=APIS) as running:
         await fuzz(running, tmp_path, "--phases", "examples,coverage,fuzzing", "--max-examples", "60")
 
 

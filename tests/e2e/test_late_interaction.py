@@ -13,6 +13,7 @@ from sentence_transformers import MultiVectorEncoder
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from support.late_forms import write_native, write_pylate, write_stanford
+from support.random_models import random_model
 from support.references import Calls, multi_vectors, near, packed
 from support.tiny import write_encoder
 
@@ -179,7 +180,7 @@ async def test_many_documents_stay_within_bounds(documents: int, mebibytes: int)
         top_n=5,
         method=LATE,
     )
-    async with stack("random:tiny-colbert") as pair:
+    async with stack(random_model("tiny-colbert")) as pair:
         calls = Calls(pair.channel)
         await calls.ranking.Rerank(
             ranking_pb2.RerankRequest(query="w1", documents=request.documents[:300], method=LATE)

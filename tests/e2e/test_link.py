@@ -5,6 +5,7 @@ import numpy as np
 from harness.stack import stack
 from shared.jobs import HybridWeights, Job
 from shared.vectors import OutputKind, ScoringMethod
+from support.random_models import random_model
 from support.references import attached
 from support.tiny import assert_same, encode, score, tokens
 
@@ -27,7 +28,7 @@ JOBS = [Job(id=10 + index, work=work, tokens=ids) for index, (work, ids) in enum
 
 async def test_mixed_jobs_of_one_message_equal_the_same_jobs_alone() -> None:
     """Dense at three dimensions, sparse, token rows, all at once, and reranks by three methods."""
-    async with stack("random:tiny-bge-m3") as pair, attached(pair.worker.address) as link:
+    async with stack(random_model("tiny-bge-m3")) as pair, attached(pair.worker.address) as link:
         alone = []
         for job in JOBS:
             await link.ask(job)

@@ -17,9 +17,10 @@ from harness.member import ServiceProcess
 from harness.stack import stack
 from selvage.v1 import embedding_pb2
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
+from support.random_models import random_model
 from support.references import Calls, eventually, refusal
 
-TINY = "random:tiny-bert"
+TINY = "tiny-bert"
 REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3", "w4"])
 IN_TIME, PAUSE = 120.0, 0.05
 """Seconds until health tells it, on a machine that others use too (some 6 of its own), and between two questions."""
@@ -54,7 +55,7 @@ async def until_found(channel: grpc.aio.Channel) -> None:
 
 
 async def stopped() -> None:
-    async with stack(TINY) as pair:
+    async with stack(random_model(TINY)) as pair:
         texts = [f"w{number} " + "w1 " * 499 for number in range(400)]
         waiting = asyncio.ensure_future(
             Calls(pair.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=texts), timeout=300)
@@ -121,7 +122,7 @@ class Wire:
 
 
 async def cut_off() -> None:
-    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": TINY})
+    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": random_model(TINY)})
     await worker.start()
     wire = Wire(worker.address)
     async with wire.open() as address:

@@ -15,6 +15,7 @@ from shared.errors import InvalidInput, error_classes
 from shared.server.rpc import MESSAGE_BYTES, channel_options
 from shared.server.services import WORKER_SERVICES
 from support.frontend_lies import ENDING, FIRST, HARMLESS, OF_CALLERS, WRONG, Message, hello, one
+from support.random_models import random_model
 
 GROWTH = 300 * 1024
 """Most kilobytes of memory that all lies together may cost the worker at any moment."""
@@ -80,7 +81,7 @@ def forget_peak(member: ServiceProcess) -> None:
 @pytest.fixture(scope="module")
 async def deceived(nursery: object) -> AsyncIterator[Deceived]:
     """Dense, sparse and token vectors of tiny weights."""
-    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": "random:tiny-bge-m3", "threads": 1})
+    worker = ServiceProcess("gpu_worker", WORKER_SERVICES, {"model": random_model("tiny-bge-m3"), "threads": 1})
     await worker.start()
     await worker.wait_ready()
     forget_peak(worker)

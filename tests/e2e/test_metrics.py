@@ -14,6 +14,7 @@ from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2
 from support.forked import Nursery
+from support.random_models import random_model
 from support.references import Calls, eventually
 from support.scraping import scrape
 
@@ -26,7 +27,7 @@ EMBED = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "g
 @pytest.fixture(scope="module")
 async def pair() -> AsyncIterator[Stack]:
     """A tiny model with both pages."""
-    async with stack("random:tiny-bert", worker=FLAGS, frontend=FLAGS | {"max-texts": 4}) as running:
+    async with stack(random_model("tiny-bert"), worker=FLAGS, frontend=FLAGS | {"max-texts": 4}) as running:
         yield running
 
 
@@ -75,7 +76,7 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
 
 async def test_what_is_refused_as_too_much_is_told_by_reason() -> None:
     """A frontend that takes one request at a time is asked three times while its worker is halted in the first."""
-    async with stack("random:tiny-bert", frontend=FLAGS | {"max-requests-at-once": 1}) as pair:
+    async with stack(random_model("tiny-bert"), frontend=FLAGS | {"max-requests-at-once": 1}) as pair:
         calls = Calls(pair.channel)
         request = embedding_pb2.EmbedRequest(texts=["a b c"])
 

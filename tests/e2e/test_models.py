@@ -8,6 +8,7 @@ from harness.stack import stack
 from selvage.v1 import embedding_pb2 as pb
 from selvage.v1 import model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
+from support.random_models import random_model
 from support.references import Calls, dense, words
 
 
@@ -22,13 +23,12 @@ async def test_bfloat16_keeps_its_distance_to_float32_small(oracle: SentenceTran
     assert (rows * oracle.encode(texts)).sum(axis=1).min() > 0.999
 
 
-@pytest.mark.parametrize("model", ["random:tiny-roberta", "random:tiny-qwen3"])
+@pytest.mark.parametrize("model", ["tiny-roberta", "tiny-qwen3"])
 async def test_prompts_by_name_by_input_type_and_literal(model: str) -> None:
     """All three ways to say the same thing give the same rows; and a rerank uses the query prompt by itself."""
-    async with stack(model) as pair:
+    async with stack(random_model(model)) as pair:
         calls = Calls(pair.channel)
         card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
-        assert "random weights" in card.notice
         prompt = card.prompts["query"]
         requests = [
             pb.EmbedRequest(texts=["w9 w8"], prompt_name="query"),

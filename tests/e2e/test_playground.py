@@ -17,6 +17,7 @@ from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.services import PUBLIC_SERVICES
+from support.random_models import random_model
 from support.references import Calls, dense, near
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ driven = [
 @pytest.fixture(scope="module")
 async def colbert(nursery: object) -> AsyncIterator[Stack]:
     """Token vectors alone."""
-    async with stack("random:tiny-colbert", frontend={"apis": "grpc,http"}) as running:
+    async with stack(random_model("tiny-colbert"), frontend={"apis": "grpc,http"}) as running:
         yield running
 
 
@@ -183,7 +184,7 @@ class TestDriven:
         """Nothing is asked without a key, a wrong one is refused, the right one stays in the tab; models are chosen."""
         keys = tmp_path / "keys.toml"
         keys.write_text(f'[[keys]]\nname = "playground"\nsha256 = "{hashed(KEY)}"\n')
-        async with stack("random:tiny-classifier") as other:
+        async with stack(random_model("tiny-classifier")) as other:
             flags = {"worker": [colbert.worker.address, other.worker.address], "apis": "grpc,http", "api-keys": keys}
             front = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags | {"http-listen": "127.0.0.1:0"})
             await front.start()

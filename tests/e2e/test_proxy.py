@@ -15,6 +15,7 @@ from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from shared.server.rpc import channel_options
 from support import http2_attacks
+from support.random_models import random_model
 from support.references import Calls, eventually
 from support.scraping import forget_peak, memory, scrape
 from support.traffic import traffic
@@ -83,7 +84,7 @@ async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
     """Nor one that comes back: without retries every call is answered, and by both in the end."""
     settings = APIS | {"drain-delay": 8, "metrics": "127.0.0.1:0"}
     async with (
-        stack("random:tiny-bert", frontends=2, frontend=settings) as pair,
+        stack(random_model("tiny-bert"), frontends=2, frontend=settings) as pair,
         proxy(pair, tmp_path) as (channel, _),
         traffic(channel) as running,
     ):
@@ -104,7 +105,7 @@ async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
 async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
     """Its own port of the proxy; 503 where there is none."""
     async with (
-        stack("random:tiny-bert", frontend=APIS | {"http-host": "selvage"}) as pair,
+        stack(random_model("tiny-bert"), frontend=APIS | {"http-host": "selvage"}) as pair,
         proxy(pair, tmp_path),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(f"{tmp_path}/http")) as session,
     ):
@@ -120,7 +121,7 @@ async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
 
 async def test_without_a_frontend_callers_are_told_when_to_ask_again(tmp_path: Path) -> None:
     """By gRPC's own words, UNAVAILABLE and a pushback."""
-    async with stack("random:tiny-bert", frontend=APIS) as pair, proxy(pair, tmp_path) as (channel, _):
+    async with stack(random_model("tiny-bert"), frontend=APIS) as pair, proxy(pair, tmp_path) as (channel, _):
         await pair.frontends[0].stop()
         told: list[grpc.aio.AioRpcError] = []
 
@@ -141,7 +142,7 @@ async def test_what_one_connection_may_do_to_a_frontend_ends_at_the_proxy(
 ) -> None:
     """Frontends see next to nothing of it, and other callers are answered meanwhile."""
     async with (
-        stack("random:tiny-bert", frontend=APIS | {"metrics": "127.0.0.1:0"}) as pair,
+        stack(random_model("tiny-bert"), frontend=APIS | {"metrics": "127.0.0.1:0"}) as pair,
         proxy(pair, tmp_path) as (channel, address),
         traffic(channel) as running,
     ):
@@ -161,7 +162,7 @@ async def test_what_one_connection_may_do_to_a_frontend_ends_at_the_proxy(
 
 async def test_calls_that_are_answered_are_not_bounded(tmp_path: Path) -> None:
     """Half as many again as an address may have without an answer, within what is counted for that."""
-    async with stack("random:tiny-bert", frontend=APIS) as pair, proxy(pair, tmp_path) as (channel, _):
+    async with stack(random_model("tiny-bert"), frontend=APIS) as pair, proxy(pair, tmp_path) as (channel, _):
         calls, request = Calls(channel), model_pb2.GetModelRequest()
         for _ in range(15):
             assert all(await asyncio.gather(*[calls.model.GetModel(request, wait_for_ready=True) for _ in range(100)]))

@@ -16,11 +16,12 @@ import pytest
 from harness.member import ServiceProcess
 from harness.stack import stack
 from selvage.v1 import ranking_pb2
+from support.random_models import random_model
 from support.references import Calls, eventually
 from support.scraping import scrape
 from support.traffic import Traffic, differs, ranked, texts, traffic
 
-TINY = "random:tiny-bert"
+TINY = "tiny-bert"
 METRICS = {"metrics": "127.0.0.1:0"}
 BETWEEN = 20
 """Right answers between two restarts, at least."""
@@ -48,7 +49,7 @@ async def tokens(worker: ServiceProcess) -> float:
 async def test_of_two_workers_one_is_killed_again_and_again(kills: int) -> None:
     """Each time the other serves: no wrong answer, none hangs, and retries save all but a few."""
     async with (
-        stack(TINY, workers=2, frontend=METRICS) as pair,
+        stack(random_model(TINY), workers=2, frontend=METRICS) as pair,
         pair.balanced_channel(retries=True) as channel,
         traffic(channel) as running,
     ):
@@ -74,7 +75,7 @@ async def test_of_two_workers_one_is_killed_again_and_again(kills: int) -> None:
 async def test_rolling_restarts_lose_no_call(restarts: int) -> None:
     """Two frontends and two workers are told to stop one after the other, and come back on their addresses."""
     async with (
-        stack(TINY, workers=2, frontends=2) as pair,
+        stack(random_model(TINY), workers=2, frontends=2) as pair,
         pair.balanced_channel(retries=True) as channel,
         traffic(channel) as running,
     ):
@@ -93,7 +94,7 @@ async def test_rolling_restarts_lose_no_call(restarts: int) -> None:
 async def test_a_large_rerank_is_split_over_two_workers() -> None:
     """Both compute a part of it, and its scores are those of one worker."""
     request = ranking_pb2.RerankRequest(query="w7 w8 w9", documents=texts(60, 300, 5))
-    async with stack(TINY, workers=2, worker=METRICS) as pair:
+    async with stack(random_model(TINY), workers=2, worker=METRICS) as pair:
         calls = Calls(pair.channel)
         await eventually(lambda: sum("worker ready" in line for line in pair.frontends[0].log) == 2)
         before = [await tokens(each) for each in pair.workers]

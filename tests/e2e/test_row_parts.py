@@ -15,20 +15,21 @@ from selvage.v1.vectors_pb2 import OUTPUT_KIND_MULTI_VECTOR
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
+from support.random_models import random_model
 from support.references import Calls, attached, eventually, load_of, multi_vectors
 from support.scraping import forget_peak, memory
 from support.tiny import encode, random_ids, token_rows
 
 MEBIBYTE, WIDTH = 1024 * 1024, 1024
 LENGTH, LONG = 5000, 100_000
-MODEL = "random:long-wide-qwen3"
+MODEL = "long-wide-qwen3"
 
 
 @pytest.fixture(scope="module")
 async def wide(nursery: object) -> AsyncIterator[Stack]:
     """Rows of 4 KiB; steps of four pieces."""
     flags = {"step-tokens": 256, "chunk-tokens": 64, "max-tokens": LENGTH}
-    async with stack(MODEL, worker=flags) as running:
+    async with stack(random_model(MODEL), worker=flags) as running:
         yield running
 
 
@@ -102,7 +103,7 @@ async def test_100000_tokens_in_300_mebibytes() -> None:
     """Rows of 410 MB, whether they are read at once or not at all. In one reply they are refused on arrival, before
     anything is computed, with the way to get them."""
     [ids] = random_ids([LONG])
-    async with stack(MODEL, worker={"step-tokens": 2048}) as pair:
+    async with stack(random_model(MODEL), worker={"step-tokens": 2048}) as pair:
         async for _ in stream(pair, ids[:8192]):
             pass  # what any text takes
         with pytest.raises(grpc.aio.AioRpcError) as refused:

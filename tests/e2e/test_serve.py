@@ -12,6 +12,7 @@ import pytest
 from benchmarks.services import READY
 from harness.member import MemberFailed
 from harness.serving import serve
+from support.random_models import random_model
 from support.references import eventually
 
 ANY = "127.0.0.1:0"
@@ -21,7 +22,7 @@ class Serving:
     """It runs in this process; its members are processes as always."""
 
     def __init__(self, printed: pytest.CaptureFixture[str], devices: Sequence[str] = ()) -> None:
-        self.task = asyncio.create_task(serve("random:tiny-bert", ANY, ANY, devices=devices))
+        self.task = asyncio.create_task(serve(random_model("tiny-bert"), ANY, ANY, devices=devices))
         self.said = ""
         self._printed = printed
 
@@ -91,5 +92,5 @@ def alive(pid: int) -> bool:
 
 async def test_a_process_that_ends_before_it_is_ready_is_told() -> None:
     """The end of its log names the reason."""
-    with pytest.raises(MemberFailed, match=r"(?s)ended with status 2.*random:nothing is not known"):
-        await serve("random:nothing", ANY, ANY)
+    with pytest.raises(MemberFailed, match=r"(?s)ended with status 2.*there is no such directory"):
+        await serve("/nowhere", ANY, ANY)

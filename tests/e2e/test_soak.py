@@ -23,6 +23,7 @@ from selvage.v1 import model_pb2
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from support.mischief import MEBIBYTE, mischief
 from support.mixture import some_call, text
+from support.random_models import random_model
 from support.references import Calls, eventually, load_of
 from support.scraping import forget_peak, memory, scrape
 from support.traffic import traffic
@@ -74,7 +75,7 @@ async def idle(pair: Stack) -> bool:
 async def test_every_call_ends_and_nothing_is_left_behind() -> None:
     """Answered, refused, out of time or cancelled; then the queue is empty and the services as good as new."""
     generator, outcomes = random.Random(11), Counter[str]()
-    async with stack("random:tiny-bert", frontends=2) as pair:
+    async with stack(random_model("tiny-bert"), frontends=2) as pair:
         clients = [Calls(channel) for channel in pair.channels]
         gate = asyncio.Semaphore(32)
 
@@ -211,7 +212,7 @@ async def answered_once(member: ServiceProcess) -> bool:
 async def test_everything_at_once_for_long() -> None:
     """No wrong answer, no bug, no memory that grows; every call ends once, and the queue is empty afterwards."""
     outcomes, streamed = Counter[str](), Counter[str]()
-    async with stack("random:tiny-bge-m3", worker=METRICS, frontends=2, frontend=METRICS) as pair:
+    async with stack(random_model("tiny-bge-m3"), worker=METRICS, frontends=2, frontend=METRICS) as pair:
         async with (
             traffic(pair.channel, callers=2) as checked,
             callers(pair, outcomes),

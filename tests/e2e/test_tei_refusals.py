@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from harness.stack import Stack, stack
+from support.random_models import random_model
 from support.references import refusal
 from support.tei_calls import LONG, TEXTS, Tei, all_of, embeds, told, until_refused
 from tei.v1 import tei_pb2 as pb
@@ -55,7 +56,7 @@ async def test_bad_input_is_refused_in_the_words_of_the_contract(tiny: Stack, cr
 
 async def test_without_a_worker_calls_are_unavailable_and_streams_end() -> None:
     """What waits for no worker too, since the model is not known; with it they are answered."""
-    async with stack("random:tiny-bert") as running:
+    async with stack(random_model("tiny-bert")) as running:
         tei = Tei(running.channel)
         stream = tei.embed.EmbedStream()
         await stream.write(pb.EmbedRequest(inputs="w1"))
@@ -71,7 +72,7 @@ async def test_without_a_worker_calls_are_unavailable_and_streams_end() -> None:
 
 async def test_too_much_is_refused_as_overload() -> None:
     """More streams than may be open. The one too many is only read: a write may hide the status of an ended call."""
-    async with stack("random:tiny-bert", frontend={"max-streams": 1}) as running:
+    async with stack(random_model("tiny-bert"), frontend={"max-streams": 1}) as running:
         tei = Tei(running.channel)
         first = tei.embed.EmbedStream()
         await first.write(pb.EmbedRequest(inputs="w1"))

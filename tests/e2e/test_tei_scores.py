@@ -5,6 +5,7 @@ import pytest
 
 from harness.stack import Stack, stack
 from selvage.v1 import classification_pb2, ranking_pb2
+from support.random_models import random_model
 from support.references import Calls, near
 from support.tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of, same_as_single, scores, told
 from tei.v1 import tei_pb2 as pb
@@ -12,7 +13,7 @@ from tei.v1 import tei_pb2 as pb
 
 async def test_labels_are_those_of_selvage() -> None:
     """Best first, activated or raw."""
-    async with stack("random:tiny-classifier") as running:
+    async with stack(random_model("tiny-classifier")) as running:
         tei, ours = Tei(running.channel), Calls(running.channel)
         for raw in (False, True):
             asked = classification_pb2.ClassifyRequest(texts=TEXTS[:60], normalize=not raw)

@@ -8,6 +8,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2
 from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
+from support.random_models import random_model
 from support.references import Calls
 from support.tei_calls import LONG, TEXTS, Tei, all_of, told
 from tei.v1 import tei_pb2 as pb
@@ -86,9 +87,9 @@ async def test_it_is_found_by_reflection_and_told_by_health(tiny: Stack) -> None
 
 async def test_a_door_that_was_not_chosen_is_closed() -> None:
     """And health knows nothing of it."""
-    async with stack("random:tiny-bert", frontend={"apis": "grpc"}) as running:
+    async with stack(random_model("tiny-bert"), frontend={"apis": "grpc"}) as running:
         assert (await told(Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))))[0] == "UNIMPLEMENTED"
-    async with stack("random:tiny-bert", frontend={"apis": "tei"}) as running:
+    async with stack(random_model("tiny-bert"), frontend={"apis": "tei"}) as running:
         assert len((await Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))).embeddings) == 64
         found = await told(Calls(running.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=["w1"])))
         assert found[0] == "UNIMPLEMENTED"

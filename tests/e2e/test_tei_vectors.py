@@ -8,6 +8,7 @@ import pytest
 
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2
+from support.random_models import random_model
 from support.references import Calls, dense, multi_vectors, near
 from support.tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of
 from tei.v1 import tei_pb2 as pb
@@ -16,7 +17,7 @@ from tei.v1 import tei_pb2 as pb
 @pytest.fixture(scope="module")
 async def splade() -> AsyncIterator[Stack]:
     """Sparse vectors."""
-    async with stack("random:tiny-splade") as running:
+    async with stack(random_model("tiny-splade")) as running:
         yield running
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from harness.stack import stack
 from selvage.v1 import embedding_pb2
+from support.random_models import random_model
 from support.references import Calls
 
 WITHOUT = "the extra trace is not installed"
@@ -52,7 +53,7 @@ async def collector() -> AsyncIterator[tuple[Collector, str]]:
 async def test_one_trace_goes_through_both(collector: tuple[Collector, str]) -> None:
     """The caller's span, the frontend's below it, the worker's below that; what is left is sent at the end."""
     kept, url = collector
-    async with stack("random:tiny-bert", worker={"traces": url}, frontend={"traces": url}) as pair:
+    async with stack(random_model("tiny-bert"), worker={"traces": url}, frontend={"traces": url}) as pair:
         request = embedding_pb2.EmbedRequest(texts=["a b c"])
         await Calls(pair.channel).embedding.Embed(request, metadata=[("traceparent", f"00-{TRACE}-{SPAN}-01")])
     call = kept.spans["selvage-frontend", "selvage.v1.EmbeddingService/Embed"]

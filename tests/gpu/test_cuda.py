@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
@@ -16,12 +14,12 @@ from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import synthetic
-from gpu_worker.repository.recipe import WeightsOf
 from gpu_worker.startup.warm_up import warm_up_jobs
+from harness.random_models import synthetic
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
+from support.random_models import random_model
 
 pytestmark = pytest.mark.gpu
 
@@ -81,14 +79,14 @@ def test_varlen_takes_pieces_of_a_text(cuda: torch.device, window: int | None, g
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma3"])
 def test_causal_families_run_in_pieces(name: str) -> None:
     """The load compares texts in pieces with the model's own run of the whole ones; two of these have windows."""
-    assert not load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")).cutting.refusal
+    assert not load(random_model(name), Placement.choose(DEVICE, "bfloat16")).cutting.refusal
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", TINY)
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """The load compares the packed run with the model's own eager attention on the device, and raises."""
-    assert not load(f"random:{name}", Placement.choose(DEVICE, dtype)).unpacked_reason  # type: ignore[arg-type]
+    assert not load(random_model(name), Placement.choose(DEVICE, dtype)).unpacked_reason  # type: ignore[arg-type]
 
 
 def tokens(*lengths: int) -> RaggedTokens:
@@ -144,27 +142,12 @@ def arrays(results: list[JobResult]) -> Iterator[np.ndarray]:
             yield np.frombuffer(result.scores, dtype="<f4")[None]
 
 
-@pytest.fixture
-def same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights are drawn on the CPU for every device, since generators differ between devices."""
-    build = synthetic.build
-
-    def on_cpu(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> nn.Module:
-        model = build(config, weights_of, Placement.choose("cpu", "float32")).to(placement.device)
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(placement.dtype)
-        return model
-
-    monkeypatch.setattr(synthetic, "build", on_cpu)
-
-
-@pytest.mark.usefixtures("same_weights")
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-qwen3"])
 @pytest.mark.parametrize(("dtype", "least"), [("float32", 0.999_999), ("bfloat16", 0.99)])
 def test_mixed_jobs_equal_the_cpus_float32(name: str, dtype: str, least: float) -> None:
     """Dense, token rows, scores and given vectors of one step: the cosine of every row."""
     exact, device = (
-        arrays(run(ModelEngine(load(f"random:{name}", placement))))
+        arrays(run(ModelEngine(load(random_model(name), placement))))
         for placement in (Placement.choose("cpu", "float32"), Placement.choose(DEVICE, dtype))  # type: ignore[arg-type]
     )
     for ours, theirs in zip(device, exact, strict=True):
@@ -172,12 +155,11 @@ def test_mixed_jobs_equal_the_cpus_float32(name: str, dtype: str, least: float) 
         assert cosines.min() > least
 
 
-@pytest.mark.usefixtures("same_weights")
 @pytest.mark.parametrize("name", ["tiny-bert", *HEADED])
 def test_every_head_equals_the_cpus(name: str) -> None:
     """One job of every kind that the model can do, in float32."""
     exact, device = (
-        numbers(rehearse(ModelEngine(load(f"random:{name}", placement))))
+        numbers(rehearse(ModelEngine(load(random_model(name), placement))))
         for placement in (Placement.choose("cpu", "float32"), Placement.choose(DEVICE, "float32"))
     )
     for ours, theirs in zip(device, exact, strict=True):
@@ -188,7 +170,7 @@ def test_every_head_equals_the_cpus(name: str) -> None:
 @pytest.mark.parametrize("name", ["tiny-bert", *HEADED])
 def test_a_step_waits_for_its_results_only(cuda: torch.device, name: str) -> None:
     """Nothing else in it synchronises: CUDA's own debug mode raises where something does."""
-    engine = ModelEngine(load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")))
+    engine = ModelEngine(load(random_model(name), Placement.choose(DEVICE, "bfloat16")))
     rehearse(engine)
     torch.cuda.set_sync_debug_mode("error")
     try:

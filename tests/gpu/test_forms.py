@@ -18,6 +18,7 @@ from gpu_worker.model.verify.in_pieces import run_in_pieces
 from gpu_worker.model.verify.shared_prefixes import run_sharing
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower
+from support.random_models import random_model
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +28,7 @@ SIZES = ([3, 5, 9], [1], [2, 7], [40, 50, 60, 70], [2] * 100, [500], [*([2] * 60
 
 
 def packed(name: str) -> PackedEncoder:
-    encoder = load(f"random:{name}", Placement.choose(DEVICE, "bfloat16")).encoder
+    encoder = load(random_model(name), Placement.choose(DEVICE, "bfloat16")).encoder
     assert isinstance(encoder, PackedEncoder)
     return encoder
 
@@ -119,7 +120,7 @@ def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
 
 def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
     """Every form passes its gate, and what was found out is told."""
-    model = load("random:tiny-qwen3", Placement.choose(DEVICE, "bfloat16"), forms=Forms(step_tokens=2048))
+    model = load(random_model("tiny-qwen3"), Placement.choose(DEVICE, "bfloat16"), forms=Forms(step_tokens=2048))
     compiling, capturing, sharing = model.findings[-3:]
     assert compiling.startswith("layers compiled in "), compiling
     assert " graphs captured and measured in " in capturing, capturing
@@ -128,7 +129,7 @@ def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
 
 
 def test_a_form_can_be_switched_off(cuda: torch.device) -> None:
-    loaded = load("random:tiny-bert", Placement.choose(DEVICE), forms=Forms(compile=False, graphs=False))
+    loaded = load(random_model("tiny-bert"), Placement.choose(DEVICE), forms=Forms(compile=False, graphs=False))
     assert isinstance(loaded.encoder, PackedEncoder)
     assert [each for each in loaded.findings if "layers compiled" in each or "graphs" in each] == []
 

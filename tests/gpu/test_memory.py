@@ -17,14 +17,15 @@ from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import widened
-from gpu_worker.random_models.synthetic import build, shape_of
 from gpu_worker.startup.memory_trials import run_largest_steps, try_step_sizes
 from gpu_worker.startup.warm_up import warm_up_jobs
 from harness.environment import python_path
+from harness.random_models.synthetic import build, shape_of
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
+from support.random_models import random_model
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +36,7 @@ MEBIBYTE = 1 << 20
 
 @cache
 def model(name: str) -> Model:
-    return load(f"random:{name}", Placement.choose("cuda:0", "bfloat16"))
+    return load(random_model(name), Placement.choose("cuda:0", "bfloat16"))
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_a_second_device_serves_alone(name: str) -> None:
     """Every kind of job runs on it, with nothing of it on the first one."""
     before = torch.cuda.memory_allocated(0)
     placement = Placement.choose("cuda:1", "bfloat16")
-    engine = ModelEngine(load(f"random:{name}", placement))
+    engine = ModelEngine(load(random_model(name), placement))
     assert torch.cuda.current_device() == 1
     try:
         loop = Loop(engine, step_tokens=16384, queued_tokens=10**6)

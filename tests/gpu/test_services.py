@@ -14,6 +14,7 @@ pytest.importorskip("pydantic_settings")
 pytest.importorskip("structlog")
 
 from harness.stack import stack
+from support.random_models import random_model
 
 pytestmark = pytest.mark.gpu
 
@@ -34,7 +35,7 @@ def holders() -> int:
 
 async def looked_at() -> tuple[list[str], list[list[str]], int]:
     before = holders()
-    async with stack("random:tiny-bert", frontends=2, worker={"device": "cuda:0"}) as pair:
+    async with stack(random_model("tiny-bert"), frontends=2, worker={"device": "cuda:0"}) as pair:
         frontends = [mapped(each.pid) for each in pair.frontends]
         return mapped(pair.worker.pid), frontends, holders() - before
 
@@ -63,7 +64,7 @@ def test_a_worker_for_each_device() -> None:
 
     async def looked_at() -> list[int]:
         before = taken()
-        async with stack("random:tiny-bert", devices=["cuda:0", "cuda:1"]) as pair:
+        async with stack(random_model("tiny-bert"), devices=["cuda:0", "cuda:1"]) as pair:
             wanted, attached = {each.address for each in pair.workers}, set[str]()
             async with asyncio.timeout(30):
                 while attached != wanted:

@@ -14,8 +14,8 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.quiet import quiet
-from gpu_worker.random_models import miniature
-from gpu_worker.startup.supported_models import IN_PIECES, REFUSED
+from harness.random_models import miniature
+from harness.supported_models import IN_PIECES, REFUSED
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support.in_pieces import run_in_steps

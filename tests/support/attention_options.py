@@ -6,7 +6,7 @@ The combinations follow from the configs of the installed transformers, so a new
 from collections.abc import Iterator
 from typing import Any
 
-from gpu_worker.random_models import miniature
+from harness.random_models import miniature
 
 SWITCHES = (
     "alibi", "apply_residual_connection_post_layernorm", "attention_bias", "attention_softmax_in_fp32",

@@ -19,6 +19,7 @@ from gpu_worker.repository.recipe import POOLINGS
 from shared.jobs import HybridWeights, Job, JobResult, MaxSim
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+from support.random_models import random_model
 from support.tiny import DENSE, MULTI, SPARSE, encode, raw, score
 
 LATE, PAIRS = ScoringMethod.LATE_INTERACTION, Layout.PAIRS
@@ -58,7 +59,7 @@ def vector_engine(name: str, dtype: str, splade: bool, has_same_bits: bool = Fal
     placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
     return ModelEngine(
         with_all_heads(
-            load(f"random:{name}", placement, max_tokens=MOST, same_bits=has_same_bits), splade, has_same_bits
+            load(random_model(name), placement, max_tokens=MOST, same_bits=has_same_bits), splade, has_same_bits
         )
     )
 

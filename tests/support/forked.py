@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from support.random_models import random_model
+
 IMPORTED = {
     "frontend_service": ["frontend_service.__main__"],
     "gpu_worker": ["gpu_worker.__main__", "transformers.modeling_utils"],  # which transformers imports when it is used
@@ -48,7 +50,7 @@ def _load_once() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # OpenMP's threads would not be there in what is forked, and be waited for
     for model in LOADED:
-        load(f"random:{model}", Placement.choose("cpu", "float32"))
+        load(random_model(model), Placement.choose("cpu", "float32"))
     torch.set_num_threads(threads)
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 from support.tiny import NAMES, write_json
 
 PYLATE = "config_sentence_transformers"

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.card import ModelCard
 from shared.codec import fields as codec

@@ -15,6 +15,7 @@ from gpu_worker.model.loading import load
 from shared.jobs import Job, JobResult
 from shared.memory import give_back_large_blocks, give_back_what_is_free
 from shared.ragged import RaggedTokens
+from support.random_models import random_model
 from support.splade_memory import memory
 from support.tiny import CPU, MULTI, encode, random_ids
 
@@ -39,7 +40,7 @@ def row_bytes(engine: ModelEngine, length: int, in_parts: bool) -> int:
 
 
 def main(length: int, in_parts: bool) -> None:
-    model = load("random:long-wide-qwen3", CPU)
+    model = load(random_model("long-wide-qwen3"), CPU)
     engine = ModelEngine(model, limits=PieceLimits(longest=CHUNK))
     give_back_large_blocks()
     row_bytes(engine, 3 * STEP, in_parts)

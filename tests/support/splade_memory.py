@@ -5,13 +5,18 @@ Arguments: tokens a text, and the elements of logits that may be in memory at on
 
 import json
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformers import AutoConfig
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse
 from gpu_worker.model.loading import load
 from gpu_worker.queue.fair_queue import FairQueue
-from gpu_worker.random_models import shapes, synthetic
+from harness.random_models.shapes import HEADED
+from harness.random_models.writing import write
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support.tiny import CPU, SPARSE, encode, random_ids
@@ -23,11 +28,9 @@ SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 def loaded() -> ModelEngine:
     """BERT's vocabulary on an encoder that weighs nothing."""
     values = SMALL | {"vocab_size": VOCABULARY, "pad_token_id": 0, "initializer_range": 0.2}
-    for known in (shapes.ALL_SHAPES, synthetic.SHAPES):
-        known["small-bert"] = ("bert", "mean", values)
-    shapes.HEADED["small-splade"] = ("small-bert", shapes.HEADED["tiny-splade"][1])
-    synthetic.NAMES["small-splade"] = "small-splade"
-    return ModelEngine(load("random:small-splade", CPU))
+    with TemporaryDirectory() as folder:
+        write(Path(folder), AutoConfig.for_model("bert", **values), HEADED["tiny-splade"][1])
+        return ModelEngine(load(folder, CPU))
 
 
 def memory(key: str) -> int:

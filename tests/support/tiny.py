@@ -19,8 +19,8 @@ from gpu_worker.model.encoder.encoder import positions_of, uncounted_id_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.random_models import synthetic
 from gpu_worker.repository.recipe import WeightsOf
+from harness.random_models import synthetic
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, OutputKind, ScoringMethod

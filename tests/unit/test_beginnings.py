@@ -18,7 +18,8 @@ PROGRAMS = {
     "frontend_service": ("frontend", "structlog"),
     "frontend_service.access.new_key": ("frontend", "structlog"),
     "gpu_worker.kernels.cpu.build": ("worker", "torch"),
-    "gpu_worker.startup.supported_models": ("worker", "torch"),
+    "harness.supported_models": ("worker", "torch"),
+    "harness.random_models": ("worker", "torch"),
     "harness": ("demo", "grpc"),
     "demo": ("demo", "rich"),
 }

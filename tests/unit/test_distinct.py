@@ -14,6 +14,7 @@ from gpu_worker.kernels.rows import packing
 from gpu_worker.model.loading import load
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, SparseRows, Work
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
+from support.random_models import random_model
 from support.repeats import EXCLAMATION, LATE, ORDER, PAIRS, TEXTS, Computing, both, given_vectors, tokenized
 from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("remembered")
 
 @cache
 def engine(name: str) -> ModelEngine:
-    return ModelEngine(load(f"random:{name}", CPU))
+    return ModelEngine(load(random_model(name), CPU))
 
 
 def computed_by(name: str) -> Computing:

@@ -47,7 +47,7 @@ RULES = {
         files("frontend_service/**/*.py"),
         {"torch", "transformers", "gpu_worker"},
     ),
-    "the worker knows no frontend": (files("gpu_worker/**/*.py"), {"frontend_service"}),
+    "the worker knows no frontend and no harness": (files("gpu_worker/**/*.py"), {"frontend_service", "harness"}),
     "shared knows neither side": (
         files("shared/**/*.py"),
         {"frontend_service", "gpu_worker", "torch", "transformers", "tokenizers"},

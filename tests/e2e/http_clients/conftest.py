@@ -13,6 +13,7 @@ from selvage.v1.embedding_pb2 import EmbedRequest
 from shared.server.services import PUBLIC_SERVICES
 from support.http_calls import APIS, KEY, MODEL, Clients
 from support.programs import program, python_of
+from support.random_models import random_model
 from support.references import Calls, dense
 
 
@@ -29,7 +30,7 @@ async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli
 @pytest.fixture(scope="session")
 async def bert(nursery: object) -> AsyncIterator[Stack]:
     """Dense vectors of 64 dimensions."""
-    async with stack(f"random:{MODEL}", frontend=APIS) as running:
+    async with stack(random_model(MODEL), frontend=APIS) as running:
         yield running
 
 

@@ -25,6 +25,7 @@ from support.http_calls import (
     is_told_that_it_asks_too_much,
     same_bits,
 )
+from support.random_models import random_model
 from support.references import Calls, near
 
 WAYS = [
@@ -85,7 +86,7 @@ async def test_coheres_first_client_gets_lists_or_types(clients: Clients, url: s
 async def test_cohere_gets_the_order_of_rerank(clients: Clients, bert: Stack) -> None:
     """Of a reranker and of a model of vectors: all documents and the best ones, by both versions of its API."""
     await reranks(clients, bert, MODEL)
-    async with stack("random:tiny-cross-encoder", frontend=APIS) as running:
+    async with stack(random_model("tiny-cross-encoder"), frontend=APIS) as running:
         await reranks(clients, running, "tiny-cross-encoder")
 
 
@@ -145,7 +146,7 @@ async def test_the_hub_compares_sentences(clients: Clients, url: str, expected: 
 
 async def test_the_hub_gets_the_labels_of_classify(clients: Clients) -> None:
     """Best first, at the root and at the path; of one text it wants a list in a list."""
-    async with stack("random:tiny-classifier", frontend=APIS) as running:
+    async with stack(random_model("tiny-classifier"), frontend=APIS) as running:
         answer = await Calls(running.channel).classification.Classify(ClassifyRequest(texts=["w1"], normalize=True))
         best = sorted(zip(answer.scores, answer.labels, strict=True), reverse=True)
         for path, options in (("", {}), ("/predict", {}), ("", {"top_k": 2})):

@@ -24,7 +24,7 @@ from benchmarks.published.rows import SHORT_STEPS, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
 from benchmarks.published.trial import Trial
 from benchmarks.workloads import INSTRUCTED
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 from support.published import CASE, ROW, fake
 
 

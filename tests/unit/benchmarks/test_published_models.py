@@ -15,8 +15,8 @@ from benchmarks.published.rows import rows
 from benchmarks.published.servers import launches
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
-from gpu_worker.random_models import shapes, synthetic
 from gpu_worker.settings import WorkerSettings
+from harness.random_models import shapes, synthetic
 from shared.vectors import ScoringMethod
 from support.published import CASE, ROW, TEXTS
 from support.tiny import CPU, ask, embed, score, scores

@@ -13,7 +13,7 @@ from benchmarks.machine import ROOT
 from benchmarks.roofline import Device, Floor, Shape, floor, shape
 from benchmarks.workloads import Kind, Workload, named
 from gpu_worker.device.placement import Placement
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 
 KNOWN = json.loads((ROOT / "benchmarks" / "shapes.json").read_text())
 SMALL = {"hidden": 8, "layers": 2, "heads": 2, "kv_heads": 1, "head": 4, "inner": 16}
@@ -64,11 +64,10 @@ def test_the_longest_binds() -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_shapes_are_those_of_the_models(name: str) -> None:
     """Weights of linear layers, counted in the model; heads, and what the config says of causality."""
-    config, recipe = synthetic.shape_of(name.removeprefix("random:"))
-    model = synthetic.build(config, recipe.weights_of, Placement(device=torch.device("meta"), dtype=torch.bfloat16))
+    config, heads = synthetic.shape_of(name.removeprefix("random:"))
+    model = synthetic.build(config, heads.weights_of, Placement(device=torch.device("meta"), dtype=torch.bfloat16))
     layers = [each for path, each in model.named_modules() if isinstance(each, nn.Linear) and "pooler" not in path]
-    known, heads = shape(name), recipe.multi_vector.layers if recipe.multi_vector else ()
-    projected = heads[0].outputs if heads and recipe.late_interaction else 0
+    known, projected = shape(name), heads.modules.get("Dense", {}).get("out_features", 0)
     assert known.projected == projected
     assert known.weights == sum(each.weight.numel() for each in layers) + known.hidden * projected
     assert (known.hidden, known.heads) == (config.hidden_size, config.num_attention_heads)

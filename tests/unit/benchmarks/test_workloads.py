@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.load.target import texts_of
 from benchmarks.workloads import MINILM, WORDS, Scale, lognormal, minilm_folder, named, text, token_ids
-from gpu_worker.random_models.synthetic import tokenizer
+from harness.random_models.synthetic import tokenizer
 
 
 @pytest.fixture(scope="module")

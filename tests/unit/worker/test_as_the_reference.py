@@ -19,7 +19,7 @@ from gpu_worker.model.heads.classifier import LAST_REAL, HeadClassifier
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import batch as ragged_batch
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import miniature
+from harness.random_models import miniature
 from shared.errors import ModelRefused
 from shared.jobs import Classify
 from support.tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_encoder

@@ -27,7 +27,7 @@ from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower, Followers
 from gpu_worker.ragged.upload import Upload
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 from shared.errors import ModelRefused
 from support import varlen_twin
 from support.flaws import Flawed

@@ -21,10 +21,11 @@ from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
 from gpu_worker.model.verify.gate import compare
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 from shared.errors import ModelRefused
 from support.biases import louder, nearer
 from support.flaws import Flawed, counted_on
+from support.random_models import random_model
 from support.tiny import referee
 
 CPU = torch.device("cpu")
@@ -118,14 +119,14 @@ def test_runs_cover_the_batch(lengths: list[int]) -> None:
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """Packed equals its own eager attention, text by text, or load raises; test_parity.py loads all in float32, and
     honest runs of other kinds pass in bfloat16 before the gate refuses wrong ones."""
-    assert not load(f"random:{name}", Placement.choose("cpu", dtype)).unpacked_reason  # type: ignore[arg-type]
+    assert not load(random_model(name), Placement.choose("cpu", dtype)).unpacked_reason  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", some("tiny-bert"))
 def test_a_fingerprint_stays(name: str) -> None:
     """Loaded twice, a model is the same; in another number format it is another."""
     formats = ("float32", "float32", "bfloat16")
-    one, same, other = (load(f"random:{name}", Placement.choose("cpu", each)).fingerprint for each in formats)
+    one, same, other = (load(random_model(name), Placement.choose("cpu", each)).fingerprint for each in formats)
     assert one == same != other
 
 
@@ -148,7 +149,7 @@ def test_every_family_runs_unattended_tails(name: str) -> None:
 @pytest.mark.parametrize("name", some("tiny-bert"))
 def test_a_row_is_the_same_whatever_its_batch_mates(name: str) -> None:
     """Alone, first, in the middle or last among 1 or 63 others, within 1e-6; test_parity.py asks all families."""
-    encoder = load(f"random:{name}", Placement.choose("cpu", "float32")).encoder
+    encoder = load(random_model(name), Placement.choose("cpu", "float32")).encoder
     generator = np.random.default_rng(3)
     texts = [generator.integers(5, 900, length, dtype=np.int32) for length in generator.integers(1, 120, 63)]
     text = generator.integers(5, 900, 37, dtype=np.int32)
@@ -181,7 +182,7 @@ def test_a_family_that_this_transformers_lacks_is_refused(monkeypatch: pytest.Mo
     """By its model type, and it is not among the names that there are."""
     monkeypatch.setitem(synthetic.ALL_SHAPES, "tiny-bert", ("of-tomorrow", "mean", {}))
     monkeypatch.delitem(synthetic.SHAPES, "tiny-bert")
-    with pytest.raises(ModelRefused, match=r"tiny-bert: transformers [\d.]+ has no model type of-tomorrow"):
+    with pytest.raises(ValueError, match=r"tiny-bert: transformers [\d.]+ has no model type of-tomorrow"):
         synthetic.shape_of("tiny-bert")
 
 

@@ -12,6 +12,7 @@ from gpu_worker.device import download
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
 from gpu_worker.worker import create_arrivals_thread
+from support.random_models import random_model
 
 SECOND = torch.device("cuda:1")
 ON_THE_SECOND = Placement(device=SECOND, dtype=torch.bfloat16)
@@ -37,7 +38,7 @@ def test_a_load_sets_the_device_of_its_thread(
 
     monkeypatch.setattr(loading, "open_source", opened)
     with pytest.raises(InterruptedError):
-        loading.load("random:tiny-bert", ON_THE_SECOND)
+        loading.load(random_model("tiny-bert"), ON_THE_SECOND)
 
 
 def test_the_thread_that_waits_sets_it_too(entered: list[tuple[torch.device, int]]) -> None:

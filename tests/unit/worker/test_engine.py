@@ -19,6 +19,7 @@ from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimen
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+from support.random_models import random_model
 from support.tiny import (
     CPU,
     DENSE,
@@ -39,7 +40,7 @@ from support.tiny import (
 
 @pytest.fixture(scope="module")
 def engine() -> ModelEngine:
-    return ModelEngine(load("random:tiny-bert", Placement.choose("cpu", "float32")))
+    return ModelEngine(load(random_model("tiny-bert"), Placement.choose("cpu", "float32")))
 
 
 def given(*lengths: int, seed: int) -> MultiVectors:
@@ -84,7 +85,7 @@ JOBS = [
 )
 def test_nan_of_a_head_is_told(name: str, work: Encode | Score | Classify) -> None:
     """Hidden states are sound, what the head makes of them is not."""
-    model = load(f"random:{name}", CPU)
+    model = load(random_model(name), CPU)
     for module in model.heads.modules():
         for each in (*module.parameters(), *module.buffers()):
             if each.is_floating_point():
@@ -95,7 +96,7 @@ def test_nan_of_a_head_is_told(name: str, work: Encode | Score | Classify) -> No
 
 def test_a_text_without_rows_has_none_in_any_type() -> None:
     """BGE-M3 has no vector for the first token."""
-    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     for data_type in DataType:
         result = ask(engine, encode(MULTI, data_type=data_type), [[5]])
         assert result.row_lengths == (0,)

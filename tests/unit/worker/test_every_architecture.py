@@ -10,8 +10,8 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from gpu_worker.model.quiet import quiet
-from gpu_worker.random_models import miniature
-from gpu_worker.startup import supported_models as census
+from harness import supported_models as census
+from harness.random_models import miniature
 from support.architectures import CUT, EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, compare_in_pieces, write
 from support.tiny import random_ids
 
@@ -120,13 +120,18 @@ def test_the_table_tells_how_long_texts_are_computed(kind: str, long_texts: str)
     """Causal families in pieces; those of the other families whole, which needs no reason."""
     outcome = census.try_model_type(kind)
     assert outcome.long_texts == long_texts
-    text = census.page([outcome])
+    before, after = "Before.\n\n", "\n\nAfter.\n"
+    text = census.page(f"{before}{census.BEGIN}old{census.END}{after}", [outcome])
     assert f"| {kind} | {outcome.model} | {outcome.runs} | {long_texts} |" in text
-    assert f"**Long texts** of {int(bool(long_texts))} of them are computed in pieces" in text
+    assert f"Long texts of {int(bool(long_texts))} are computed in pieces" in text
+    assert "old" not in text
+    assert (text[: len(before)], text[-len(after) :]) == (before, after)
 
 
 def test_the_page_counts_what_it_lists() -> None:
     """Each outcome."""
     text = PAGE.read_text()
-    for way in (census.PACKED, census.EQUAL_LENGTH, census.REFUSED):
-        assert f"**{way}** ({text.count(f' | {way} | ')})" in text
+    packed, equal, refused = (
+        text.count(f" | {way} | ") for way in (census.PACKED, census.EQUAL_LENGTH, census.REFUSED)
+    )
+    assert f"{packed} run packed, {equal} by equal length, {refused} are\nrefused" in text

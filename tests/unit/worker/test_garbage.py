@@ -11,6 +11,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.loop.loop import Loop
 from gpu_worker.model.loading import load
 from gpu_worker.startup.warm_up import warm_up_jobs
+from support.random_models import random_model
 from support.tiny import CPU
 
 
@@ -37,7 +38,7 @@ def garbage() -> Iterator[list[object]]:
 )
 def test_no_tensor_waits_for_the_garbage_collector(name: str, garbage: list[object]) -> None:
     """Of jobs of every kind: a circle through a step would hold hundreds of megabytes of it for minutes."""
-    model = load(f"random:{name}", CPU)
+    model = load(random_model(name), CPU)
     loop = Loop(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
     gc.collect()
     garbage.clear()  # what loading left

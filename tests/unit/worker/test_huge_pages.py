@@ -10,6 +10,7 @@ from torch import nn
 
 from gpu_worker.device import huge_pages
 from gpu_worker.model.loading import load
+from support.random_models import random_model
 from support.tiny import CPU
 
 SIZE = 2 << 20
@@ -103,5 +104,5 @@ def marks_of(address: int) -> list[str]:
 def test_a_load_moves_the_weights_of_the_encoder_and_the_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[nn.Module] = []
     monkeypatch.setattr(huge_pages, "move_weights", moved.extend)
-    model = load("random:tiny-classifier", CPU)
+    model = load(random_model("tiny-classifier"), CPU)
     assert moved == [model.encoder.model, *model.heads.modules()]

@@ -28,12 +28,13 @@ from gpu_worker.model.verify import closeness
 from gpu_worker.model.verify.closeness import Cosines, cosines
 from gpu_worker.model.verify.gate import ProbeStates
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import miniature
 from gpu_worker.settings import WorkerSettings
+from harness.random_models import miniature
 from shared.errors import ModelRefused
 from shared.jobs import Job
 from support.flaws import Flawed
 from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels
+from support.random_models import random_model
 from support.tiny import DENSE, encode, run, tokens
 
 FORMATS = sorted(LIBRARY.formats, key=str)
@@ -132,7 +133,7 @@ def test_neighbours_of_half_a_step_are_rounded_up_together() -> None:
 
 
 def loaded(name: str, linear: Linear, dtype: str = "float32") -> Model:
-    return load(f"random:{name}", Placement.choose("cpu", dtype), linear=linear, max_tokens=64)  # type: ignore[arg-type]
+    return load(random_model(name), Placement.choose("cpu", dtype), linear=linear, max_tokens=64)  # type: ignore[arg-type]
 
 
 def vectors(model: Model) -> np.ndarray:

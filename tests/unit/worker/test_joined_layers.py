@@ -23,8 +23,9 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
-from gpu_worker.random_models import miniature
+from harness.random_models import miniature
 from support.native import LIBRARY, needs_kernels
+from support.random_models import random_model
 
 pytestmark = needs_kernels
 CPU = Placement.choose("cpu", "float32")
@@ -69,7 +70,7 @@ def groups(model: Model) -> list[int]:
 def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, dtype: Dtype) -> None:
     if getattr(torch, dtype) not in LIBRARY.formats:
         pytest.skip(f"the kernels have no {dtype} here")
-    model = load(f"random:{name}", Placement.choose("cpu", dtype))
+    model = load(random_model(name), Placement.choose("cpu", dtype))
     assert groups(model) == [3]
     assert f"3 {TOGETHER} 1 call" in model.findings
     together = rows_of(model)
@@ -80,7 +81,7 @@ def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, d
 def test_rounded_layers_run_together_too() -> None:
     if LIBRARY.missing:
         pytest.skip("the kernels have no int8 here")
-    model = load("random:tiny-bert", CPU, linear="int8")
+    model = load(random_model("tiny-bert"), CPU, linear="int8")
     assert groups(model) == [3]
     together = rows_of(model)
     part(model)
@@ -119,7 +120,7 @@ def test_pieces_run_through_layers_together(
     """They give the bits that they give layer by layer, and whole texts; also where windows hide most of a text."""
     if getattr(torch, dtype) not in LIBRARY.formats:
         pytest.skip(f"the kernels have no {dtype} here")
-    model, seen = load(f"random:{name}", Placement.choose("cpu", dtype)), set[str]()
+    model, seen = load(random_model(name), Placement.choose("cpu", dtype)), set[str]()
     attend, keep = PieceAttention.__call__, PieceAttention.keep_layers
 
     def attended(*arguments: Any) -> Tensor:
@@ -152,7 +153,7 @@ def test_texts_that_begin_alike_run_through_layers_together(
     """Beside whole texts and pieces, with the bits that they give layer by layer, and alone."""
     if getattr(torch, dtype) not in LIBRARY.formats:
         pytest.skip(f"the kernels have no {dtype} here")
-    model = load(f"random:{name}", Placement.choose("cpu", dtype))
+    model = load(random_model(name), Placement.choose("cpu", dtype))
     encoder, texts = model.encoder, [np.arange(5, 5 + length, dtype=np.int32) for length in (9, 300)]
     alike = [np.concatenate([texts[1][:shared], np.arange(400, 400 + length, dtype=np.int32)]) for length in (1, 70)]
     followers = [Follower(sequence=text, shared=np.arange(9, 9 + shared)) for text in alike]
@@ -181,7 +182,7 @@ def test_texts_that_begin_alike_run_through_layers_together(
 
 def test_layers_that_attend_by_different_rules_run_apart() -> None:
     """ModernBERT's first layer sees the whole text, the others a window, and their angles differ."""
-    model = load("random:tiny-modernbert", CPU)
+    model = load(random_model("tiny-modernbert"), CPU)
     assert groups(model) == [1, 2]
     together = rows_of(model)
     part(model)
@@ -198,7 +199,7 @@ def test_a_layer_that_serves_several_times_stands_alone(tmp_path: Path) -> None:
 
 def test_layers_between_which_something_happens_run_apart() -> None:
     """Another tensor than the layer before gave, be it equal, or another keyword."""
-    model = load("random:tiny-bert", CPU)
+    model = load(random_model("tiny-bert"), CPU)
     layers = layers_of(model)
     part(model)
 
@@ -232,6 +233,6 @@ def test_layers_that_give_other_bits_together_run_apart(monkeypatch: pytest.Monk
         return torch.nextafter(found, found + 1) if found.shape[1] > 40 else found
 
     monkeypatch.setattr(JoinedLayers, "run", erring)
-    model = load("random:tiny-bert", CPU)
+    model = load(random_model("tiny-bert"), CPU)
     assert all(layer.joined is None for layer in layers_of(model))
     assert not any(TOGETHER in line for line in model.findings)

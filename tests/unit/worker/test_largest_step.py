@@ -26,6 +26,7 @@ from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
 from shared.vectors import InputType, OutputKind
+from support.random_models import random_model
 from support.tiny import CPU
 
 ROOM = 24 << 30
@@ -84,7 +85,7 @@ def test_the_users_own_number_is_refused_where_it_does_not_fit() -> None:
 
 @cache
 def model(name: str) -> Model:
-    return load(f"random:{name}", CPU)
+    return load(random_model(name), CPU)
 
 
 class Counted:

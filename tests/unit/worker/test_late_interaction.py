@@ -26,6 +26,7 @@ from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
+from support.random_models import random_model
 from support.tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,7 +40,7 @@ DOCUMENTS = [[50, 20, 51], [20, 21], [52, 53, 54, 21, 30], [31]]
 @pytest.fixture(scope="module")
 def engine() -> ModelEngine:
     """A ColBERT shape that skips three ids in documents."""
-    return ModelEngine(replace(load("random:tiny-colbert", CPU), late_interaction=READING))
+    return ModelEngine(replace(load(random_model("tiny-colbert"), CPU), late_interaction=READING))
 
 
 def rows(engine: ModelEngine, texts: Sequence[Sequence[int]], side: InputType, **options: object) -> list[np.ndarray]:
@@ -80,7 +81,7 @@ def test_the_skiplist_counts_for_documents_and_for_texts_that_are_neither(engine
 
 def test_a_model_may_skip_in_queries_as_well() -> None:
     """Where its files say so; then its documents may keep all."""
-    model = load("random:tiny-colbert", CPU)
+    model = load(random_model("tiny-colbert"), CPU)
     reading = replace(READING, skip_in_queries=True, skip_in_documents=False)
     engine = ModelEngine(replace(model, late_interaction=reading))
     assert [len(each) for each in rows(engine, QUERIES, InputType.QUERY)] == [3, 2]
@@ -126,7 +127,7 @@ def test_an_explanation_adds_up_to_the_score(engine: ModelEngine, width: int | N
 
 def test_query_tokens_without_a_vector_are_not_explained() -> None:
     """BGE-M3's first token."""
-    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     result = ask(engine, score(LATE, 1, explain=True), [[30, 31, 32], [40, 41]])
     winners, _ = explained(result, 3)
     assert winners[0].tolist() == [-1, 1, 1]
@@ -137,7 +138,7 @@ def test_query_tokens_without_a_vector_are_not_explained() -> None:
 )
 def test_what_cannot_be_explained_is_refused(work: object) -> None:
     """One query at a time, by late interaction."""
-    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     with pytest.raises(InvalidInput, match="explain needs"):
         ask(engine, work, [[30], [31], [32]])  # type: ignore[arg-type]
 
@@ -212,7 +213,7 @@ def test_winners_of_given_vectors_stand_in_the_order_of_the_scores(engine: Model
 @pytest.mark.parametrize("layout", Layout)
 def test_winners_of_texts_stand_at_their_tokens(layout: Layout) -> None:
     """Also where some of a query's tokens have no vector: there is none of them, and the others keep their places."""
-    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     documents = packed([np.eye(64, dtype=np.float32)[:3], np.eye(64, dtype=np.float32)[3:4]])
     work = MaxSim(queries=None, documents=documents, layout=layout, unit_rows=False, mean=False, explain=True)
     result = ask(engine, work, QUERIES)  # type: ignore[arg-type]
@@ -234,14 +235,14 @@ def test_texts_and_documents_that_cannot_meet_are_refused(engine: ModelEngine) -
         run(engine, [Job(id=1, work=replace(fitting, layout=Layout.PAIRS), tokens=RaggedTokens.of(QUERIES))])
     with pytest.raises(InvalidInput, match="no sequences"):
         run(engine, [Job(id=1, work=fitting)])
-    splade = ModelEngine(load("random:tiny-splade", CPU))
+    splade = ModelEngine(load(random_model("tiny-splade"), CPU))
     with pytest.raises(UnsupportedTask, match="no token vectors"):
         run(splade, [Job(id=1, work=fitting, tokens=RaggedTokens.of(QUERIES))])
 
 
 def test_all_kinds_of_jobs_share_a_step() -> None:
     """Dense and token rows, scores of both, a mixed and a given MaxSim: each as alone."""
-    engine = ModelEngine(load("random:tiny-bge-m3", CPU))
+    engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     documents = packed([np.ones((2, 64), np.float32), np.ones((1, 64), np.float32)])
     mixed = MaxSim(queries=None, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
     works: list[tuple[Encode | object, list[list[int]]]] = [

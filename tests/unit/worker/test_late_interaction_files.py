@@ -13,12 +13,12 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.random_models import synthetic
 from gpu_worker.repository.recipe import Expansion
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import InputType, QueryExpansion
 from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
+from support.random_models import described, random_model
 from support.tiny import CPU, ids_of, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -262,7 +262,7 @@ def test_modules_around_a_encoder_of_stanford(encoder: Path, tmp_path: Path, des
 def test_other_models_have_no_reading_of_their_own(encoder: Path, tmp_path: Path) -> None:
     """A SentenceTransformer has token vectors, and no sides but for its prompts."""
     assert card_of(load(str(encoder), CPU)).late_interaction is None
-    assert load("random:tiny-bge-m3", CPU).late_interaction is None
+    assert load(random_model("tiny-bge-m3"), CPU).late_interaction is None
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_other_models_have_no_reading_of_their_own(encoder: Path, tmp_path: Path
 )
 def test_known_shapes_read_without_a_disk(shape: str, expansion: QueryExpansion, attend: bool) -> None:
     """Markers that are words, 32 tokens, punctuation."""
-    card = card_of(load(f"random:{shape}", CPU))
+    card = card_of(load(random_model(shape), CPU))
     late = card.late_interaction
     assert late is not None
     assert (late.query_expansion, late.expansion_length, late.expansion_id) == (expansion, 32, 4)
@@ -283,7 +283,7 @@ def test_known_shapes_read_without_a_disk(shape: str, expansion: QueryExpansion,
 
 def test_the_shape_of_jina_colbert() -> None:
     """For measuring: 8,192 tokens, 1,024 numbers to 128, 32 attended tokens; not built here, it is large."""
-    config, recipe = synthetic.shape_of("jina-colbert-v2")
+    config, recipe = described("jina-colbert-v2")
     assert (config.model_type, recipe.max_tokens, config.hidden_size) == ("jina_embeddings_v3", 8192, 1024)
     assert recipe.multi_vector is not None
     assert [(each.inputs, each.outputs, "bias" in each.keys) for each in recipe.multi_vector.layers] == [

@@ -16,6 +16,7 @@ from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 from support.late_forms import write_native, write_pylate
+from support.random_models import random_model
 from support.tiny import CPU, ids_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -227,7 +228,7 @@ SET: dict[str, Any] = {
 def test_a_model_of_another_kind_refuses_every_setting(name: str) -> None:
     """BGE-M3 too, whose token vectors have no sides."""
     flag = "--" + name.replace("_", "-")
-    for model in ("random:tiny", "random:tiny-bge-m3"):
+    for model in (random_model("tiny"), random_model("tiny-bge-m3")):
         with pytest.raises(ModelRefused, match=f"^{flag}: the model is no late-interaction model$"):
             load(model, CPU, late=LateOverrides(**{name: SET[name]}))
 

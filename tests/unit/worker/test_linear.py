@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.tune import linear as module
 from gpu_worker.model.tune.linear import PrepackedLinear, gelu_kind, pack, undoing
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 from support.onednn import HALF, needs_packed_layers
 
 pytestmark = needs_packed_layers

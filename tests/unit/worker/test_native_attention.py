@@ -27,6 +27,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from support.biases import louder, nearer
 from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels, no_kernels
+from support.random_models import random_model
 
 CPU = torch.device("cpu")
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
@@ -344,7 +345,7 @@ def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     """The gate compares; then PyTorch's own attention serves, and the log says so."""
     honest = native.attention
     monkeypatch.setattr(native, "attention", lambda *arguments: honest(*arguments) + 1e-2)
-    model = load("random:tiny-bert", Placement.choose("cpu", "float32"))
+    model = load(random_model("tiny-bert"), Placement.choose("cpu", "float32"))
     assert model.encoder.description == "equal-runs"
     assert any("native" in line and "does not run by it as by its own" in line for line in model.findings)
     assert not any("layers run in" in line for line in model.findings)
@@ -354,9 +355,9 @@ def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_worker_without_kernels_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding names the reason, and what builds them."""
     placement = Placement.choose("cpu", "float32")
-    assert not any(library.COMMAND in line for line in load("random:tiny-bert", placement).findings)
+    assert not any(library.COMMAND in line for line in load(random_model("tiny-bert"), placement).findings)
     no_kernels(monkeypatch, f"none are built; {library.COMMAND} builds them")
-    findings = load("random:tiny-bert", placement).findings
+    findings = load(random_model("tiny-bert"), placement).findings
     assert any(library.COMMAND in line for line in findings)
 
 

@@ -28,9 +28,10 @@ from gpu_worker.model.tune.int8 import QuantizedLinear
 from gpu_worker.model.tune.layer_parts import alternating, parts_of
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import miniature
+from harness.random_models import miniature
 from shared.vectors import Layout
 from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels, no_kernels
+from support.random_models import random_model
 
 pytestmark = needs_kernels
 FORMATS = sorted(LIBRARY.formats, key=str)
@@ -349,12 +350,12 @@ FORMS = [
 @pytest.mark.parametrize("name", FORMS)
 def test_a_model_with_native_layers_gives_what_it_gave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The card says how its layers run; without kernels it says so too."""
-    model = load(f"random:{name}", CPU)
+    model = load(random_model(name), CPU)
     assert model.linear.startswith(f"native ({LIBRARY.instructions})")
     assert any("layers run whole by the processor's kernels" in line for line in model.findings)
     assert any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
     no_kernels(monkeypatch)
-    usual = load(f"random:{name}", CPU)
+    usual = load(random_model(name), CPU)
     assert "native" not in usual.linear
     assert usual.fingerprint == model.fingerprint
     assert torch.allclose(rows_of(model), rows_of(usual), atol=1e-5)
@@ -369,7 +370,7 @@ def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         return honest(self, hidden_states, *arguments, **options) * factor
 
     monkeypatch.setattr(NativeLayer, "forward", erring)
-    model = load("random:tiny-bert", CPU)
+    model = load(random_model("tiny-bert"), CPU)
     assert "native" not in model.linear
     assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
     assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
@@ -447,7 +448,7 @@ def test_layers_made_otherwise_are_left_alone(changes: dict[str, Any]) -> None:
 
 def test_formats_that_the_kernels_have_not_are_left_alone() -> None:
     """float16 has no products here."""
-    model = load("random:tiny-bert", Placement.choose("cpu", "float16"))
+    model = load(random_model("tiny-bert"), Placement.choose("cpu", "float16"))
     assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
 
 

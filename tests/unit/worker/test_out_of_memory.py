@@ -23,6 +23,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.upload import Upload
 from shared.errors import InputTooLarge
 from shared.jobs import Job, JobResult
+from support.random_models import random_model
 from support.tiny import CPU, DENSE, dense_rows, encode, tokens
 
 ERRORS = {
@@ -51,7 +52,7 @@ def test_others_do_not(error: Exception) -> None:
 
 @cache
 def model() -> Model:
-    return load("random:tiny-bert", CPU)
+    return load(random_model("tiny-bert"), CPU)
 
 
 class Crowded:

@@ -32,6 +32,7 @@ from shared.memory import machine_memory
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
 from support.in_pieces import run_in_steps
+from support.random_models import random_model
 from support.tiny import CPU, dense_rows, encode, random_ids, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -102,7 +103,7 @@ def test_lengths_of_late_interaction_are_lowered_likewise(model: Model) -> None:
     ],
 )
 def test_the_card_says_why_texts_are_not_cut(name: str, cuts: bool, why: str) -> None:
-    whole = load(f"random:{name}", CPU, cuts=cuts)
+    whole = load(random_model(name), CPU, cuts=cuts)
     card = limits.card_with_limits(whole, limits.piece_limits(whole, 2048, None, limits.cache_bytes(whole, 0)))
     assert (card.chunk_tokens, card.cache_tokens, card.whole_texts) == (0, 0, why)
     assert card == card_of(whole)
@@ -112,7 +113,7 @@ def test_the_card_says_why_texts_are_not_cut(name: str, cuts: bool, why: str) ->
 
 def test_texts_share_first_tokens_unless_the_user_wants_none_shared() -> None:
     """Whether long texts are cut has nothing to do with it."""
-    settings = settings_of("random:tiny-qwen3", {"share_prefixes": False, "device": "cpu"})
+    settings = settings_of(random_model("tiny-qwen3"), {"share_prefixes": False, "device": "cpu"})
     alone = load_model(settings)
     assert (alone.unshared, alone.least_spared(1000)) == ("--share-prefixes is off", inf)
     assert not limits.piece_limits(alone, 2048, None, limits.cache_bytes(alone, 0)).shares
@@ -225,13 +226,13 @@ def test_memory_for_no_pieces_is_refused() -> None:
 
 
 def test_an_embedded_engine_has_both_settings() -> None:
-    settings = settings_of("random:tiny-qwen3", {"chunk_tokens": 64, "cache_megabytes": 1, "device": "cpu"})
+    settings = settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 64, "cache_megabytes": 1, "device": "cpu"})
     assert (settings.chunk_tokens, settings.cache_megabytes) == (64, 1)
-    assert not load_model(settings_of("random:tiny-qwen3", {"chunk_tokens": 0, "device": "cpu"})).cutting.allowed
+    assert not load_model(settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 0, "device": "cpu"})).cutting.allowed
     with pytest.raises(ValueError, match=r"^--cache-megabytes 1 is for texts in pieces, --chunk-tokens is 0$"):
-        settings_of("random:tiny-qwen3", {"chunk_tokens": 0, "cache_megabytes": 1})
+        settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 0, "cache_megabytes": 1})
     with pytest.raises(ValueError, match=r"^chunk_tokens = -1: "):
-        settings_of("random:tiny-qwen3", {"chunk_tokens": -1})
+        settings_of(random_model("tiny-qwen3"), {"chunk_tokens": -1})
 
 
 def test_an_accelerators_share_is_of_what_the_weights_leave(model: Model) -> None:

@@ -15,6 +15,7 @@ from support.every_kind import MOST, assert_alike, assert_same_bits, vector_engi
 from support.in_pieces import run_in_steps
 from support.native import LIBRARY, needs_kernels
 from support.parity import Tables
+from support.random_models import random_model
 from support.tiny import random_ids, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -116,7 +117,7 @@ def test_same_bits_in_pieces_of_any_size(name: str, dtype: str, chunk: int) -> N
 def test_a_reranker_has_the_same_bits_in_pieces(chunk: int) -> None:
     """One that answers yes or no."""
     engine = ModelEngine(
-        load("random:tiny-yes-no", Placement.choose("cpu", "float32"), max_tokens=MOST, same_bits=True)
+        load(random_model("tiny-yes-no"), Placement.choose("cpu", "float32"), max_tokens=MOST, same_bits=True)
     )
     jobs = [Job(id=1, work=Classify(), tokens=RaggedTokens.of(TEXTS))]
     expected = run(engine, jobs)

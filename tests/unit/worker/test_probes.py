@@ -7,7 +7,7 @@ import torch
 from transformers import BertConfig
 
 from gpu_worker.model.verify.probes import ACCELERATOR, PROCESSOR, ProbeCosts, Probes
-from gpu_worker.random_models import miniature
+from harness.random_models import miniature
 
 WIDTH = 64
 

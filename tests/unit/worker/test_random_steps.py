@@ -8,17 +8,22 @@ import os
 import random
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
+from harness.random_models.shapes import pooled
+from harness.random_models.writing import write
 from shared.errors import ModelRefused
 from shared.jobs import Job, JobResult
 from support.every_kind import assert_same_bits, numbers_of, vector_jobs, with_all_heads
@@ -107,12 +112,11 @@ class RandomModel:
     def load(self, number_format: str, *, same_bits: bool = False) -> Model:
         """The model with every head. Raises ModelRefused where int8 is too far off, or no layer fits."""
         dtype, linear = ("float32", "int8") if number_format == "int8" else (number_format, "auto")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(synthetic.ALL_SHAPES, "drawn", (self.kind, "mean", BASES[self.kind] | self.values))
-            patch.setitem(synthetic.SHAPES, "drawn", synthetic.ALL_SHAPES["drawn"])
-            patch.setitem(synthetic.NAMES, "drawn", "drawn")
+        config = AutoConfig.for_model(self.kind, **(BASES[self.kind] | self.values))
+        with TemporaryDirectory() as folder:
+            write(Path(folder), config, pooled("mean", config.hidden_size))
             model = load(
-                "random:drawn",
+                folder,
                 Placement.choose("cpu", dtype),  # type: ignore[arg-type]
                 max_tokens=MOST,
                 linear=linear,  # type: ignore[arg-type]

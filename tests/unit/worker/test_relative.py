@@ -20,7 +20,7 @@ from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.linear import PrepackedLinear, pack
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import shapes, synthetic
+from harness.random_models import shapes, synthetic
 from shared.errors import ModelRefused
 from support.onednn import needs_packed_layers
 from support.tiny import referee

@@ -13,11 +13,11 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model import source
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.random_models import synthetic
 from gpu_worker.repository import hub, tokenizer
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
 from gpu_worker.settings import WorkerSettings
+from harness.random_models import synthetic
 from shared.errors import ModelRefused
 from support.references import mini_lm_path, words
 from support.tiny import CPU, embed, write_json

@@ -16,6 +16,7 @@ from shared.errors import InvalidInput, UnsupportedTask
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
 from support.in_pieces import run_in_steps
+from support.random_models import random_model
 from support.tiny import CPU, ask, random_ids, scores, write_encoder
 
 MARK = 7
@@ -101,4 +102,4 @@ def test_what_such_a_model_cannot_do_is_refused(tmp_path: Path, texts: list[list
     with pytest.raises(UnsupportedTask, match="classifies no texts"):
         ask(engine, Classify(), texts)
     with pytest.raises(InvalidInput, match="needs tokens"):
-        ask(ModelEngine(load("random:tiny-classifier", CPU)), Classify(token_id=MARK), texts)
+        ask(ModelEngine(load(random_model("tiny-classifier"), CPU)), Classify(token_id=MARK), texts)

@@ -25,6 +25,7 @@ from support.tiny import CPU, DENSE, MULTI, encode, raw, run, score, tokens
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
+from support.random_models import random_model
 from support.row_cases import DTYPES, segments_of, some_rows, total  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -198,7 +199,7 @@ def test_a_step_gives_what_it_gives_by_the_twin(
     kernels: RowKernels, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All forms at once, one of them with a text that is split."""
-    engine = ModelEngine(load(f"random:{name}", CPU))
+    engine = ModelEngine(load(random_model(name), CPU))
     works = CASES[name]
     jobs = [Job(id=place, work=work, tokens=tokens(3, 9, 4, seed=place)) for place, work in enumerate(works)]
     jobs.append(Job(id=99, work=works[0], tokens=tokens(129)))

@@ -21,6 +21,7 @@ from shared.errors import Internal
 from shared.jobs import Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, OutputKind
+from support.random_models import random_model
 from support.tiny import CPU, DENSE, MULTI, encode, random_ids, run
 
 CHUNK = 16
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @cache
 def model(name: str) -> Model:
-    return load(f"random:{name}", CPU)
+    return load(random_model(name), CPU)
 
 
 @cache
@@ -160,7 +161,7 @@ def test_a_step_that_is_computed_again_sends_nothing_twice(seed: int, monkeypatc
 
 def test_rows_that_are_no_numbers_end_the_job_and_never_leave() -> None:
     """The rows before them have left; nothing is computed of the rest."""
-    broken = load("random:tiny-qwen3", CPU)
+    broken = load(random_model("tiny-qwen3"), CPU)
     [embeddings] = [part for part in broken.encoder.model.modules() if isinstance(part, nn.Embedding)]
     embeddings.weight.data[950] = float("nan")
     [text] = random_ids([200])

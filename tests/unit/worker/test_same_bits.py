@@ -27,13 +27,14 @@ from gpu_worker.model.tune.same_bits import FixedLinear
 from gpu_worker.model.verify import bits
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.random_models import miniature
 from gpu_worker.settings import WorkerSettings
+from harness.random_models import miniature
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Encode, Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, ScoringMethod
 from support.native import LIBRARY, needs_kernels, no_kernels
+from support.random_models import random_model
 from support.tiny import DENSE, MULTI, SPARSE, ask, dense_rows, encode, random_ids, run, score, scores, sparse_rows
 from support.tiny import token_rows as rows_of_tokens
 
@@ -53,7 +54,7 @@ def engine(name: str, number_format: str) -> ModelEngine:
     """An engine whose texts have the same bits."""
     dtype, linear = ("float32", "int8") if number_format == "int8" else (number_format, "auto")
     placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
-    name = name if name == "minilm" else f"random:{name}"
+    name = name if name == "minilm" else random_model(name)
     return ModelEngine(load(name, placement, max_tokens=72, linear=linear, same_bits=True))  # type: ignore[arg-type]
 
 
@@ -292,7 +293,7 @@ def test_a_class_that_cannot_run_packed_runs_one_text_at_a_time(tmp_path: Path) 
 def test_card_and_fingerprint_tell_the_promise() -> None:
     """Workers with and without it, which give other bits, are told apart; so are formats."""
     with_it = engine("tiny-bert", "float32").model
-    without = load("random:tiny-bert", Placement.choose("cpu", "float32"), max_tokens=72)
+    without = load(random_model("tiny-bert"), Placement.choose("cpu", "float32"), max_tokens=72)
     assert card_of(with_it).linear.endswith(", same bits")
     assert "same bits" not in card_of(without).linear
     assert len({with_it.fingerprint, without.fingerprint, engine("tiny-bert", FORMATS[0]).model.fingerprint}) >= 2
@@ -319,7 +320,7 @@ def test_what_cannot_promise_it_refuses_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_gate_finds_a_class_that_mixes_texts() -> None:
     """Here its last hidden states depend on how many tokens a step has."""
-    model = load("random:tiny-bert", Placement.choose("cpu", "float32"), max_tokens=72, same_bits=True)
+    model = load(random_model("tiny-bert"), Placement.choose("cpu", "float32"), max_tokens=72, same_bits=True)
     probes = Probes.of(model.encoder.model.config, 72)
     bits.check(model.encoder, probes)
 

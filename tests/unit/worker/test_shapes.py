@@ -1,7 +1,6 @@
 """Shapes for measuring are those of the published models; their weights are not built, some would not fit."""
 
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,9 @@ from transformers import PretrainedConfig
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
-from gpu_worker.random_models import shapes, synthetic
-from gpu_worker.repository.recipe import Recipe
-from shared.errors import ModelRefused
+from harness.random_models import shapes, synthetic
+from harness.random_models.writing import write
+from support.random_models import described
 from support.tiny import CPU, DENSE, MULTI, ask, dense_rows, encode, token_rows
 
 NOWHERE = Placement(device=torch.device("meta"), dtype=torch.bfloat16)
@@ -39,10 +38,6 @@ PARAMETERS = {
 }
 
 
-def described(name: str) -> tuple[Any, Recipe]:
-    return synthetic.shape_of(name)
-
-
 def unused_output(name: str, config: PretrainedConfig) -> int:
     """Parameters of an output matrix that the published weights have beside the embeddings: vectors need none."""
     return config.vocab_size * config.hidden_size if name == "gritlm-7b" else 0
@@ -61,8 +56,8 @@ def test_a_shape_is_that_of_the_published_config(name: str) -> None:
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_are_within_one_percent_of_the_published(name: str) -> None:
     """Counted on the class that would serve, which has nothing but shapes here."""
-    config, recipe = described(name)
-    model = synthetic.build(config, recipe.weights_of, NOWHERE)
+    config, heads = synthetic.shape_of(name)
+    model = synthetic.build(config, heads.weights_of, NOWHERE)
     count = sum(each.numel() for each in model.parameters()) + unused_output(name, config)
     assert count == pytest.approx(PARAMETERS[name], rel=0.01)
 
@@ -81,12 +76,9 @@ def test_bge_m3_has_three_outputs_as_the_tiny_one_has() -> None:
     assert large.sparse is not None
     assert large.sparse.layer is not None
     colbert = large.multi_vector.layers[0]
-    widths = [(each.inputs, each.outputs) for each in (colbert, large.sparse.layer)]
-    assert widths == [(1024, 1024), (1024, 1)]
-    narrow = (replace(colbert, inputs=64, outputs=64),)
-    assert replace(large.multi_vector, layers=narrow) == tiny.multi_vector
-    assert replace(large.sparse, layer=replace(large.sparse.layer, inputs=64)) == tiny.sparse
-    assert large.dense == tiny.dense
+    assert (colbert.weights, large.sparse.layer.weights) == ("colbert_linear", "sparse_linear")
+    assert shapes.HEADED["bge-m3"][1].linear == {"colbert_linear": 1024, "sparse_linear": 1}
+    assert (large.multi_vector, large.sparse, large.dense) == (tiny.multi_vector, tiny.sparse, tiny.dense)
 
 
 def test_qwen3_embedding_is_causal_and_takes_the_last_token() -> None:
@@ -99,24 +91,21 @@ def test_qwen3_embedding_is_causal_and_takes_the_last_token() -> None:
 
 
 def test_gritlm_sees_both_ways_and_leaves_its_instruction_out() -> None:
-    """Mean pooling after the mark, which its prompts bear and its tokenizer can tell."""
+    """Mean pooling after the mark, which its tokenizer can tell."""
     config, recipe = described("gritlm-7b")
-    assert config.is_causal is False
+    assert (config.is_causal, recipe.config) == (False, {"is_causal": False})
     assert (config.head_dim, config.sliding_window) == (128, 4096)
     assert recipe.dense is not None
     assert (recipe.dense.poolings, recipe.dense.normalize) == (("mean",), True)
     assert recipe.instruction_mark == "<|embed|>\n"
-    assert all(prompt.endswith(recipe.instruction_mark) for prompt in recipe.prompts.values())
     marks = synthetic.tokenizer(config.vocab_size).marks(recipe.instruction_mark)
     assert all(len(mark) > 1 and synthetic.SPECIAL["unk"] not in mark for mark in marks)
 
 
-def test_gritlm_loads_where_its_encoder_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gritlm_loads_where_its_encoder_is_narrow(tmp_path: Path) -> None:
     """Its recipe is one that can be served; a vector is the mean of the rows after its mark."""
-    narrow = ("mistral", "mean", shapes.ALL_SHAPES["tiny-mistral-bidirectional"][2])
-    for known in (synthetic.ALL_SHAPES, synthetic.SHAPES):
-        monkeypatch.setitem(known, "mistral-7b-bidirectional", narrow)
-    model = load("random:gritlm-7b", CPU)
+    config, _ = synthetic.shape_of("tiny-mistral-bidirectional")
+    model = load(str(write(tmp_path, config, shapes.HEADED["gritlm-7b"][1])), CPU)
     mark, text = list(model.instruction_marks[0]), [500, 501, 502]
     result = ask(ModelEngine(model), encode(DENSE, MULTI, normalize=False, normalize_tokens=False), [[7, *mark, *text]])
     after = token_rows(result)[0][-len(text) :]
@@ -139,5 +128,5 @@ def test_every_headed_shape_has_a_encoder() -> None:
 
 def test_an_unknown_shape_is_refused_with_those_known() -> None:
     """Published ones among them."""
-    with pytest.raises(ModelRefused, match=r"gritlm-7b.*qwen3-embedding-0\.6b"):
-        described("gritlm-8b")
+    with pytest.raises(ValueError, match=r"gritlm-7b.*qwen3-embedding-0\.6b"):
+        synthetic.shape_of("gritlm-8b")

@@ -30,6 +30,7 @@ from shared.codec.leading_piece import led_by
 from shared.codec.results import UnsentOutcome
 from shared.jobs import Classify, Encode, Job
 from shared.vectors import DataType
+from support.random_models import random_model
 from support.tiny import CPU, DENSE, MULTI, encode, run, tokens
 
 JOBS = 64
@@ -76,7 +77,7 @@ def operators(engine: ModelEngine, count: int, work: Encode, monkeypatch: pytest
 )
 def test_many_jobs_run_as_many_operators_as_one(work: Encode, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most four more after the encoder."""
-    engine = ModelEngine(load("random:tiny-bert", CPU))
+    engine = ModelEngine(load(random_model("tiny-bert"), CPU))
     alone = operators(engine, 1, work, monkeypatch)
     assert alone > 0
     assert operators(engine, JOBS, work, monkeypatch) <= alone + 4
@@ -93,7 +94,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(module, "Upload", lambda _: Upload(torch.device("xpu")))
     monkeypatch.setattr(upload_module, "to_device", copied)
-    engine = ModelEngine(load(f"random:{name}", CPU))
+    engine = ModelEngine(load(random_model(name), CPU))
     heads = {DENSE: engine.model.heads.dense, MULTI: engine.model.heads.multi_vector}
     outputs = [output for output, head in heads.items() if head is not None]
     work = encode(*outputs) if outputs else Classify()
@@ -106,7 +107,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-colbert", "tiny-qwen3"])
 def test_a_job_that_is_not_cut_is_packed_as_if_all_its_texts_were_looked_at(name: str) -> None:
     """Whole jobs and parts of them, with tails, in one step."""
-    engine = ModelEngine(load(f"random:{name}", CPU))
+    engine = ModelEngine(load(random_model(name), CPU))
     output = DENSE if engine.model.heads.dense is not None else MULTI
     tails = {} if name == "tiny-qwen3" else {"unattended_tails": (2, 0, 1)}
     opened = [
@@ -153,7 +154,7 @@ def test_hidden_states_of_a_step_that_ends_no_text() -> None:
 
 def test_a_row_is_copied_once_from_the_download_to_its_message() -> None:
     """What is shipped is what the result shows; the message's own bytes are the one copy."""
-    engine = ModelEngine(load("random:tiny-bert", CPU))
+    engine = ModelEngine(load(random_model("tiny-bert"), CPU))
     texts = tokens(*[200] * 60)
     progress = engine.open(Job(id=1, work=encode(MULTI), tokens=texts))
     flight = engine.launch([JobSlice(job=progress, start=0, stop=len(texts))])
@@ -178,7 +179,7 @@ def test_a_launch_waits_for_nothing() -> None:
     """Not even for the device's thread to begin; the step arrives when it has computed."""
     computing = threading.Event()
     with ThreadPoolExecutor(1) as device:
-        engine = ModelEngine(load("random:tiny-bert", CPU), device)
+        engine = ModelEngine(load(random_model("tiny-bert"), CPU), device)
         device.submit(computing.wait)
         progress = engine.open(jobs(1, encode(DENSE))[0])
         flight = engine.launch([JobSlice(job=progress, start=0, stop=1)])
@@ -191,7 +192,7 @@ def test_a_launch_waits_for_nothing() -> None:
 
 def test_rows_of_a_whole_job_lie_where_they_arrived() -> None:
     """Jobs of one form share one array; each sees its own part of it."""
-    engine = ModelEngine(load("random:tiny-bert", CPU))
+    engine = ModelEngine(load(random_model("tiny-bert"), CPU))
     progresses = [engine.open(job) for job in jobs(3, encode(DENSE))]
     engine.launch([JobSlice(job=each, start=0, stop=1) for each in progresses]).collect()
     views = [np.frombuffer(each.result().dense.data, dtype=np.uint8) for each in progresses]

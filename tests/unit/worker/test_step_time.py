@@ -23,6 +23,7 @@ from gpu_worker.startup.time_trials import timed_job, try_step_times
 from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, SelvageError
+from support.random_models import random_model
 from support.tiny import CPU
 
 USUAL, BOUND = 2048, 0.2
@@ -35,7 +36,7 @@ def machine(speed: float, overhead: float = 0.0) -> Callable[[int], float]:
 
 
 def model(name: str = "tiny-bert") -> Model:
-    return load(f"random:{name}", CPU)
+    return load(random_model(name), CPU)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.accelerator.engine import WORKLOADS
 from benchmarks.workloads import named
 from gpu_worker.device.placement import Placement
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 
 
 class _Places(TorchDispatchMode):

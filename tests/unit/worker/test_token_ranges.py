@@ -25,6 +25,7 @@ from shared.ragged import RANGE_TIMES, RaggedTokens, TokenRanges
 from shared.vectors import DataType, InputType
 from support.in_pieces import run_in_steps
 from support.native import needs_kernels
+from support.random_models import random_model
 from support.tiny import DENSE, MULTI, ask, dense_rows, encode, random_ids, raw, run, token_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,7 +44,7 @@ MOST = 200
 @cache
 def engine(name: str, modes: tuple[str, ...] = MODES, has_same_bits: bool = False) -> ModelEngine:
     """A tiny model that pools in these ways, one after the other."""
-    model = load(f"random:{name}", Placement.choose("cpu", "float32"), max_tokens=MOST, same_bits=has_same_bits)
+    model = load(random_model(name), Placement.choose("cpu", "float32"), max_tokens=MOST, same_bits=has_same_bits)
     dense = DenseHead(modes, nn.Sequential(), model.encoder.width * len(modes))
     return ModelEngine(replace(model, heads=Heads(dense=dense, multi_vector=model.heads.multi_vector)))
 

@@ -23,10 +23,10 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.verify.feeding import feeding_of
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import Frame, TokenTypes
-from gpu_worker.random_models import miniature
-from gpu_worker.random_models.own_tokenizer import class_of, own_tokenizer
 from gpu_worker.repository import inputs
 from gpu_worker.repository.inputs import PLAIN, TokenizerInputs, WrittenInputs
+from harness.random_models import miniature
+from harness.random_models.own_tokenizer import class_of, own_tokenizer
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Job
 from support.architectures import EQUAL, MIXED, SERVED, change, compare, name_token_types, type_tokens, write

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
-from gpu_worker.random_models import miniature
 from gpu_worker.repository import weights
 from gpu_worker.repository.recipe import Recipe, WeightsOf
-from gpu_worker.startup import supported_models as census
+from harness import supported_models as census
+from harness.random_models import miniature
 from shared.errors import ModelRefused
 from support.architectures import LISTED, TOLD
 from support.breakages import refusal, settings

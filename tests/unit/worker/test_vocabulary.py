@@ -14,10 +14,10 @@ from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.random_models import miniature, synthetic
 from gpu_worker.repository import vocabulary
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader, finish
 from gpu_worker.startup.warm_up import check_model
+from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
 from support.late_forms import write_native
 from support.tiny import CPU, NAMES, embed, reader, write_encoder, write_json

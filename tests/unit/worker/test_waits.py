@@ -14,6 +14,7 @@ from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support.device import ReadBack, watched
 from support.native import no_kernels
+from support.random_models import random_model
 from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score, tokens
 
 LATE = ScoringMethod.LATE_INTERACTION
@@ -65,7 +66,7 @@ def engine_of(name: str) -> ModelEngine:
     """What a device without a kernel runs: a processor's own way may read what lies in its memory anyway."""
     with pytest.MonkeyPatch.context() as patch:
         no_kernels(patch)
-        return ModelEngine(load(f"random:{name}", CPU))
+        return ModelEngine(load(random_model(name), CPU))
 
 
 @pytest.mark.parametrize("width", [None, 1])

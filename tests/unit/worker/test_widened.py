@@ -19,9 +19,10 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.verify import widened
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.widened import Widened
-from gpu_worker.random_models import miniature, synthetic
 from gpu_worker.repository import weights
+from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
+from support.random_models import random_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 LISTED = re.findall(r"^\| (\S+) \| \w", PAGE.read_text(), flags=re.MULTILINE)
@@ -206,7 +207,7 @@ def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch
     counter, placement = Counter(monkeypatch), Placement.choose("cpu", dtype)
     monkeypatch.setattr(preparation, "Reference", Reference)  # taken anew, whatever other tests remember
     monkeypatch.setattr(widened, "at_once", None)  # nothing falls back
-    load(f"random:{name}", placement, max_tokens=100)  # the gate runs a text that is as long as one may be
+    load(random_model(name), placement, max_tokens=100)  # the gate runs a text that is as long as one may be
     config, recipe = synthetic.shape_of(name)
     whole = synthetic.build(config, recipe.weights_of, placement)
     modules = [each for each in whole.modules() if not list(each.children()) and not isinstance(each, nn.Embedding)]

@@ -23,7 +23,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.ragged.token_types import Ids
-from gpu_worker.random_models import miniature
+from harness.random_models import miniature
 from support.native import LIBRARY
 from support.tiny import CPU, random_ids
 

@@ -1,19 +1,11 @@
 """Known shapes of models: encoders of every family, tiny ones for tests and published ones for measuring, and heads."""
 
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_worker.repository.late_interaction import PUNCTUATION
-from gpu_worker.repository.recipe import (
-    ClassifierRecipe,
-    DenseRecipe,
-    Expansion,
-    LateInteractionRecipe,
-    LayerRecipe,
-    MultiVectorRecipe,
-    SparseRecipe,
-)
-from gpu_worker.repository.transformers_format import GRITLM_MARK
-from shared.vectors import Activation, QueryExpansion
+from gpu_worker.repository.recipe import WeightsOf
 
 TINY = {
     "vocab_size": 1000,
@@ -145,86 +137,94 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
-LINEAR = {"weight": "weight", "bias": "bias"}
-PLAIN = {"weight": "weight"}
+POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "lasttoken": "pooling_mode_lasttoken"}
+"""Keys of a Pooling, which other servers read too."""
+QUERIED = {"prompts": {"query": "w1 w2 w3 ", "document": ""}}
+YES_NO = (
+    "w7 {% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] }}{% else %}w11 w12{% endif %} "
+    "w8 {{ messages[-2]['content'] }} w9 {{ messages[-1]['content'] }} w10"
+)
+"""A chat template that asks about a query and a document, with an instruction or without one."""
 
 
-def _colbert(strategy: Any, inputs: int, outputs: int, attend: bool) -> dict[str, Any]:
-    """Makes a late-interaction model that expands queries to 32 tokens and skips punctuation; its markers are words."""
-    linear = LayerRecipe(kind="dense", inputs=inputs, outputs=outputs, keys=PLAIN)
-    expansion = Expansion(strategy=strategy, length=32, attend=attend, source="its shape")
-    return {
-        "multi_vector": MultiVectorRecipe(layers=(linear,)),
-        "late_interaction": LateInteractionRecipe(expansion=expansion, skiplist=PUNCTUATION),
-        "prompts": {"query": "w1 ", "document": "w2 "},
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """What a folder says of the heads of a model, beside its encoder.
+
+    `weights_of`: the class that holds the weights; `labels` are those of a classifier. `modules`: classes of
+    modules.json behind the Transformer, each with its config; without any there is no modules.json. `described` is
+    config_sentence_transformers.json, `beside` sentence_bert_config.json. `linear`: outputs of BGE-M3's further layers
+    by the names of their files. `gritlm`: weights and config.json are as GritLM's, which has no modules.
+    """
+
+    weights_of: WeightsOf = "encoder"
+    labels: tuple[str, ...] = ()
+    modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    described: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str = ""
+    linear: Mapping[str, int] = field(default_factory=dict)
+    gritlm: bool = False
 
 
-def _bge_m3(width: int) -> dict[str, Any]:
+def pooled(pooling: str, width: int, **further: Any) -> Heads:
+    """Vectors of texts, of unit length, and of tokens, which any encoder gives."""
+    modes = {key: mode == pooling for mode, key in POOLINGS.items()}
+    modules = {"Pooling": {"word_embedding_dimension": width} | modes, "Normalize": {}}
+    return Heads(modules=modules, described=QUERIED, **further)
+
+
+def _colbert(strategy: str, inputs: int, outputs: int, attend: bool, **beside: Any) -> Heads:
+    """Makes a late-interaction model that expands queries to 32 tokens and skips punctuation; its prompts are words."""
+    tokens = {"module_input_name": "token_embeddings"}
+    linear = {"in_features": inputs, "out_features": outputs, "bias": False}
+    linear["activation_function"] = "torch.nn.modules.linear.Identity"
+    return Heads(
+        modules={
+            "Dense": linear | tokens,
+            "MultiVectorMask": {"skiplist_words": list(string.punctuation)},
+            "Normalize": tokens,
+        },
+        described={"model_type": "MultiVectorEncoder", "prompts": {"query": "w1 ", "document": "w2 "}},
+        beside={"query_expansion": {"strategy": strategy, "length": 32, "attend": attend}} | beside,
+    )
+
+
+def _bge_m3(width: int) -> Heads:
     """Makes BGE-M3's heads: a dense vector of [CLS], token vectors of the encoder's width, and a weight a token."""
-    colbert, sparse = (LayerRecipe(kind="dense", inputs=width, outputs=outputs, keys=LINEAR) for outputs in (width, 1))
-    return {
-        "dense": DenseRecipe(poolings=("cls",), normalize=True),
-        "multi_vector": MultiVectorRecipe(layers=(colbert,), skip_first=True, mean=True),
-        "sparse": SparseRecipe(kind="lexical", layer=sparse),
-    }
+    return pooled("cls", width, linear={"colbert_linear": width, "sparse_linear": 1})
 
 
-GRITLM: dict[str, Any] = {
-    "dense": DenseRecipe(poolings=("mean",), normalize=True),
-    "multi_vector": MultiVectorRecipe(),
-    "instruction_mark": GRITLM_MARK,
-    "prompts": {"query": f"<|user|>\nw1 w2 w3\n{GRITLM_MARK}", "document": GRITLM_MARK},
-}
-
-# name -> (the shape of its encoder, the heads in its recipe)
-HEADED: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny-splade": ("tiny-bert", {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}),
-    "tiny-colbert": ("tiny-bert", _colbert(QueryExpansion.FIXED, 64, 48, attend=False)),
-    "minilm-colbert": ("minilm-l6", _colbert(QueryExpansion.FIXED, 384, 128, attend=False)),
-    "tiny-colbert-attended": ("tiny-bert", _colbert(QueryExpansion.MIN, 64, 48, attend=True)),
-    "tiny-jina-colbert": ("tiny-jina-v3", _colbert(QueryExpansion.FIXED, 64, 48, attend=True)),
-    "jina-colbert-v2": (
-        "jina-xlm-roberta",
-        _colbert(QueryExpansion.FIXED, 1024, 128, attend=True) | {"max_tokens": 8192},
+# name -> (the shape of its encoder, its heads)
+HEADED: dict[str, tuple[str, Heads]] = {
+    "tiny-splade": (
+        "tiny-bert",
+        Heads(
+            weights_of="masked-lm",
+            modules={"SpladePooling": {"pooling_strategy": "max"}},
+            described=QUERIED,
+            beside={"transformer_task": "fill-mask"},
+        ),
     ),
+    "tiny-colbert": ("tiny-bert", _colbert("fixed", 64, 48, attend=False)),
+    "minilm-colbert": ("minilm-l6", _colbert("fixed", 384, 128, attend=False)),
+    "tiny-colbert-attended": ("tiny-bert", _colbert("min", 64, 48, attend=True)),
+    "tiny-jina-colbert": ("tiny-jina-v3", _colbert("fixed", 64, 48, attend=True)),
+    "jina-colbert-v2": ("jina-xlm-roberta", _colbert("fixed", 1024, 128, attend=True, max_seq_length=8192)),
     "tiny-bge-m3": ("tiny-xlm-roberta", _bge_m3(64)),
     "bge-m3": ("xlm-roberta-large", _bge_m3(1024)),
-    "gritlm-7b": ("mistral-7b-bidirectional", GRITLM),
-    "gritlm-0.3b": ("mistral-0.3b-bidirectional", GRITLM),
-    "tiny-cross-encoder": (
-        "tiny-bert",
-        {
-            "weights_of": "sequence-classification",
-            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SIGMOID, labels=("relevant",)),
-        },
-    ),
-    "tiny-classifier": (
-        "tiny-roberta",
-        {
-            "weights_of": "sequence-classification",
-            "classifier": ClassifierRecipe(kind="sequence", activation=Activation.SOFTMAX, labels=("a", "b", "c")),
-        },
-    ),
-    "tiny-token-classifier": (
-        "tiny-bert",
-        {
-            "weights_of": "token-classification",
-            "classifier": ClassifierRecipe(kind="tokens", activation=Activation.SOFTMAX, labels=("O", "B", "I")),
-        },
-    ),
+    "gritlm-7b": ("mistral-7b-bidirectional", Heads(gritlm=True)),
+    "gritlm-0.3b": ("mistral-0.3b-bidirectional", Heads(gritlm=True)),
+    "tiny-cross-encoder": ("tiny-bert", Heads(weights_of="sequence-classification", labels=("relevant",))),
+    "tiny-classifier": ("tiny-roberta", Heads(weights_of="sequence-classification", labels=("a", "b", "c"))),
+    "tiny-token-classifier": ("tiny-bert", Heads(weights_of="token-classification", labels=("O", "B", "I"))),
     "tiny-yes-no": (
         "tiny-qwen3",
-        {
-            "weights_of": "causal-lm",
-            "classifier": ClassifierRecipe(
-                kind="yes-no",
-                activation=Activation.SIGMOID,
-                labels=("yes",),
-                yes_no=(200, 201),
-                template="w7 w11 w12 w8 {query} w9 {document} w10",
-                instructed_template="w7 {instruction} w8 {query} w9 {document} w10",
-            ),
-        },
+        Heads(
+            weights_of="causal-lm",
+            modules={"LogitScore": {"true_token_id": 200, "false_token_id": 201}},
+            beside={"transformer_task": "text-generation"},
+            chat_template=YES_NO,
+        ),
     ),
 }

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, MODEL_MAPPING, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto import modeling_auto
 
-from gpu_worker.random_models import synthetic
+from harness.random_models import synthetic
 
 VOCABULARY, LAYERS, POSITIONS = 1000, 3, 320
 WIDTHS = {

@@ -9,59 +9,65 @@ import string
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers import __version__ as installed
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.random_models.shapes import ALL_SHAPES, HEADED
 from gpu_worker.repository import weights
-from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, MultiVectorRecipe, Recipe, WeightsOf
+from gpu_worker.repository.recipe import WeightsOf
 from gpu_worker.repository.tokenizer import TokenizerFile, finish
-from shared.errors import ModelRefused
+from harness.random_models.shapes import ALL_SHAPES, HEADED, Heads, pooled
 
 SEED = 20_260_101
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eos": 3, "bos": 2}
+MOST_WORDS = 100_000
+"""Most words of a tokenizer: enough for the largest vocabulary, of which the worker wants a quarter to be tokens."""
 SHAPES = {name: shape for name, shape in ALL_SHAPES.items() if shape[0] in CONFIG_MAPPING}
 """Shapes whose model type the installed transformers has; GTE came after 5.17."""
 NAMES = {name.lower(): name for name in [*ALL_SHAPES, *HEADED]}
 NAMES |= {"tiny": "tiny-bert", "xlm-r-large": "xlm-roberta-large"}
 
 
-def shape_of(name: str) -> tuple[PretrainedConfig, Recipe]:
-    """Makes the config and recipe of a named shape. Raises ModelRefused for an unknown name."""
+def shape_of(name: str) -> tuple[PretrainedConfig, Heads]:
+    """Makes the config of a named shape, and finds its heads. Raises ValueError for an unknown name."""
     full_name = NAMES.get(name.lower())
     if full_name is None:
-        raise ModelRefused(f"random:{name} is not known; there are {', '.join(sorted([*SHAPES, *HEADED]))}")
+        raise ValueError(f"{name} is not known; there are {', '.join(known_names())}")
     shape, heads = HEADED.get(full_name, (full_name, None))
     kind, pooling, values = ALL_SHAPES[shape]
     if shape not in SHAPES:
-        raise ModelRefused(f"random:{name}: transformers {installed} has no model type {kind}")
+        raise ValueError(f"{name}: transformers {installed} has no model type {kind}")
     config = AutoConfig.for_model(kind, **values)
     if heads is None:
-        heads = {"dense": DenseRecipe(poolings=(pooling,), normalize=True), "multi_vector": MultiVectorRecipe()}
-    prompts = {"prompts": {"query": "w1 w2 w3 ", "document": ""}}
-    recipe = Recipe(notice="random weights: for tests and measuring only, its vectors mean nothing", **prompts | heads)
-    if recipe.classifier is not None:
-        config.num_labels = len(recipe.classifier.labels)
-    return config, recipe
+        return config, pooled(pooling, config.hidden_size)
+    if heads.labels:
+        config.num_labels = len(heads.labels)
+        config.id2label = dict(enumerate(heads.labels))
+        config.label2id = {label: number for number, label in enumerate(heads.labels)}
+    return config, heads
 
 
-def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> nn.Module:
+def known_names() -> list[str]:
+    """All names that `shape_of` knows, sorted."""
+    return sorted([*SHAPES, *HEADED])
+
+
+def with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
+    """Changes a config to its first `layers` layers."""
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    return config
+
+
+def build(config: PretrainedConfig, weights_of: WeightsOf, placement: Placement) -> PreTrainedModel:
     """Makes the transformers class with seeded random weights, directly on the device."""
     with torch.random.fork_rng(devices=[placement.device] if placement.device.type == "cuda" else []):
         torch.manual_seed(SEED)
         with torch.device(placement.device):
             model = weights.from_config(config, weights_of, placement.dtype)
-    assert isinstance(model, nn.Module)
+    assert isinstance(model, PreTrainedModel)
     return model
-
-
-def tensors_of(layer: LayerRecipe) -> dict[str, Tensor]:
-    """Makes seeded random tensors for a head's layer, by role."""
-    generator = torch.Generator().manual_seed(SEED + layer.outputs)
-    shapes = dict.fromkeys(("weight", "residual"), (layer.outputs, layer.inputs)) | {"bias": (layer.outputs,)}
-    return {role: 0.2 * torch.randn(shapes[role], generator=generator) for role in layer.keys}
 
 
 def tokenizer(vocabulary: int) -> TokenizerFile:
@@ -69,7 +75,7 @@ def tokenizer(vocabulary: int) -> TokenizerFile:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     characters = string.digits + string.ascii_lowercase + string.punctuation
     entries = special + [prefix + character for prefix in ("", "##") for character in characters]
-    entries += [f"w{number}" for number in range(min(vocabulary - len(entries), 30_000))]
+    entries += [f"w{number}" for number in range(min(vocabulary - len(entries), MOST_WORDS))]
     vocab = {entry: number for number, entry in enumerate(entries)}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     description = {

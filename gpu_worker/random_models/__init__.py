@@ -1,1 +1,0 @@
-"""Models of known shapes with random weights, for tests and for measuring."""

@@ -1,0 +1,153 @@
+"""The supported models: how each text architecture of the installed transformers is served, for docs/models.md.
+
+`python -m harness.supported_models` writes the page's table anew; with model types it prints theirs.
+
+Each architecture is built tiny with seeded random weights, written to disk, and loaded as a user's model would be. The
+gate at load decides how it runs.
+"""
+
+from shared.command import CommandParser, begin
+
+if __name__ == "__main__":
+    begin("worker")
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from transformers import CONFIG_MAPPING
+from transformers import __version__ as transformers_version
+
+from gpu_worker.device.placement import Placement
+from gpu_worker.model.loading import load
+from gpu_worker.model.quiet import quiet
+from gpu_worker.model.verify.in_pieces import TWO_SIDED, UNPACKED, Cutting
+from gpu_worker.repository.files import first_line
+from harness.environment import ROOT
+from harness.random_models import miniature
+from shared.errors import ModelRefused
+
+PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
+IN_PIECES = "in pieces"
+CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
+WIDEST = 160
+"""Most letters of a reason in the table."""
+PAGE = ROOT / "docs" / "models.md"
+BEGIN, END = "<!-- made by make models: begin -->", "<!-- made by make models: end -->"
+"""The lines of the page between which everything is made; what stands around them is written by hand."""
+TABLE = """
+With transformers {version} there are {all} model types: {packed} run packed, {equal} by equal length, {refused} are
+refused. Long texts of {pieces} are computed in pieces. The layers of {whole} run whole by the kernels of the worker.
+
+| model type | class | runs | long texts | whole layers on a processor | why not packed |
+|---|---|---|---|---|---|
+{rows}
+
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupportedModel:
+    """How one model type is served.
+
+    `runs`: packed, in equal lengths or refused. `long_texts`: in pieces, or why not, empty where this is plain from the
+    kind of model. `layers`: the form of its layers that run whole by the processor's
+    kernels, empty where they run as transformers wrote them. `why` it is not packed.
+    """
+
+    kind: str
+    model: str
+    runs: str
+    long_texts: str = ""
+    layers: str = ""
+    why: str = ""
+
+
+def try_model_type(kind: str) -> SupportedModel:
+    """Builds, writes and loads a tiny model of a type, to see how it is served."""
+    name = miniature.model_class(CONFIG_MAPPING[kind]).__name__
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        try:
+            with quiet():
+                miniature.write(path, kind)
+        except Exception as error:  # transformers' own code
+            why = f"transformers cannot build it: {first_line(error)}"
+            return SupportedModel(kind=kind, model=name, runs=REFUSED, why=why)
+        try:
+            model = load(folder, CPU)
+        except ModelRefused as error:
+            return SupportedModel(kind=kind, model=name, runs=REFUSED, why=str(error).replace(f"{folder}: ", ""))
+    return SupportedModel(
+        kind=kind,
+        model=name,
+        runs=EQUAL_LENGTH if model.unpacked_reason else PACKED,
+        long_texts=_long_texts(model.cutting),
+        layers=model.native_layers,
+        why=model.unpacked_reason,
+    )
+
+
+def _long_texts(cutting: Cutting) -> str:
+    """How long texts are computed, for the table."""
+    if cutting.allowed:
+        return IN_PIECES
+    return "" if cutting.refusal in (UNPACKED, TWO_SIDED) else cutting.refusal
+
+
+def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:
+    """Tries the model types, with progress on standard error, since all of them take minutes."""
+    for number, kind in enumerate(kinds, 1):
+        print(f"\r{number}/{len(kinds)} {kind:40}", end="", file=sys.stderr, flush=True)
+        yield try_model_type(kind)
+    print(file=sys.stderr)
+
+
+def page(text: str, models: list[SupportedModel]) -> str:
+    """Puts the counts and the table of the models into the text of the page."""
+    counts = [sum(model.runs == runs for model in models) for runs in (PACKED, EQUAL_LENGTH, REFUSED)]
+    rows = "\n".join(
+        f"| {model.kind} | {model.model} | {model.runs} | {_cell(model.long_texts)} | {model.layers} | "
+        f"{_cell(model.why)} |"
+        for model in models
+    )
+    made = TABLE.format(
+        version=transformers_version,
+        all=len(models),
+        packed=counts[0],
+        equal=counts[1],
+        refused=counts[2],
+        pieces=sum(model.long_texts == IN_PIECES for model in models),
+        whole=sum(bool(model.layers) for model in models),
+        rows=rows,
+    )
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}{made}{END}{rest.partition(END)[2]}"
+
+
+def _cell(why: str) -> str:
+    """A reason as one cell of the table, without figures, which differ from machine to machine."""
+    line = re.sub(r"(differ by|noise is) [\d.e+-]+", r"\1 ...", why).replace("|", "/")
+    return line if len(line) <= WIDEST else f"{line[:WIDEST]}..."
+
+
+if __name__ == "__main__":
+    parser = CommandParser(
+        prog="python -m harness.supported_models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model_type", nargs="*", help="of transformers' config.json; default: all, and the page is written"
+    )
+    kinds = parser.parse_args().model_type
+    written = page(PAGE.read_text(), list(try_model_types(kinds or list(miniature.model_types()))))
+    if kinds:
+        print(written.partition(BEGIN)[2].partition(END)[0].strip())
+    else:
+        PAGE.write_text(written)
