@@ -124,7 +124,7 @@ def _norm(norm: Any, family: Family) -> Norm:
 def _activation(function: Any) -> int:
     """The number of an activation. Raises ModelRefused for one that the kernels have not."""
     if type(function) not in ACTIVATIONS:
-        raise ModelRefused(f"the kernels have no activation {type(function).__name__}")
+        raise ModelRefused(f"they have no activation {type(function).__name__}")
     return ACTIVATIONS[type(function)]
 
 

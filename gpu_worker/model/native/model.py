@@ -94,9 +94,9 @@ class NativeModel(nn.Module):
         self.config = base.config
         family = FAMILIES.get(base.config.model_type)
         if family is None:
-            raise ModelRefused(f"{base.config.model_type} is no family that the kernels run")
+            raise ModelRefused(f"{base.config.model_type} is no family that they run")
         if any(parameter.dtype not in library.formats for parameter in base.parameters()):
-            raise ModelRefused(library.missing or f"the kernels have no {next(base.parameters()).dtype}")
+            raise ModelRefused(library.missing or f"they have no {str(next(base.parameters()).dtype)[6:]}")
         self.embeddings = Embeddings(base, family.embeddings)
         self.rotary, self.norm = _part_of(base, family.rotary), _part_of(base, family.norm)
         written = family.layers(base)
@@ -105,12 +105,12 @@ class NativeModel(nn.Module):
         for layer, kind in zip(written, types, strict=True):
             if layer not in made:
                 made[layer] = Layer(layer, family, angles=kind if self.rotary else None, capped=capped, linear=linear)
-        self.layers = nn.ModuleList(made.values())
-        in_order = [made[layer] for layer in written]
-        alike = groupby(in_order, key=lambda layer: (layer.kind, layer.terms, layer.angles))
-        self._calls = [_Call.of(list(layers)) for _, layers in alike]
-        self.causal = any(layer.terms.causal for layer in in_order)
-        self.forms = "; ".join(dict.fromkeys(layer.form for layer in in_order))
+        layers = [made[layer] for layer in written]
+        self.layers = nn.ModuleList(layers)
+        alike = groupby(layers, key=lambda layer: (layer.kind, layer.terms, layer.angles))
+        self._calls = [_Call.of(list(together)) for _, together in alike]
+        self.causal = any(layer.terms.causal for layer in layers)
+        self.forms = "; ".join(dict.fromkeys(layer.form for layer in layers))
 
     @property
     def calls(self) -> list[int]:

@@ -20,9 +20,9 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.model import execution, preparation
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Linear, Model, load
+from gpu_worker.model.native.linear import BlockedLinear, QuantizedLinear, blocked, rounded
 from gpu_worker.model.tune import int8
-from gpu_worker.model.native.linear import BlockedLinear, blocked
-from gpu_worker.model.tune.int8 import Int8Linear, QuantizedLinear, rounded
+from gpu_worker.model.tune.int8 import Int8Linear
 from gpu_worker.model.tune.native_layers import NativeLayer
 from gpu_worker.model.verify import closeness
 from gpu_worker.model.verify.closeness import Cosines, cosines
