@@ -30,17 +30,7 @@ class EngineOptions(TypedDict, total=False):
     trust_remote_code: bool
     step_milliseconds: float | None
     threads: int
-    query_marker: str | None
-    document_marker: str | None
-    query_length: int
-    document_length: int
-    query_expansion: Literal["files", "fixed", "min", "none"]
-    expansion_length: int
-    expansion_token: str
-    attend_to_expansion: Literal["files", "yes", "no"]
-    skiplist: str
-    skiplist_for: Literal["files", "queries", "documents", "both"]
-    late_scores: Literal["files", "sum", "mean"]
+    late_interaction: str
 
 
 class _ArgumentSettings(WorkerSettings):

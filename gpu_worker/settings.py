@@ -1,6 +1,5 @@
 """All settings of the worker."""
 
-from dataclasses import fields
 from math import inf
 from typing import Annotated, Self
 
@@ -11,7 +10,6 @@ from gpu_worker.device.placement import Dtype
 from gpu_worker.link.request_check import JobLimits
 from gpu_worker.model.tune.linear import Linear
 from gpu_worker.repository.adapter_config import NamedAdapter
-from gpu_worker.repository.late_overrides import Attend, LateOverrides, Scores, Sides, Strategy
 from shared.settings import LISTED, Address, ServiceSettings
 
 _LIMITS = JobLimits()
@@ -140,41 +138,12 @@ class WorkerSettings(ServiceSettings):
     trust_remote_code: bool = Field(
         False, description="Run Python files of the model's repository. Only for repositories that you have read."
     )
-    query_marker: str | None = Field(
-        None,
-        description="Text before each query, with the space that parts them, such as '[Q] '; one that the vocabulary "
-        "knows is one token. Default: as the model's files say. These and all settings to --late-scores are for "
-        "late-interaction (ColBERT) models.",
-    )
-    document_marker: str | None = Field(None, description="Text before each document, likewise.")
-    query_length: Annotated[int, Field(ge=0)] = Field(
-        0, description="Longest query in tokens, marker and special tokens included; 0: as the model's files say."
-    )
-    document_length: Annotated[int, Field(ge=0)] = Field(0, description="Longest document in tokens, likewise.")
-    query_expansion: Strategy = Field(
-        "files",
-        description="Whether queries are filled up with a token that is scored too. fixed: to exactly "
-        "--expansion-length, longer ones are cut; min: to at least that; none: never; files: as the model's files say.",
-    )
-    expansion_length: Annotated[int, Field(ge=0)] = Field(
-        0, description="Tokens of an expanded query; 0: as the model's files say, else 32."
-    )
-    expansion_token: str = Field(
-        "", description="The token that fills queries up. Default: as the files say, else the mask or the end token."
-    )
-    attend_to_expansion: Attend = Field(
-        "files",
-        description="Whether the other tokens of a query attend to its expansion. Files may say otherwise than a model "
-        "was trained: jina-colbert-v2's say no, and it was trained with yes.",
-    )
-    skiplist: Annotated[str, Field(pattern=r"\S")] = Field(
-        "files",
-        description="Tokens that get no vector though they are read: none, punctuation (ASCII), or the tokens "
-        "themselves with spaces between, as the vocabulary writes them; files: as the model's files say.",
-    )
-    skiplist_for: Sides = Field("files", description="The texts that the skiplist is for: queries, documents or both.")
-    late_scores: Scores = Field(
-        "files", description="A late-interaction score is the sum or the mean over the tokens of a query."
+    late_interaction: str = Field(
+        "",
+        description="A JSON file over what the files of a late-interaction (ColBERT) model say, such as "
+        '{"document_length": 300, "query_expansion": {"attend": true}}. Keys, as sentence-transformers and PyLate have '
+        "them: query_prefix, document_prefix, query_length, document_length, query_expansion, skiplist_words, "
+        "skiplist_tasks, similarity_fn_name. docs/late-interaction.md explains them.",
     )
     check: bool = Field(
         False, description="Load the model, test it, print its card and the memory it takes, and exit; serve nothing."
@@ -211,7 +180,3 @@ class WorkerSettings(ServiceSettings):
         """The adapters that are served over the model."""
         parts = [adapter.partition("=") for adapter in self.adapter]
         return tuple(NamedAdapter(name=name.strip(), folder=folder.strip()) for name, _, folder in parts)
-
-    def late_overrides(self) -> LateOverrides:
-        """The late-interaction settings, which override the model's files."""
-        return LateOverrides(**{field.name: getattr(self, field.name) for field in fields(LateOverrides)})

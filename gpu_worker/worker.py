@@ -9,6 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from random import getrandbits
 
 import structlog
@@ -143,7 +144,7 @@ def load_model(settings: WorkerSettings) -> Model:
         served_names=settings.served_name,
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
-        late=settings.late_overrides(),
+        late=Path(settings.late_interaction) if settings.late_interaction else None,
         revision=settings.revision,
         forms=_forms(settings, placement),
         linear=settings.linear,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from benchmarks.published.row import Case, Row, Stream
 from benchmarks.workloads import MINILM, PROMPTS, QUERY, SPECIAL, WIDTH, Lengths, Scale, Workload, around
 
-UNMARKED = ("--query-marker=", "--document-marker=", "--query-expansion=none", "--skiplist=none")
+UNMARKED = ("--late-interaction=benchmarks/published/unmarked.json",)
 """Late interaction as vLLM makes it: no markers, queries as they are, and every token has a row that counts."""
 QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "random:bge-base-en"
 GRITLM = {"tiny": "random:GritLM-0.3B", "small": "random:GritLM-0.3B", "full": "random:GritLM-7B"}

@@ -28,7 +28,7 @@ from gpu_worker.model.tune.merged import merge, saved_products
 from gpu_worker.model.verify import bits, reference_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.late_reading import LengthLimits
+from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
 FormFinder = Callable[[PackedEncoder, Gate], FormChoice]

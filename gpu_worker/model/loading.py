@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -35,8 +36,7 @@ from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.late_overrides import NO_OVERRIDES, LateOverrides
-from gpu_worker.repository.late_reading import LengthLimits, resolve
+from gpu_worker.repository.fitting import LengthLimits
 from gpu_worker.repository.recipe import Recipe
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
@@ -59,7 +59,7 @@ def load(
     served_names: tuple[str, ...] = (),
     max_tokens: int = 0,
     trust_remote_code: bool = False,
-    late: LateOverrides = NO_OVERRIDES,
+    late: Path | None = None,
     revision: str = "",
     forms: Forms | None = None,
     linear: Linear = "auto",
@@ -73,7 +73,7 @@ def load(
     encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
     the same bits whatever other texts are computed with it; `cuts`: whether long texts are to be computed in pieces;
     `shares`: whether texts that begin alike are to share their first tokens; `adapters`: those that are served over the
-    model.
+    model; `late`: the file of --late-interaction.
 
     Raises ModelRefused.
     """
@@ -93,7 +93,7 @@ def load(
                 raise ModelRefused("--adapter: static embeddings and Routers take no adapter")
             beside = read_beside(source, adapters, trust_remote_code)
             names = served_names or source.names
-            options = (names, max_tokens, late, forms, linear, same_bits)
+            options = (names, max_tokens, forms, linear, same_bits)
             if source.query is None:
                 model = _loaded(source, *options, cuts, shares, beside)
                 return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
@@ -111,7 +111,6 @@ def _loaded(
     source: Source,
     names: tuple[str, ...],
     max_tokens: int,
-    late: LateOverrides,
     forms: Forms | None,
     linear_setting: Linear,
     same_bits: bool,
@@ -128,9 +127,8 @@ def _loaded(
     positions = positions_of(config, uncounted)
     limit = _limit(max_tokens, source.recipe, positions)
     length_limits = LengthLimits(usual=limit, requested=max_tokens, positions=positions, uncounted=uncounted)
-    late.check(source.tokenizer, length_limits)
     late_recipe = source.recipe.late_interaction
-    reading = resolve(late_recipe, source.tokenizer, length_limits) if late_recipe else None
+    reading = fitting.resolve(late_recipe, source.tokenizer, length_limits) if late_recipe else None
     fitting.check(source.recipe, source.reader, length_limits, reading)
     blocks = source.recipe.listwise
     listwise = listwise_format.resolve(blocks, source.tokenizer, source.reader, rows) if blocks else None
@@ -258,7 +256,7 @@ def _unattended(late: LateInteraction | None, config: Any) -> bool:
     if window and late.expansion_length > window:
         raise ModelRefused(
             f"queries are expanded to {late.expansion_length} tokens that nobody attends to, "
-            f"beyond the attention window of {window}; see --attend-to-expansion"
+            f"beyond the attention window of {window}; see attend of query_expansion in --late-interaction"
         )
     return True
 

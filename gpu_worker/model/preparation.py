@@ -42,7 +42,7 @@ from gpu_worker.model.verify.in_pieces import Cutting, cutting
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.reference_attention import FUSED
 from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
-from gpu_worker.repository.late_reading import LengthLimits
+from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"

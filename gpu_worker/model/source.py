@@ -15,9 +15,7 @@ from gpu_worker.model.adapters.parts import merge, parts_of
 from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.repository import (
     adapters,
-    contents,
     hub,
-    quantised_weights,
     reading,
     static_format,
     tokenizer,
@@ -26,8 +24,7 @@ from gpu_worker.repository import (
     yes_no,
 )
 from gpu_worker.repository.adapters import Adapter
-from gpu_worker.repository.files import read_object, read_tensors, tensor_files
-from gpu_worker.repository.late_overrides import LateOverrides
+from gpu_worker.repository.files import digest_of_files, read_object, read_tensors, tensor_files
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
@@ -70,11 +67,11 @@ class Source:
 
 
 def open_source(
-    name: str, placement: Placement, trust_remote_code: bool, late: LateOverrides, revision: str = ""
+    name: str, placement: Placement, trust_remote_code: bool, late: Path | None, revision: str = ""
 ) -> Source:
     """Loads a model of a directory, a package or the hub; its adapter, if it has one, is merged.
 
-    `revision` is that of a hub id; "" takes the newest. Raises ModelRefused.
+    `late` is the file of --late-interaction. `revision` is that of a hub id; "" takes the newest. Raises ModelRefused.
     """
     path = locate(name, trust_remote_code, revision)
     adapter_folder = adapters.folder_of(path)
@@ -118,10 +115,10 @@ def _base_of(adapter: Adapter, trust_remote_code: bool) -> Path:
 
 
 def _source_in(
-    path: Path, name: str, repository: Path, placement: Placement, trust_remote_code: bool, late: LateOverrides
+    path: Path, name: str, repository: Path, placement: Placement, trust_remote_code: bool, late: Path | None
 ) -> Source:
     """A model whose files are in the folder `path`; clients may call it by the name of its `repository`."""
-    recipe, names = late.applied(reading.read(path, name)), _names(name, repository)
+    recipe, names = reading.read(path, name, late), _names(name, repository)
     source = _source_of(recipe, path, names, placement, trust_remote_code)
     if recipe.query is None:
         return source
@@ -163,7 +160,7 @@ def _source_of(
         reader=exported_reader,
         layers=lambda layer: _layer_tensors(path, layer),
         folder=folder,
-        digest=contents.digest(path, trust_remote_code),
+        digest=digest_of_files(path, trust_remote_code),
     )
 
 
@@ -192,7 +189,7 @@ def _static_source(
         tokenizer=exported,
         reader=reader,
         layers=lambda layer: _layer_tensors(path, layer),
-        digest=contents.digest(path, trust_remote_code),
+        digest=digest_of_files(path, trust_remote_code),
     )
 
 
@@ -248,7 +245,7 @@ def _layer_tensors(path: Path, layer: LayerRecipe) -> dict[str, Tensor]:
     for key in layer.keys.values():
         if key not in tensors:
             raise ModelRefused(f"{files[0] if files else folder} has no {key}")
-        if tensors[key].dtype in quantised_weights.QUANTISED:
+        if tensors[key].dtype in weights.QUANTISED:
             raise ModelRefused(f"{folder}: {key} is stored as {tensors[key].dtype}: quantised weights are not served")
     return {role: tensors[key].float() for role, key in layer.keys.items()}
 

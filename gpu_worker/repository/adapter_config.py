@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import read_object
-from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.files import read_object, whole
 from shared.errors import ModelRefused
 
 CONFIG = "adapter_config.json"

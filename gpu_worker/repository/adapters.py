@@ -14,9 +14,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gpu_worker.repository import adapter_config, contents
+from gpu_worker.repository import adapter_config
 from gpu_worker.repository.adapter_config import CONFIG, AdapterConfig
-from gpu_worker.repository.files import check_inside, read_json, read_tensors
+from gpu_worker.repository.files import check_inside, counting_suffixes, read_json, read_tensors
 from shared.errors import ModelRefused
 
 WEIGHTS = "adapter_model.safetensors"
@@ -111,7 +111,7 @@ def _add_base(base: Path, folder: Path) -> None:
     own_tokenizer = any((folder / name).exists() for name in TOKENIZERS)
     for file in base.iterdir():
         model = any(file.match(pattern) for pattern in MODEL)
-        counts = file.suffix in contents.kinds(True) and not any(file.match(pattern) for pattern in UNREAD)
+        counts = file.suffix in counting_suffixes(True) and not any(file.match(pattern) for pattern in UNREAD)
         if file.is_file() and counts and (model or not own_tokenizer) and not (folder / file.name).exists():
             _link(file, folder / file.name)
 

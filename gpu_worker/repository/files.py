@@ -1,6 +1,11 @@
-"""Readers for JSON and tensors in a model repository. Every failure names the file; nothing in a file is executed."""
+"""Files of a model repository: readers for JSON and tensors, and which files its rows may depend on.
 
+Every failure names the file; nothing in a file is executed.
+"""
+
+import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,15 @@ SUFFIXES = (".safetensors", ".bin", ".pt")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Files in which transformers looks for weights, in this order; each may be in several, with an index of its name."""
 POINTER = b"version https://git-lfs.github.com/spec/"
+CODE = {".py"}
+"""Suffixes of code, which counts only where it is executed."""
+READ = {".json", ".safetensors", ".bin", ".pt", ".txt", ".model", ".jinja", ".metadata"}
+READ |= {".codes", ".spm", ".tiktoken", ".vocab"}
+"""Suffixes of files that a row may depend on; those in the second line hold vocabularies."""
+EXPORTS = ("onnx", "openvino")
+"""Folders at the root of a repository that hold the same weights for other runtimes."""
+FOR_PEOPLE = ("license*", "requirements*.txt", "readme*", "notice*")
+"""Patterns of files for people, whatever their suffix."""
 
 
 def read_json(path: Path, missing: Any = None) -> Any:
@@ -34,6 +48,16 @@ def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, 
     if not isinstance(content, dict):
         raise ModelRefused(f"{path} must hold a JSON object, it holds {type(content).__name__}")
     return content
+
+
+def whole(said: Any, where: str, least: int = 1) -> int:
+    """Checks a whole number from a JSON file; `where` names the file and the key. Raises ModelRefused.
+
+    sentence-transformers fails on a text, a truth value or a fraction in its place at the first text.
+    """
+    if not isinstance(said, int) or isinstance(said, bool) or said < least:
+        raise ModelRefused(f"{where} {said!r} must be a whole number, at least {least}")
+    return said
 
 
 def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
@@ -128,6 +152,52 @@ def check_inside(file: Path, name: str) -> None:
     """Raises ModelRefused where `file` names a path that leaves its repository."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ModelRefused(f"{file}: the path {name!r} leaves the repository")
+
+
+def counting_suffixes(trust_remote_code: bool) -> set[str]:
+    """Suffixes of the files that count."""
+    return READ | (CODE if trust_remote_code else set())
+
+
+def pickles_beside_safetensors(files: Iterable[Path]) -> set[Path]:
+    """Finds weights that nothing reads: pickles in a folder with the same weights as safetensors, which are preferred.
+
+    Other safetensors (an adapter's) do not replace a model's pickle.
+    """
+    listed = list(files)
+    safe = {file.parent for file in listed if file.match("model*.safetensors")}
+    return {file for file in listed if file.match("pytorch_model*.bin") and file.parent in safe}
+
+
+def digest_of_files(path: Path, trust_remote_code: bool) -> "hashlib._Hash":
+    """Digests the path inside the repository and the content of every file that counts.
+
+    The length precedes both, so that a byte that moves from one file to the next changes the digest.
+    """
+    sha256 = hashlib.sha256()
+    for file in sorted(_counting(path, counting_suffixes(trust_remote_code))):
+        name = str(file.relative_to(path)).encode()
+        sha256.update(b"%d %s %d " % (len(name), name, file.stat().st_size))
+        with file.open("rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                sha256.update(block)
+    return sha256
+
+
+def _counting(path: Path, suffixes: set[str]) -> Iterator[Path]:
+    files = [file for file in path.rglob("*") if file.suffix in suffixes and file.is_file()]
+    unread = pickles_beside_safetensors(files)
+    for file in files:
+        parts = file.relative_to(path).parts
+        hidden = any(part.startswith(".") for part in parts)
+        export = len(parts) > 1 and parts[0] in EXPORTS
+        if not (hidden or export or file in unread or _is_for_people(file)):
+            yield file
+
+
+def _is_for_people(file: Path) -> bool:
+    name = Path(file.name.lower())
+    return any(name.match(pattern) for pattern in FOR_PEOPLE)
 
 
 def first_line(error: BaseException) -> str:

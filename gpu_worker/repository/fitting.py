@@ -1,16 +1,77 @@
-"""Checks that limits leave room for a text beside special tokens, prompts, markers and the template of a pair.
+"""Fits what files say of lengths and tokens to the tokenizer and to the positions of the model.
 
-Where nothing of a text is left, all texts get the same vector or score.
+Settings of late interaction get token ids. Limits must leave room for a text beside special tokens, prompts, markers
+and the template of a pair: where nothing of a text is left, all texts get the same vector or score.
 """
 
-from gpu_worker.repository.late_reading import LengthLimits
-from gpu_worker.repository.recipe import ClassifierRecipe, ListwiseRecipe, Recipe
-from gpu_worker.repository.tokenizer import TokenizerReader
+from dataclasses import dataclass, replace
+
+from gpu_worker.repository.late_interaction import PUNCTUATION
+from gpu_worker.repository.recipe import ClassifierRecipe, Expansion, LateInteractionRecipe, ListwiseRecipe, Recipe
+from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
+from shared.vectors import QueryExpansion
 
 WORD = "a"
 """The shortest text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthLimits:
+    """Limits for the length of a text, in tokens.
+
+    `usual` holds where no file says more of queries or documents; `requested` is --max-tokens, or 0. `positions` is the
+    number of positions of the encoder. `uncounted` is the token id that the encoder gives no position of its own; None
+    where positions count every token.
+    """
+
+    usual: int
+    requested: int
+    positions: int
+    uncounted: int | None
+
+    @property
+    def longest(self) -> int:
+        """The length that no text may exceed, in tokens."""
+        return self.requested or self.positions
+
+    def __str__(self) -> str:
+        return f"--max-tokens is {self.requested}" if self.requested else f"the model has {self.positions} positions"
+
+
+def resolve(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, limits: LengthLimits) -> LateInteraction:
+    """Finds token ids and a length for queries and documents. Raises ModelRefused.
+
+    The model's files may give longer lengths than the model has, and words that are no tokens, which are not skipped;
+    the file of --late-interaction may not, but for punctuation.
+    """
+    _check_overridden(recipe, tokenizer, limits)
+    query_length, document_length = (
+        min(length or limits.usual, limits.longest) for length in (recipe.query_length, recipe.document_length)
+    )
+    skiplist = tuple(sorted(set(tokenizer.ids_of(recipe.skiplist).values())))
+    plain = LateInteraction(
+        query_length=query_length,
+        document_length=document_length,
+        skiplist=skiplist,
+        skip_in_queries=recipe.skip_in_queries,
+        skip_in_documents=recipe.skip_in_documents,
+    )
+    expansion = recipe.expansion
+    if expansion is None:
+        return plain
+    if expansion.length > limits.longest:
+        raise ModelRefused(f"{expansion.source}: queries are expanded to {expansion.length} tokens, and {limits}")
+    fixed = expansion.strategy is QueryExpansion.FIXED
+    return replace(
+        plain,
+        query_length=expansion.length if fixed else max(query_length, expansion.length),
+        query_expansion=expansion.strategy,
+        expansion_length=expansion.length,
+        expansion_id=_expansion_id(expansion, tokenizer, limits),
+        attend_to_expansion=expansion.attend,
+    )
 
 
 def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: LateInteraction | None) -> None:
@@ -33,8 +94,36 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
         limit, reason = limits.usual, _reason(limits)
         if late and name in ("query", "document"):
             limit = late.query_length if name == "query" else late.document_length
-            reason = f"a {name} may have {limit} tokens, see --{name}-length"
+            reason = f"a {name} may have {limit} tokens, see {name}_length in --late-interaction"
         _check_fits(special + len(reader.ids(prompt + WORD)) + second, f"the prompt {name!r} and a word", limit, reason)
+
+
+def _check_overridden(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, limits: LengthLimits) -> None:
+    lengths = {"query_length": recipe.query_length, "document_length": recipe.document_length}
+    for key, length in lengths.items():
+        if key in recipe.overridden and length and length > limits.longest:
+            raise ModelRefused(f"{recipe.said[key][1]} {length}: {limits}")
+    if "skiplist_words" in recipe.overridden:
+        ids = tokenizer.ids_of(recipe.skiplist)
+        for word in recipe.skiplist:
+            if word not in ids and word not in PUNCTUATION:
+                raise ModelRefused(f"{recipe.said['skiplist_words'][1]}: the vocabulary has no token {word!r}")
+
+
+def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, limits: LengthLimits) -> int:
+    """The id of the token that the recipe names, else the mask token, else the end token."""
+    if expansion.token is not None:
+        token_id = tokenizer.ids_of([expansion.token]).get(expansion.token)
+        if token_id is None:
+            raise ModelRefused(f"{expansion.source}: token {expansion.token!r} is not in the vocabulary")
+    else:
+        special = tokenizer.special_tokens
+        token_id = special.get("mask", special.get("eos"))
+        if token_id is None:
+            raise ModelRefused(f"{expansion.source}: there is no mask or end token to expand queries with")
+    if token_id == limits.uncounted:
+        raise ModelRefused(f"{expansion.source}: the model counts no positions for its padding token {token_id}")
+    return token_id
 
 
 def _check_templates(classifier: ClassifierRecipe, reader: TokenizerReader, limits: LengthLimits) -> None:

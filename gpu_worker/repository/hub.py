@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_worker.repository import contents
-from gpu_worker.repository.files import first_line
+from gpu_worker.repository.files import EXPORTS, counting_suffixes, first_line, pickles_beside_safetensors
 from shared.errors import ModelRefused
 
 SECONDS = 10.0
@@ -29,7 +28,7 @@ def download(name: str, trust_remote_code: bool, revision: str) -> Path:
         folder = snapshot_download(
             name,
             revision=revision or None,
-            allow_patterns=[f"*{suffix}" for suffix in sorted(contents.kinds(trust_remote_code))],
+            allow_patterns=[f"*{suffix}" for suffix in sorted(counting_suffixes(trust_remote_code))],
             ignore_patterns=not_needed(files),
             local_files_only=unreachable is not None,
         )
@@ -60,5 +59,5 @@ def _listed(name: str, revision: str) -> tuple[list[Path], Exception | None]:
 
 def not_needed(files: Sequence[Path]) -> list[str]:
     """Patterns of files on the hub that are not downloaded: exports, and pickles beside safetensors."""
-    pickles = sorted(map(str, contents.pickles_beside_safetensors(files)))
-    return [*(f"{folder}/*" for folder in contents.EXPORTS), *pickles]
+    pickles = sorted(map(str, pickles_beside_safetensors(files)))
+    return [*(f"{folder}/*" for folder in EXPORTS), *pickles]

@@ -2,17 +2,18 @@
 
 There are three formats: sentence-transformers 6 (keys beside the Transformer, and a MultiVectorMask), PyLate (keys in
 config_sentence_transformers.json) and Stanford ColBERT (artifact.metadata). They are read as
-`sentence_transformers.MultiVectorEncoder` 6.2 reads them. This module reads JSON only and knows no tokenizer.
+`sentence_transformers.MultiVectorEncoder` 6.2 reads them. Each is translated into the same keys (`KEYS`), the file of
+--late-interaction goes over them, and one function checks them all. This module reads JSON only and knows no tokenizer.
 """
 
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import read_object
-from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Strategy
+from gpu_worker.repository.files import read_object, whole
+from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe, Said, Strategy
 from gpu_worker.repository.text_settings import LATE, TextSettings
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
@@ -21,11 +22,16 @@ PUNCTUATION = tuple(string.punctuation)
 CLASSIC_LENGTH = 32
 """Length in tokens to which a query is expanded where no file gives one."""
 SIDES = {"query": "query_prefix", "document": "document_prefix"}
+KEYS = (*SIDES.values(), *LATE, "skiplist_words", "skiplist_tasks", "similarity_fn_name")
+"""Keys of the file of --late-interaction, as sentence-transformers 6 and PyLate write them."""
 PYLATE_KEYS = (*SIDES.values(), "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
 """Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
 ATTEND = ("attend_to_expansion_tokens", "attend_to_mask_tokens")
 EXPANSION_KEYS = {"strategy", "attend", "token", "length"}
 STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryExpansion.MIN}
+TASKS = ("query", "document")
+SUM, MEAN = "maxsim", "meanmaxsim"
+UNSAID = (None, "")
 
 
 class LateInteractionFormat(Enum):
@@ -81,53 +87,65 @@ def of_modules(
         raise ModelRefused(f"{texts.named}: {why}: its texts are cut to a length of their own")
     said = _of_pylate(file, described)
     said |= {key: (value, f"{texts.named}: {key}") for key, value in texts.late.items()}
-    nothing = (None, "")
-    query_length, document_length = (_length(*said.get(key, nothing)) for key in LATE[:2])
-    expansion = _expansion(*said.get("query_expansion", nothing))
-    if expansion and query_length and query_length < expansion.length:
-        where = said["query_length"][1]
-        raise ModelRefused(f"{where} {query_length} is below the length of query_expansion, {expansion.length}")
-    markers = {}
-    for side, key in SIDES.items():
-        if key in described:
-            markers[side] = _text(described[key], f"{file}: {key}") or ""
-    masks = [*masks, *_added_mask(file_format, file, described, markers)]
+    said |= {key: (described[key], f"{file}: {key}") for key in SIDES.values() if key in described}
+    masks = [*masks, *_added_mask(file_format, file, described)]
+    said |= _skiplist(file.parent / "modules.json", masks)
+    expansion = _recipe(said).expansion
     if expansion and not masks:
         raise ModelRefused(f"{expansion.source} needs a MultiVectorMask in modules.json, which scores the expansion")
     if texts.call_limit:  # an argument of every call, so it overrides the lengths of both sides
-        document_length = texts.call_limit
+        limit = (texts.call_limit, f"{texts.named}: max_length of processing_kwargs")
+        said["document_length"] = limit
         if expansion is None or expansion.strategy is QueryExpansion.MIN:
-            query_length = texts.call_limit
-        if expansion and query_length and query_length < expansion.length:
-            raise ModelRefused(f"{texts.named}: max_length of processing_kwargs is below the length of query_expansion")
-    return LateInteractionRecipe(
-        query_length=query_length,
-        document_length=document_length,
-        expansion=expansion,
-        markers=markers,
-        padding_side=texts.padding_side,
-        **_skiplist(file.parent / "modules.json", masks),
-    )
+            said["query_length"] = limit
+    return _recipe(said, texts.padding_side)
 
 
 def of_stanford(file: Path) -> LateInteractionRecipe:
     """Reads the settings of a Stanford ColBERT; `file` is artifact.metadata, if there is one. Raises ModelRefused."""
     metadata = read_object(file, missing={})
-    markers = {}
-    for side, key, usual in (("query", "query_token_id", "[unused0]"), ("document", "doc_token_id", "[unused1]")):
-        markers[side] = (_text(metadata.get(key), f"{file}: {key}") or usual) + " "
-    expansion = Expansion(
-        strategy=QueryExpansion.FIXED,
-        length=_length(metadata.get("query_maxlen") or None, f"{file}: query_maxlen") or CLASSIC_LENGTH,
-        attend=bool(metadata.get("attend_to_mask_tokens")),
-        source=f"{file}: query_maxlen",
-    )
-    return LateInteractionRecipe(
-        document_length=_length(metadata.get("doc_maxlen"), f"{file}: doc_maxlen"),
-        expansion=expansion,
-        skiplist=PUNCTUATION if metadata.get("mask_punctuation", True) else (),
-        markers=markers,
-    )
+    said: Said = {}
+    for key, theirs, usual in (
+        ("query_prefix", "query_token_id", "[unused0]"),
+        ("document_prefix", "doc_token_id", "[unused1]"),
+    ):
+        where = f"{file}: {theirs}"
+        said[key] = ((_text(metadata.get(theirs), where) or usual) + " ", where)
+    where = f"{file}: query_maxlen"
+    length = _length(metadata.get("query_maxlen") or None, where) or CLASSIC_LENGTH
+    attend = bool(metadata.get("attend_to_mask_tokens"))
+    said["query_expansion"] = ({"strategy": "fixed", "attend": attend, "length": length}, where)
+    said["document_length"] = (metadata.get("doc_maxlen"), f"{file}: doc_maxlen")
+    skiplist = list(PUNCTUATION) if metadata.get("mask_punctuation", True) else []
+    said["skiplist_words"] = (skiplist, f"{file}: mask_punctuation")
+    return _recipe(said)
+
+
+def overridden(recipe: Recipe, file: Path) -> Recipe:
+    """Merges the file of --late-interaction over what the model's files say. Raises ModelRefused, naming file and key.
+
+    Keys of query_expansion go over the files' one by one. A prefix replaces the files' marker and prompt.
+    """
+    late, vectors = recipe.late_interaction, recipe.multi_vector
+    if late is None or vectors is None:
+        raise ModelRefused(f"--late-interaction {file}: the model is no late-interaction model")
+    settings = read_object(file)
+    for key in sorted(set(settings) - set(KEYS)):
+        raise ModelRefused(f"{file} has {key}, which is none of {', '.join(KEYS)}")
+    said = late.said | {key: (value, f"{file}: {key}") for key, value in settings.items()}
+    expansion, files_expansion = settings.get("query_expansion"), late.said.get("query_expansion", UNSAID)[0]
+    if isinstance(expansion, dict) and files_expansion:
+        said["query_expansion"] = (files_expansion | expansion, f"{file}: query_expansion")
+    made = replace(_recipe(said, late.padding_side), overridden=frozenset(settings))
+    exact = made.expansion if made.expansion and made.expansion.strategy is QueryExpansion.FIXED else None
+    if exact and "query_length" in settings and made.query_length not in (None, exact.length):
+        why = f"queries are expanded to exactly {exact.length} tokens, see length of query_expansion"
+        raise ModelRefused(f"{file}: query_length {made.query_length}: {why}")
+    if "skiplist_tasks" in settings and not made.skiplist:
+        raise ModelRefused(f"{file}: skiplist_tasks: there is no skiplist, see skiplist_words")
+    if "similarity_fn_name" in settings:
+        vectors = replace(vectors, mean=_mean(*said["similarity_fn_name"]))
+    return replace(recipe, late_interaction=made, multi_vector=vectors)
 
 
 def mask_of(file: Path) -> MaskToken:
@@ -142,16 +160,17 @@ def mask_of(file: Path) -> MaskToken:
     return MaskToken(words=words or (), queries="query" in tasks, documents="document" in tasks)
 
 
-def with_markers(prompts: dict[str, str], markers: dict[str, str]) -> dict[str, str]:
+def with_markers(prompts: dict[str, str], late: LateInteractionRecipe) -> dict[str, str]:
     """Puts markers before prompts. Queries and documents always get a prompt, so that neither falls back to another."""
     composed = dict.fromkeys(SIDES, "") | prompts
-    for side, marker in markers.items():
-        composed[side] = marker + composed[side].removeprefix(marker)
+    for side, marker in late.markers.items():
+        prompt = "" if SIDES[side] in late.overridden else composed[side]
+        composed[side] = marker + prompt.removeprefix(marker)
     return composed
 
 
-def _of_pylate(file: Path, described: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Translates PyLate's keys into those of sentence-transformers 6: values with the place that gives them.
+def _of_pylate(file: Path, described: dict[str, Any]) -> Said:
+    """Translates PyLate's lengths and expansion into the keys of sentence-transformers 6.
 
     PyLate expands queries to their longest length unless its files say otherwise.
     """
@@ -166,30 +185,50 @@ def _of_pylate(file: Path, described: dict[str, Any]) -> dict[str, tuple[Any, st
     }
 
 
-def _added_mask(
-    file_format: LateInteractionFormat, file: Path, described: dict[str, Any], markers: dict[str, str]
-) -> list[MaskToken]:
+def _added_mask(file_format: LateInteractionFormat, file: Path, described: dict[str, Any]) -> list[MaskToken]:
     """The mask that PyLate's models have without a module for it; by default it skips punctuation."""
     if file_format is LateInteractionFormat.NATIVE:
         return []
     words = _words(described.get("skiplist_words"), f"{file}: skiplist_words")
     if words is None:
-        words = PUNCTUATION if file_format is LateInteractionFormat.PYLATE or markers else ()
+        marked = any(key in described for key in SIDES.values())
+        words = PUNCTUATION if file_format is LateInteractionFormat.PYLATE or marked else ()
     return [MaskToken(words=words)]
 
 
-def _skiplist(file: Path, masks: list[MaskToken]) -> dict[str, Any]:
+def _skiplist(file: Path, masks: list[MaskToken]) -> Said:
     """Joins the tokens that all masks skip."""
     effective = [mask for mask in masks if mask.words] or masks or [MaskToken()]
     queries = {word: None for mask in effective if mask.queries for word in mask.words}
     documents = {word: None for mask in effective if mask.documents for word in mask.words}
     if queries and documents and queries.keys() != documents.keys():
         raise ModelRefused(f"{file}: several MultiVectorMask skip other tokens of queries than of documents")
+    sides = (any(mask.queries for mask in effective), any(mask.documents for mask in effective))
     return {
-        "skiplist": tuple(queries or documents),
-        "skip_in_queries": any(mask.queries for mask in effective),
-        "skip_in_documents": any(mask.documents for mask in effective),
+        "skiplist_words": (list(queries or documents), str(file)),
+        "skiplist_tasks": ([task for task, skips in zip(TASKS, sides, strict=True) if skips], str(file)),
     }
+
+
+def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecipe:
+    """Checks the settings of a model. Raises ModelRefused, naming file and key."""
+    query_length, document_length = (_length(*said.get(key, UNSAID)) for key in LATE[:2])
+    expansion = _expansion(*said.get("query_expansion", UNSAID))
+    if expansion and query_length and query_length < expansion.length:
+        where = said["query_length"][1]
+        raise ModelRefused(f"{where} {query_length} is below the length of query_expansion, {expansion.length}")
+    tasks = _tasks(*said.get("skiplist_tasks", (["document"], "")))
+    return LateInteractionRecipe(
+        query_length=query_length,
+        document_length=document_length,
+        expansion=expansion,
+        skiplist=_words(*said.get("skiplist_words", UNSAID)) or (),
+        skip_in_queries="query" in tasks,
+        skip_in_documents="document" in tasks,
+        markers={side: _text(*said[key]) or "" for side, key in SIDES.items() if key in said},
+        padding_side=padding_side,
+        said=said,
+    )
 
 
 def _expansion(said: Any, where: str) -> Expansion | None:
@@ -201,7 +240,7 @@ def _expansion(said: Any, where: str) -> Expansion | None:
     if unknown:
         raise ModelRefused(f"{where} has {unknown[0]}, which is none of {', '.join(sorted(EXPANSION_KEYS))}")
     strategy, attend = said.get("strategy"), said.get("attend", False)
-    if strategy not in STRATEGIES:
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
         raise ModelRefused(f"{where}: strategy {strategy} is not one of {', '.join(STRATEGIES)}")
     if not isinstance(attend, bool):
         raise ModelRefused(f"{where}: attend {attend!r} must be true or false")
@@ -213,11 +252,7 @@ def _expansion(said: Any, where: str) -> Expansion | None:
 
 
 def _length(said: Any, where: str) -> int | None:
-    if said is None:
-        return None
-    if not isinstance(said, int) or isinstance(said, bool) or said < 1:
-        raise ModelRefused(f"{where} {said!r} must be a number of tokens, at least 1")
-    return said
+    return None if said is None else whole(said, where)
 
 
 def _text(said: Any, where: str) -> str | None:
@@ -232,3 +267,16 @@ def _words(said: Any, where: str) -> tuple[str, ...] | None:
     if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
         raise ModelRefused(f"{where} must be a list of texts")
     return tuple(said)
+
+
+def _tasks(said: Any, where: str) -> tuple[str, ...]:
+    tasks = _words(said, where) or ()
+    for task in (task for task in tasks if task not in TASKS):
+        raise ModelRefused(f"{where} has {task!r}, which is none of {', '.join(TASKS)}")
+    return tasks
+
+
+def _mean(said: Any, where: str) -> bool:
+    if said not in (SUM, MEAN):
+        raise ModelRefused(f"{where} {said!r} is not one of {SUM}, {MEAN}")
+    return bool(said == MEAN)

@@ -8,7 +8,7 @@ folder says how the text is written, only the code that its repository brings; h
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.files import whole
 from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, ListwiseRecipe
 from gpu_worker.repository.tokenizer import REMEDY, TokenizerFile, TokenizerReader
 from shared.card import Listwise

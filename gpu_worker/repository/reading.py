@@ -2,15 +2,24 @@
 
 There are three formats: sentence-transformers' (modules.json), model2vec's, and plain transformers' (config.json alone,
 whatever other files of sentence-transformers are there). BGE-M3's two extra files add two heads to either format.
+
+Package versions that a repository requires (config_sentence_transformers.json, `requirements`) are checked first.
+sentence-transformers 6.2 fails on a requirement that is not met, and ignores one that it cannot parse; so do we. A
+requirement on sentence-transformers itself is compared with the version whose meaning of files we follow.
 """
 
+import platform
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+
 from gpu_worker.repository import (
     late_interaction,
-    requirements,
     sentence_transformers_format,
     static_format,
     transformers_format,
@@ -19,30 +28,38 @@ from gpu_worker.repository.files import first_line, read_json, read_object
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
 
+READ_AS = "6.2.0"
+"""The release of sentence-transformers whose meaning of files is followed."""
+OTHER_NAMES = {"pytorch": "torch"}
 EMPTY = ("query", "document")
 """Prompts that sentence-transformers has by default: they put nothing before a text."""
 
 
-def read(path: Path, name: str = "") -> Recipe:
-    """Reads the recipe of the repository at `path`, requested as `name` (default: its path). Raises ModelRefused."""
+def read(path: Path, name: str = "", late: Path | None = None) -> Recipe:
+    """Reads the recipe of the repository at `path`, requested as `name` (default: its path). Raises ModelRefused.
+
+    `late` is the file of --late-interaction.
+    """
     if not path.is_dir():
         raise ModelRefused(f"{path} is not a directory")
     try:
-        return _read(path, name or str(path))
+        return _read(path, name or str(path), late)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON of another shape than any tool writes
         raise ModelRefused(f"{path}: a JSON file of it holds something unexpected: {first_line(error)}") from error
 
 
-def _read(path: Path, name: str) -> Recipe:
+def _read(path: Path, name: str, late: Path | None) -> Recipe:
     modules = path / "modules.json"
     if modules.is_file():
         file = path / "config_sentence_transformers.json"
         described = read_object(file, missing={})
-        requirements.check(file, described.get("requirements"))
+        _check_requirements(file, described.get("requirements"))
         recipe = sentence_transformers_format.read(path, read_json(modules), described)
     else:
         described = {}
         recipe = static_format.read(path) if static_format.is_model2vec(path) else transformers_format.read(path, name)
+    if late:
+        recipe = late_interaction.overridden(recipe, late)
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))
 
 
@@ -56,7 +73,7 @@ def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe 
         if not isinstance(text, str):
             raise ModelRefused(f"{file}: the prompt {name!r} is {text!r}, it must be a text")
     if late:
-        prompts = late_interaction.with_markers(prompts, late.markers)
+        prompts = late_interaction.with_markers(prompts, late)
     default = described.get("default_prompt_name") or ""
     if default and default not in {*said, *prompts, *EMPTY}:
         raise ModelRefused(f"{file}: default_prompt_name {default!r} is none of its prompts")
@@ -74,3 +91,44 @@ def _with_bge_m3(path: Path, recipe: Recipe) -> Recipe:
         linear = LayerRecipe(kind="dense", outputs=1, weights="sparse_linear", keys=keys)
         changes["sparse"] = SparseRecipe(kind="lexical", layer=linear)
     return replace(recipe, **changes)
+
+
+def _check_requirements(file: Path, requirements: Any) -> None:
+    """Checks requirements: specifiers (PEP 440) by package, or objects with a `specifier` and a `reason`.
+
+    Raises ModelRefused for the first one that is not met, naming the package, the version that is wanted and the
+    installed one.
+    """
+    for package, wanted in requirements.items() if isinstance(requirements, dict) else ():
+        specifier, reason = wanted, ""
+        if isinstance(wanted, dict):
+            specifier, reason = wanted.get("specifier", ""), wanted.get("reason", "")
+        name = canonicalize_name(OTHER_NAMES.get(str(package), str(package)))
+        here = _installed(name)
+        if not _met(specifier, here):
+            present = f"{here} is what is here" if here else "it is not installed"
+            because = f" ({reason})" if reason else ""
+            raise ModelRefused(
+                f"{file}: requirements: the model wants {name} {specifier}{because}, and {present}: install such a "
+                "version, or take a revision of the model that wants this one"
+            )
+
+
+def _met(specifier: Any, here: str | None) -> bool:
+    """Whether a version meets a specifier, or the specifier cannot be parsed."""
+    try:
+        versions = SpecifierSet(specifier, prereleases=True) if isinstance(specifier, str) else None
+        return versions is None or (here is not None and here in versions)
+    except (InvalidSpecifier, InvalidVersion):
+        return True
+
+
+def _installed(package: str) -> str | None:
+    if package == "python":
+        return platform.python_version()
+    if package == "sentence-transformers":
+        return READ_AS
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -6,6 +6,8 @@ from typing import Any, Literal
 from shared.vectors import Activation, InputType, QueryExpansion
 
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
+Said = dict[str, tuple[Any, str]]
+"""Settings as files give them: values by key, each with the file and key that give it, for refusals."""
 WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classification", "token-classification"]
 """The transformers class that holds the weights; see `weights.py`."""
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -61,7 +63,7 @@ class Expansion:
     """Query expansion: queries are filled up to `length` tokens (ColBERT, arXiv:2004.12832).
 
     `token` None: the mask token, else the end token. `attend`: other tokens attend to expansion tokens. `source` names
-    the file and key, or the setting, for refusals: a token or length may prove wrong only when the model is loaded.
+    the file and key for refusals: a token or length may prove wrong only when the model is loaded.
     """
 
     strategy: Strategy
@@ -77,7 +79,8 @@ class LateInteractionRecipe:
 
     A length of None is the model's own limit. `skiplist` are tokens as the vocabulary writes them. `markers` are texts
     by the prompt that they begin; they stand for tokens that training inserted, so the tokenizer must not split them.
-    `padding_side` overrides the tokenizer's; expansion tokens go to that side.
+    `padding_side` overrides the tokenizer's; expansion tokens go to that side. `said` is what this was made from, and
+    `overridden` are the keys of it that the file of --late-interaction gives.
     """
 
     query_length: int | None = None
@@ -88,6 +91,8 @@ class LateInteractionRecipe:
     skip_in_documents: bool = True
     markers: dict[str, str] = field(default_factory=dict)
     padding_side: str | None = None
+    said: Said = field(default_factory=dict, compare=False)
+    overridden: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

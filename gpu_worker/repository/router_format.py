@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository.files import read_object
-from gpu_worker.repository.module_reading import READERS
-from gpu_worker.repository.modules_list import Module, module_of
+from gpu_worker.repository.module_reading import READERS, Module, module_of
 from gpu_worker.repository.recipe import LayerRecipe, Recipe
 from shared.errors import ModelRefused
 from shared.vectors import InputType

@@ -9,12 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, modules_list, router_format, transformers_format
-from gpu_worker.repository.files import read_object
+from gpu_worker.repository import late_interaction, router_format, transformers_format
+from gpu_worker.repository.files import read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat
-from gpu_worker.repository.module_reading import FIRST, READERS, SCORES, SENTENCE, TOKENS, ModuleReading
-from gpu_worker.repository.modules_list import Module
-from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.module_reading import (
+    FIRST,
+    READERS,
+    SCORES,
+    SENTENCE,
+    TOKENS,
+    Module,
+    ModuleReading,
+    listed_modules,
+)
 from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe, MultiVectorRecipe, Recipe
 from shared.errors import ModelRefused
 from shared.vectors import Activation
@@ -26,7 +33,7 @@ COMPARED = ("dot", "euclidean", "manhattan")
 
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """Reads a recipe; `described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
-    entries = list(modules_list.listed(path / "modules.json", modules, (*READERS, *router_format.KINDS)))
+    entries = list(listed_modules(path / "modules.json", modules, (*READERS, *router_format.KINDS)))
     routes = router_format.routes(path, entries)
     if routes is None:
         return _recipe(path, entries, described)

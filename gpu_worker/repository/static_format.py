@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.repository.files import read_object, read_tensors, tensor_files
-from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.files import read_object, read_tensors, tensor_files, whole
 from gpu_worker.repository.recipe import DenseRecipe, Recipe
 from gpu_worker.repository.text_settings import TextSettings
 from shared.errors import ModelRefused

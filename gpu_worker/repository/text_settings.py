@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import read_object
-from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.files import read_object, whole
 from shared.errors import ModelRefused
 
 NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")

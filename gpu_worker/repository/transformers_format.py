@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpu_worker.repository import late_interaction, listwise_format, text_settings
-from gpu_worker.repository.files import read_object
-from gpu_worker.repository.numbers import whole
+from gpu_worker.repository.files import read_object, whole
 from gpu_worker.repository.recipe import (
     ClassifierRecipe,
     DenseRecipe,

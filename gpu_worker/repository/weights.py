@@ -1,16 +1,20 @@
 """Loads a transformers folder into the class that its recipe names, with every weight that it needs.
 
+Checkpoints whose weights were quantised before they were published are refused, whatever the format, by the names of
+formats and the types of stored tensors.
+
 Weights of a checkpoint that the class does not take are judged by where they lie, as transformers names them after its
 own renaming: those inside of the encoder would change what it computes, all others are left out.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -23,8 +27,7 @@ from transformers import (
 )
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.repository import quantised_weights
-from gpu_worker.repository.files import check_weight_files, first_line, one_line
+from gpu_worker.repository.files import check_weight_files, first_line, one_line, read_object, safe_files
 from gpu_worker.repository.recipe import Recipe, WeightsOf
 from shared.errors import ModelRefused
 
@@ -58,6 +61,14 @@ EMBEDDING_OR_NORM = re.compile(r"(?!.*(vision|visual|image|audio)).*(embed|norm)
 others are poolers and other towers."""
 NAMED = 3
 """How many weights a refusal or a notice names."""
+QUANTISATION_KEYS = ("quantization_config", "compression_config", "quantization")
+"""Keys of config.json: transformers', that of older compressed-tensors, MLX's."""
+QUANTISED = {torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn, torch.float8_e5m2}
+"""Types of quantised weights."""
+STORED = {"I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F4"}
+"""Types of quantised weights in a safetensors file."""
+WEIGHT_NAMES = ("weight", "weight_packed", "qweight")
+HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> PretrainedConfig:
@@ -73,7 +84,7 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
     except Exception as error:  # each class checks its keys in its own way
         raise ModelRefused(f"{file} cannot be used: {one_line(error)}") from error
     assert isinstance(config, PretrainedConfig)
-    quantised_weights.check_config(file, config)
+    check_not_quantised(file, config)
     return config
 
 
@@ -86,7 +97,7 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     config = config_of(folder, recipe, trust_remote_code)
-    quantised_weights.check_files(folder)
+    _check_stored_types(folder)
     try:
         texts = config.get_text_config()
         texts.use_cache = False  # nothing is generated, and some classes would ask for a cache
@@ -189,3 +200,40 @@ def from_config(config: PretrainedConfig, weights_of: WeightsOf, dtype: torch.dt
     if not hasattr(chosen, "from_config"):  # a plain class, not one of the Auto classes
         return chosen._from_config(config, dtype=dtype)
     return chosen.from_config(config, dtype=dtype)
+
+
+def check_not_quantised(file: Path, config: PretrainedConfig) -> None:
+    """Raises ModelRefused where `config`, read from `file`, or a part of it says that weights are quantised."""
+    for section in (config, *(part for part in vars(config).values() if isinstance(part, PretrainedConfig))):
+        for key in QUANTISATION_KEYS:
+            said = getattr(section, key, None)
+            if said is not None:
+                raise ModelRefused(
+                    f"{file}: {key} ({_format(said)}): quantised weights are not served; serve the checkpoint that "
+                    f"they were made from{_origin(file)}; --linear int8 rounds its layers at load"
+                )
+
+
+def _check_stored_types(folder: Path) -> None:
+    """Raises ModelRefused for a weight in a quantised type: transformers would take its numbers as they are."""
+    for file in safe_files(folder):
+        with safe_open(file, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118
+                kind = stored.get_slice(name).get_dtype() if name.endswith(WEIGHT_NAMES) else ""
+                if kind in STORED:
+                    raise ModelRefused(
+                        f"{file}: {name} is stored as {kind}: quantised weights are not served; serve the checkpoint "
+                        f"that they were made from{_origin(folder / 'config.json')}"
+                    )
+
+
+def _format(said: object) -> str:
+    """The format's name, as far as config.json tells it."""
+    method = said.get("quant_method") if isinstance(said, Mapping) else getattr(said, "quant_method", None)
+    return " ".join(str(getattr(method, "value", method) or "no quant_method").split())
+
+
+def _origin(file: Path) -> str:
+    """The hub id that a config.json names as the model it was loaded from, for a refusal; "" where it names none."""
+    named = read_object(file, missing={}).get("_name_or_path")
+    return f" (_name_or_path: {named})" if isinstance(named, str) and HUB_ID.fullmatch(named) else ""

@@ -27,7 +27,6 @@ from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged import launches
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from harness.random_models.shapes import ALL_SHAPES
 from support import varlen_twin
 from support.native import no_kernels
@@ -128,7 +127,7 @@ def batch(encoder: Encoder, lengths: list[int], tails: list[int] | None = None) 
 def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedEncoder]:
     """The gate's reference, and the encoder as it is written."""
     attention.register()
-    base = open_source(random_model(name), CPU, False, NO_OVERRIDES, "").model.base_model
+    base = open_source(random_model(name), CPU, False, None, "").model.base_model
     reference = Reference(base, Probes.of(base.config, **probes))
     execution.make_packed(base)
     return reference, PackedEncoder(base, Varlen(), uncounted_id_of(base))

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.load.target import texts_of
+from benchmarks.machine import ROOT
 from benchmarks.published import comparison, models, servers
 from benchmarks.published.row import OURS, Stream
 from benchmarks.published.rows import rows
@@ -64,12 +65,12 @@ def test_the_reference_of_minilm_reads_long_texts_whole() -> None:
 
 
 def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
-    """By our loader, with the flags of the row; without them our worker would add markers and expand queries."""
+    """By our loader, with the file of the row; without them our worker would add markers and expand queries."""
     workload = replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20)))
     row = replace(ROW, projected=48, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
     folder = models.folder_of(row)
     flags = [f"--model={folder}", *rows()["late-interaction"].ours[""]]
-    model = load(str(folder), CPU, late=WorkerSettings.read(flags).late_overrides())
+    model = load(str(folder), CPU, late=ROOT / WorkerSettings.read(flags).late_interaction)
     assert model.recipe.multi_vector is not None
     reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
     for (texts, _), expected in zip(comparison.probes(row), comparison.reference(row, folder), strict=True):

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
-from gpu_worker.repository import contents
+from gpu_worker.repository.files import pickles_beside_safetensors
 from shared.jobs import Classify
 from support.adapted import (
     beside_weights,
@@ -295,6 +295,6 @@ def test_an_adapter_of_another_base_is_refused(encoder: Path, tmp_path: Path) ->
 def test_weights_of_an_adapter_stand_for_no_pickle(tmp_path: Path) -> None:
     """A model saved as a pickle beside adapter_model.safetensors: the pickle is what is read, so it counts."""
     files = [tmp_path / name for name in ("pytorch_model.bin", "adapter_model.safetensors", "a/pytorch_model.bin")]
-    assert contents.pickles_beside_safetensors(files) == set()
+    assert pickles_beside_safetensors(files) == set()
     files += [tmp_path / "a" / "model-00001-of-00002.safetensors"]
-    assert contents.pickles_beside_safetensors(files) == {tmp_path / "a" / "pytorch_model.bin"}
+    assert pickles_beside_safetensors(files) == {tmp_path / "a" / "pytorch_model.bin"}

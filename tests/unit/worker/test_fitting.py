@@ -12,7 +12,6 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
-from gpu_worker.repository.late_overrides import LateOverrides
 from gpu_worker.startup.warm_up import check_model
 from shared.errors import ModelRefused
 from support.late_forms import write_pylate
@@ -111,9 +110,13 @@ def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) 
     """Late interaction has a limit a side."""
     described = {"model_type": "ColBERT", "query_prefix": "w7 w8 ", "document_prefix": "w7 w8 w9 ", "query_length": 5}
     folder = write_pylate(tmp_path / "model", encoder, described | {"document_length": 5, "do_query_expansion": False})
-    with pytest.raises(ModelRefused, match=r"prompt 'document' .* take 6 tokens, .* 5 tokens, see --document-length"):
+    with pytest.raises(
+        ModelRefused, match=r"prompt 'document' .* take 6 tokens, .* 5 tokens, see document_length in --l"
+    ):
         load(str(folder), CPU)
-    assert load(str(folder), CPU, late=LateOverrides(document_length=6)).late_interaction is not None
+    late = tmp_path / "late.json"
+    late.write_text('{"document_length": 6}')
+    assert load(str(folder), CPU, late=late).late_interaction is not None
 
 
 def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:

@@ -130,5 +130,5 @@ def test_an_unattended_expansion_beyond_the_window_is_refused(tmp_path: Path) ->
         if attend:
             assert load(str(folder), CPU).late_interaction is not None
         else:
-            with pytest.raises(ModelRefused, match="beyond the attention window of 8; see --attend-to-expansion"):
+            with pytest.raises(ModelRefused, match="beyond the attention window of 8; see attend of query_expansion"):
                 load(str(folder), CPU)

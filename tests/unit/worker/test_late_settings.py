@@ -1,7 +1,10 @@
-"""Settings of late interaction go over the files: each changes the card and the fingerprint, and nothing else does."""
+"""--late-interaction goes over a model's files: each key changes its part of the card and the fingerprint alone."""
 
+import json
 import string
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +12,14 @@ import pytest
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.repository.late_overrides import LateOverrides
+from gpu_worker.repository.late_interaction import KEYS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import load_model
 from shared.card import LateInteraction, ModelCard
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
-from support.late_forms import write_native, write_pylate
-from support.random_models import random_model
+from support.bge_m3 import write as write_bge_m3
+from support.late_forms import write_native, write_pylate, write_stanford
 from support.tiny import CPU, ids_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,9 +34,20 @@ def folder(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pylate(tmp_path_factory.mktemp("settings") / "model", encoder, described, max_seq_length=128)
 
 
-def started(folder: Path | str, *arguments: str) -> Model:
-    """As a worker is started."""
-    return load_model(WorkerSettings.read(["--model", str(folder), "--device", "cpu", *arguments]))
+Start = Callable[..., Model]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Start:
+    """Starts as a worker does, with a file of these settings if there are any."""
+
+    def start(folder: Path, settings: Any = None, *arguments: str) -> Model:
+        file = tmp_path / "late.json"
+        file.write_text(json.dumps(settings))
+        late = [] if settings is None else ["--late-interaction", str(file)]
+        return load_model(WorkerSettings.read(["--model", str(folder), "--device", "cpu", *late, *arguments]))
+
+    return start
 
 
 def shown(model: Model) -> ModelCard:
@@ -48,47 +62,47 @@ def reading(card: ModelCard) -> LateInteraction:
 
 @pytest.fixture(scope="module")
 def card(folder: Path) -> ModelCard:
-    return shown(started(folder))
+    return shown(load(str(folder), CPU))
 
 
-CHANGED: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "a document's length": (["--document-length", "60"], {"document_length": 60}),
-    "a length over the limit": (["--document-length", "600"], {"document_length": 600}),
+CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a document's length": ({"document_length": 60}, {"document_length": 60}),
+    "a length over the limit": ({"document_length": 600}, {"document_length": 600}),
     "no expansion": (
-        ["--query-expansion", "none"],
+        {"query_expansion": None},
         {"query_expansion": NONE, "query_length": 128, "expansion_length": 0, "expansion_id": 0},
     ),
     "no expansion, and a query's length": (
-        ["--query-expansion", "none", "--query-length", "20"],
+        {"query_expansion": None, "query_length": 20},
         {"query_expansion": NONE, "query_length": 20, "expansion_length": 0, "expansion_id": 0},
     ),
-    "at least": (["--query-expansion", "min"], {"query_expansion": MIN, "query_length": 128}),
+    "at least": ({"query_expansion": {"strategy": "min"}}, {"query_expansion": MIN, "query_length": 128}),
     "at least and at most": (
-        ["--query-expansion", "min", "--expansion-length", "8", "--query-length", "12"],
+        {"query_expansion": {"strategy": "min", "length": 8}, "query_length": 12},
         {"query_expansion": MIN, "query_length": 12, "expansion_length": 8},
     ),
-    "another length": (["--expansion-length", "50"], {"query_length": 50, "expansion_length": 50}),
-    "another token": (["--expansion-token", "[SEP]"], {"expansion_id": 3}),
-    "attended": (["--attend-to-expansion", "yes"], {"attend_to_expansion": True}),
-    "no skiplist": (["--skiplist", "none"], {"skiplist": ()}),
-    "tokens": (["--skiplist", "[SEP] [MASK]"], {"skiplist": (3, 4)}),
-    "of queries": (["--skiplist-for", "queries"], {"skip_in_queries": True, "skip_in_documents": False}),
-    "of both": (["--skiplist-for", "both"], {"skip_in_queries": True}),
+    "another length": ({"query_expansion": {"length": 50}}, {"query_length": 50, "expansion_length": 50}),
+    "another token": ({"query_expansion": {"token": "[SEP]"}}, {"expansion_id": 3}),
+    "attended": ({"query_expansion": {"attend": True}}, {"attend_to_expansion": True}),
+    "no skiplist": ({"skiplist_words": []}, {"skiplist": ()}),
+    "tokens": ({"skiplist_words": ["[SEP]", "[MASK]"]}, {"skiplist": (3, 4)}),
+    "of queries": ({"skiplist_tasks": ["query"]}, {"skip_in_queries": True, "skip_in_documents": False}),
+    "of both": ({"skiplist_tasks": ["query", "document"]}, {"skip_in_queries": True}),
 }
 
 
 @pytest.mark.parametrize("changed", CHANGED)
-def test_a_setting_changes_its_part_of_the_card(folder: Path, card: ModelCard, changed: str) -> None:
+def test_a_key_changes_its_part_of_the_card(folder: Path, card: ModelCard, started: Start, changed: str) -> None:
     """And the fingerprint; the rest stays."""
-    arguments, expected = CHANGED[changed]
-    made = shown(started(folder, *arguments))
+    settings, expected = CHANGED[changed]
+    made = shown(started(folder, settings))
     assert made.fingerprint != card.fingerprint
     late = replace(reading(card), **expected)
     assert made == replace(card, late_interaction=late, fingerprint=made.fingerprint)
 
 
-def test_the_score_may_be_a_mean(folder: Path, card: ModelCard) -> None:
-    made = shown(started(folder, "--late-scores", "mean"))
+def test_the_score_may_be_a_mean(folder: Path, card: ModelCard, started: Start) -> None:
+    made = shown(started(folder, {"similarity_fn_name": "meanmaxsim"}))
     assert made == replace(card, averages_late_interaction=True, fingerprint=made.fingerprint)
     assert made.fingerprint != card.fingerprint
 
@@ -96,10 +110,10 @@ def test_the_score_may_be_a_mean(folder: Path, card: ModelCard) -> None:
 @pytest.mark.parametrize("side", ["query", "document"])
 @pytest.mark.parametrize(("marker", "tokens"), [("[S] ", 1), ("[X] ", 3), ("", 0)])
 def test_a_marker_is_a_prompt_of_whole_tokens(
-    folder: Path, card: ModelCard, side: str, marker: str, tokens: int
+    folder: Path, card: ModelCard, started: Start, side: str, marker: str, tokens: int
 ) -> None:
     """One that the vocabulary has is one token, another is text, an empty one is nothing."""
-    model = started(folder, f"--{side}-marker={marker}")
+    model = started(folder, {f"{side}_prefix": marker})
     made = shown(model)
     assert made.fingerprint != card.fingerprint
     assert made.prompts == card.prompts | {side: marker}
@@ -107,156 +121,193 @@ def test_a_marker_is_a_prompt_of_whole_tokens(
     assert len(ids_of(model, [made.prompts[side] + "w1"])[0]) == tokens + 3
 
 
-SAME = [
-    ["--query-marker", "[unused0] "],
-    ["--query-length", "24"],
-    ["--document-length", "40"],
-    ["--query-expansion", "fixed"],
-    ["--expansion-length", "24"],
-    ["--expansion-token", "[MASK]"],
-    ["--attend-to-expansion", "no"],
-    ["--skiplist", "punctuation"],
-    ["--skiplist", " ".join(string.punctuation)],
-    ["--skiplist-for", "documents"],
-    ["--late-scores", "sum"],
-    ["--query-length", "0", "--skiplist", "files"],
+def test_a_marker_takes_the_place_of_a_prompt(encoder: Path, tmp_path: Path, started: Start) -> None:
+    """Files of sentence-transformers have their markers as prompts."""
+    folder = write_native(tmp_path / "model", encoder, {})
+    assert shown(started(folder)).prompts == {"query": "w1 ", "document": ""}
+    assert shown(started(folder, {"query_prefix": "w2 "})).prompts == {"query": "w2 ", "document": ""}
+
+
+SAME: list[dict[str, Any]] = [
+    {},
+    {"query_prefix": "[unused0] "},
+    {"query_length": 24},
+    {"document_length": 40},
+    {"query_expansion": {}},
+    {"query_expansion": {"strategy": "fixed"}},
+    {"query_expansion": {"length": 24}},
+    {"query_expansion": {"token": "[MASK]"}},
+    {"query_expansion": {"attend": False}},
+    {"skiplist_words": list(string.punctuation)},
+    {"skiplist_tasks": ["document"]},
+    {"similarity_fn_name": "maxsim"},
 ]
 
 
-@pytest.mark.parametrize("arguments", SAME, ids=" ".join)
-def test_a_setting_that_says_what_the_files_say_changes_nothing(
-    folder: Path, card: ModelCard, arguments: list[str]
+@pytest.mark.parametrize("settings", SAME, ids=str)
+def test_a_key_that_says_what_the_files_say_changes_nothing(
+    folder: Path, card: ModelCard, started: Start, settings: dict[str, Any]
 ) -> None:
-    assert shown(started(folder, *arguments)) == card
+    assert shown(started(folder, settings)) == card
 
 
-def test_files_without_expansion_get_one_of_32_tokens(encoder: Path, tmp_path: Path) -> None:
-    """With the mask token, unattended; a query's length in the files is the length of its expansion."""
-    write_native(tmp_path, encoder, {}, document_length=50)
-    late = reading(shown(started(tmp_path, "--query-expansion", "fixed")))
+def test_files_without_expansion_get_one(encoder: Path, tmp_path: Path, started: Start) -> None:
+    """With the mask token, unattended."""
+    folder = write_native(tmp_path / "model", encoder, {}, document_length=50)
+    late = reading(shown(started(folder, {"query_expansion": {"strategy": "fixed", "length": 32}})))
     assert (late.query_length, late.expansion_length, late.expansion_id) == (32, 32, 4)
     assert not late.attend_to_expansion
-    write_native(tmp_path, encoder, {}, query_length=20)
-    assert reading(shown(started(tmp_path, "--query-expansion", "min"))).expansion_length == 20
 
 
-def test_the_longest_text_bounds_both_sides(folder: Path) -> None:
+def test_a_stanford_colbert_is_read_by_the_same_keys(encoder: Path, tmp_path: Path, started: Start) -> None:
+    folder = write_stanford(tmp_path / "model", encoder, {"query_maxlen": 16, "doc_maxlen": 60})
+    settings = {"query_expansion": {"attend": True}, "document_length": 50, "skiplist_words": ["[SEP]"]}
+    late = reading(shown(started(folder, settings)))
+    assert (late.expansion_length, late.attend_to_expansion, late.document_length) == (16, True, 50)
+    assert late.skiplist == (3,)
+
+
+def test_the_longest_text_bounds_both_sides(folder: Path, started: Start) -> None:
     """What --max-tokens says goes over the files."""
-    model = started(folder, "--max-tokens", "30")
+    model = started(folder, None, "--max-tokens", "30")
     late = model.late_interaction
     assert late is not None
     assert (model.max_tokens, late.query_length, late.document_length, model.longest) == (30, 24, 30, 30)
-    assert started(folder, "--document-length", "600").longest == 600
-    long = started(folder, "--query-expansion", "min", "--expansion-length", "200")
+    assert started(folder, {"document_length": 600}).longest == 600
+    long = started(folder, {"query_expansion": {"strategy": "min", "length": 200}})
     assert long.late_interaction is not None
     assert (long.max_tokens, long.late_interaction.query_length, long.longest) == (128, 200, 200)
 
 
-NONSENSE: dict[str, tuple[list[str], list[str]]] = {
-    "a query below its expansion": (["--query-length", "20"], ["--query-length = 20", "exactly 24", "--expansion-"]),
-    "a query above its fixed expansion": (["--query-length", "30"], ["--query-length = 30", "exactly 24"]),
+NONSENSE: dict[str, tuple[Any, list[str]]] = {
+    "no object": ([], ["late.json must hold a JSON object"]),
+    "an unknown key": ({"query_len": 9}, ["late.json has query_len", "none of query_prefix, "]),
+    "an unknown key of the expansion": (
+        {"query_expansion": {"attended": True}},
+        ["late.json: query_expansion has attended"],
+    ),
+    "a marker that is a number": ({"query_prefix": 1}, ["late.json: query_prefix 1 must be a text"]),
+    "a length below one": ({"query_length": -1}, ["late.json: query_length -1 must be a whole number"]),
+    "a length that is a text": ({"document_length": "60"}, ["late.json: document_length '60' must be a whole number"]),
+    "an expansion that is a text": ({"query_expansion": "none"}, ["late.json: query_expansion must be an object"]),
+    "an unknown strategy": ({"query_expansion": {"strategy": "max"}}, ["late.json: query_expansion: strategy max"]),
+    "a strategy that is a list": (
+        {"query_expansion": {"strategy": ["min"]}},
+        ["late.json: query_expansion: strategy ['min'] is not one of fixed, min"],
+    ),
+    "an expansion's length that is a text": (
+        {"query_expansion": {"length": "many"}},
+        ["late.json: query_expansion: length 'many' must be a whole number"],
+    ),
+    "attention that is a text": (
+        {"query_expansion": {"attend": "yes"}},
+        ["late.json: query_expansion: attend 'yes' must be true or false"],
+    ),
+    "a skiplist that is a text": ({"skiplist_words": "none"}, ["late.json: skiplist_words must be a list of texts"]),
+    "an unknown task": ({"skiplist_tasks": ["both"]}, ["late.json: skiplist_tasks has 'both'", "query, document"]),
+    "an unknown score": ({"similarity_fn_name": "max"}, ["late.json: similarity_fn_name 'max'", "maxsim, meanmaxsim"]),
+    "a query below its expansion": (
+        {"query_length": 20},
+        ["late.json: query_length 20 is below the length of query_expansion, 24"],
+    ),
+    "a query above its fixed expansion": (
+        {"query_length": 30},
+        ["late.json: query_length 30", "exactly 24", "length of query_expansion"],
+    ),
     "a query below its least": (
-        ["--query-expansion", "min", "--query-length", "20"],
-        ["--query-length = 20", "at least 24"],
+        {"query_expansion": {"strategy": "min"}, "query_length": 20},
+        ["late.json: query_length 20 is below the length of query_expansion, 24"],
     ),
     "a query over the positions": (
-        ["--query-expansion", "none", "--query-length", "641"],
-        ["--query-length = 641", "640 positions"],
+        {"query_expansion": None, "query_length": 641},
+        ["late.json: query_length 641", "640 positions"],
     ),
-    "a document over the positions": (["--document-length", "641"], ["--document-length = 641", "640 positions"]),
-    "a document over the longest text": (
-        ["--document-length", "50", "--max-tokens", "40"],
-        ["--document-length = 50", "--max-tokens is 40"],
+    "a document over the positions": ({"document_length": 641}, ["late.json: document_length 641", "640 positions"]),
+    "an expansion over the positions": (
+        {"query_expansion": {"length": 641}},
+        ["late.json: query_expansion", "641", "640 positions"],
     ),
-    "an expansion over the longest text": (["--max-tokens", "20"], ["query_length", "24 tokens", "--max-tokens is 20"]),
-    "an expansion over the positions": (["--expansion-length", "641"], ["--expansion-length = 641", "640 positions"]),
-    "a length of no expansion": (
-        ["--query-expansion", "none", "--expansion-length", "8"],
-        ["--expansion-length = 8", "not expanded", "--query-expansion"],
+    "a token of no vocabulary": (
+        {"query_expansion": {"token": "nothing"}},
+        ["late.json: query_expansion", "'nothing'", "vocabulary"],
     ),
-    "a token of no expansion": (
-        ["--query-expansion", "none", "--expansion-token", "w1"],
-        ["--expansion-token = 'w1'", "not expanded"],
+    "a skiplist of no vocabulary": (
+        {"skiplist_words": ["[SEP]", "nothing"]},
+        ["late.json: skiplist_words", "no token 'nothing'"],
     ),
-    "attention to no expansion": (
-        ["--query-expansion", "none", "--attend-to-expansion", "yes"],
-        ["--attend-to-expansion = 'yes'", "not expanded"],
-    ),
-    "a token of no vocabulary": (["--expansion-token", "nothing"], ["--expansion-token = 'nothing'", "vocabulary"]),
-    "a skiplist of no vocabulary": (["--skiplist", "[SEP] nothing"], ["--skiplist", "no token 'nothing'"]),
     "sides of no skiplist": (
-        ["--skiplist", "none", "--skiplist-for", "both"],
-        ["--skiplist-for = 'both'", "no skiplist", "--skiplist"],
+        {"skiplist_words": [], "skiplist_tasks": ["query"]},
+        ["late.json: skiplist_tasks", "no skiplist", "see skiplist_words"],
     ),
 }
+
+
+def refusal(start: Callable[[], object]) -> str:
+    """The refusal of a start, in one line."""
+    with pytest.raises(ModelRefused) as raised:
+        start()
+    said = str(raised.value)
+    assert "\n" not in said
+    return said
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_what_makes_no_sense_is_refused_by_its_setting(folder: Path, nonsense: str) -> None:
-    """In one line."""
-    arguments, named = NONSENSE[nonsense]
-    with pytest.raises(ModelRefused) as raised:
-        started(folder, *arguments)
-    said = str(raised.value)
-    assert "\n" not in said
+def test_what_makes_no_sense_is_refused_by_file_and_key(folder: Path, started: Start, nonsense: str) -> None:
+    settings, named = NONSENSE[nonsense]
+    said = refusal(lambda: started(folder, settings))
     assert [part for part in named if part not in said] == [], said
 
 
-def test_an_expansion_longer_than_the_files_let_queries_be(encoder: Path, tmp_path: Path) -> None:
+def test_the_longest_text_refuses_what_is_longer(folder: Path, started: Start) -> None:
+    said = refusal(lambda: started(folder, {"document_length": 50}, "--max-tokens", "40"))
+    assert "late.json: document_length 50: --max-tokens is 40" in said
+    said = refusal(lambda: started(folder, None, "--max-tokens", "20"))
+    assert "query_length: queries are expanded to 24 tokens, and --max-tokens is 20" in said
+
+
+def test_an_expansion_needs_a_strategy_and_a_length(encoder: Path, tmp_path: Path, started: Start) -> None:
+    """Where the files have none."""
+    folder = write_native(tmp_path / "model", encoder, {}, query_length=20)
+    said = refusal(lambda: started(folder, {"query_expansion": {"attend": True}}))
+    assert "late.json: query_expansion: strategy None is not one of fixed, min" in said
+    said = refusal(lambda: started(folder, {"query_expansion": {"strategy": "fixed"}}))
+    assert "late.json: query_expansion: length is missing" in said
+
+
+def test_an_expansion_longer_than_the_files_let_queries_be(encoder: Path, tmp_path: Path, started: Start) -> None:
     """As sentence-transformers refuses it."""
-    write_native(tmp_path, encoder, {}, query_length=20)
-    with pytest.raises(ModelRefused, match=r"--expansion-length = 32: queries have at most 20 tokens, see --query-len"):
-        started(tmp_path, "--query-expansion", "fixed", "--expansion-length", "32")
+    folder = write_native(tmp_path / "model", encoder, {}, query_length=20)
+    said = refusal(lambda: started(folder, {"query_expansion": {"strategy": "fixed", "length": 32}}))
+    assert "query_length 20 is below the length of query_expansion, 32" in said
 
 
-SET: dict[str, Any] = {
-    "query_marker": "",
-    "document_marker": "d",
-    "query_length": 9,
-    "document_length": 9,
-    "query_expansion": "none",
-    "expansion_length": 9,
-    "expansion_token": "x",
-    "attend_to_expansion": "no",
-    "skiplist": "none",
-    "skiplist_for": "both",
-    "late_scores": "sum",
-}
+def test_punctuation_that_a_vocabulary_lacks_is_not_skipped(encoder: Path, tmp_path: Path, started: Start) -> None:
+    """The list of PyLate can be written down for any model."""
+    folder = write_stanford(tmp_path / "model", encoder, {"mask_punctuation": False})
+    reader = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = reader["model"]["vocab"]
+    vocabulary["tilde"] = vocabulary.pop("~")
+    (folder / "tokenizer.json").write_text(json.dumps(reader))
+    known = reading(shown(started(folder, {"skiplist_words": list(string.punctuation)}))).skiplist
+    assert len(known) == len(string.punctuation) - 1
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(LateOverrides)])
-def test_a_model_of_another_kind_refuses_every_setting(name: str) -> None:
+def test_a_model_of_another_kind_refuses_the_file(encoder: Path, tmp_path: Path, started: Start) -> None:
     """BGE-M3 too, whose token vectors have no sides."""
-    flag = "--" + name.replace("_", "-")
-    for model in (random_model("tiny"), random_model("tiny-bge-m3")):
-        with pytest.raises(ModelRefused, match=f"^{flag}: the model is no late-interaction model$"):
-            load(model, CPU, late=LateOverrides(**{name: SET[name]}))
+    write_bge_m3(tmp_path / "bge")
+    for folder in (encoder, tmp_path / "bge"):
+        said = refusal(partial(started, folder, {}))
+        assert said == f"--late-interaction {tmp_path / 'late.json'}: the model is no late-interaction model"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--query-length", "-1"],
-        ["--expansion-length", "many"],
-        ["--query-expansion", "max"],
-        ["--attend-to-expansion", "true"],
-        ["--skiplist-for", "both sides"],
-        ["--skiplist", " "],
-        ["--late-scores", "max"],
-    ],
-)
-def test_a_bad_value_stops_the_start(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Naming key and value."""
-    with pytest.raises(SystemExit) as raised:
-        WorkerSettings.read(arguments)
-    assert raised.value.code == 2
-    said = capsys.readouterr().err
-    assert arguments[0] in said
-    assert arguments[1] in said
+def test_a_file_that_is_missing_is_refused(folder: Path) -> None:
+    with pytest.raises(ModelRefused, match=r"nowhere\.json is missing"):
+        load(str(folder), CPU, late=Path("nowhere.json"))
 
 
-def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the spaces that they end in."""
-    monkeypatch.setenv("SELVAGE_WORKER_QUERY_MARKER", "[Q] ")
-    monkeypatch.setenv("SELVAGE_WORKER_SKIPLIST", "[ ] ,")
-    assert WorkerSettings.read([]).late_overrides() == LateOverrides(query_marker="[Q] ", skiplist="[ ] ,")
+def test_the_file_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELVAGE_WORKER_LATE_INTERACTION", "late.json")
+    assert WorkerSettings.read([]).late_interaction == "late.json"
+    described = WorkerSettings.model_fields["late_interaction"].description
+    assert described is not None
+    assert [key for key in KEYS if key not in described] == []

@@ -18,7 +18,6 @@ from gpu_worker.model.source import open_source
 from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.merged import MergedLinear, merge, saved_products
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from support import varlen_twin
 from support.random_models import random_model
 from support.tiny import CPU
@@ -31,7 +30,7 @@ FEWER = {"tiny-bert": 2, "tiny-distilbert": 2, "tiny-qwen2": 3, "tiny-qwen3": 3,
 def encoder_of(name: str) -> PackedEncoder:
     attention.register()
     varlen_twin.install()
-    base = open_source(random_model(name), CPU, False, NO_OVERRIDES, "").model.base_model
+    base = open_source(random_model(name), CPU, False, None, "").model.base_model
     execution.make_packed(base)
     return PackedEncoder(base, Varlen(), uncounted_id_of(base))
 

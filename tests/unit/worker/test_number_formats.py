@@ -10,7 +10,6 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading, source
 from gpu_worker.model.loading import load
-from gpu_worker.repository.late_overrides import NO_OVERRIDES
 from shared.errors import ModelRefused
 from support.tiny import write_encoder
 
@@ -78,7 +77,7 @@ def test_files_may_ask_for_float16(
     usual = "float32" if device.type == "cpu" else "bfloat16"
     placement = Placement(device=device, dtype=getattr(torch, named or usual), automatic=named is None)
     with pytest.raises(Chosen):
-        source.open_source(str(folder), placement, False, NO_OVERRIDES)
+        source.open_source(str(folder), placement, False, None)
     assert asked == [getattr(torch, expected)]
 
 

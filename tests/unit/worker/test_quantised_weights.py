@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config
 
-from gpu_worker.repository import quantised_weights
+from gpu_worker.repository.weights import check_not_quantised
 from shared.errors import ModelRefused
 from support.breakages import refusal, settings, whole_repository
 from support.tiny import embed
@@ -71,7 +71,7 @@ def test_a_part_of_the_config_counts() -> None:
     """transformers reads the key of the texts' part too."""
     config = Gemma3Config(text_config={"quantization_config": {"quant_method": "fp8"}})
     with pytest.raises(ModelRefused, match=r"quantization_config \(fp8\): quantised weights are not served"):
-        quantised_weights.check_config(Path("config.json"), config)
+        check_not_quantised(Path("config.json"), config)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
