@@ -171,15 +171,14 @@ class Preparation:
             encoder = self._native_encoder(PackedLinear)
             packs = pack(nn.ModuleList([encoder.model, *self._heads.modules()]))
             self._reference.check(encoder)
-            finding = f"{sum(encoder.model.calls)} layers run whole by the processor's kernels: {encoder.model.forms}"
-            return _native_mode(encoder, finding), f"{encoder.description}, others {PACKED if packs else STOCK}"
+            return _native_mode(encoder), f"{encoder.description}, others {PACKED if packs else STOCK}"
         except ModelRefused as refused:
             reason = f"no whole layers by the processor's kernels: {refused}"
         mode, linear = self._mode_with_packed_layers(nn.ModuleList([self._base, *self._heads.modules()]))
         return replace(mode, findings=(*mode.findings, reason)), linear
 
     def _native_encoder(self, linear: LinearClass) -> NativeEncoder:
-        """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused where there is none."""
+        """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
         if self._adapters is not None:
             raise ModelRefused("adapters run over layers as transformers wrote them")
         rotary = rotary_of_the_step(self._base.config.get_text_config())
@@ -240,8 +239,7 @@ class Preparation:
             exact = self._native_encoder(PackedLinear)
             self._reference.check(exact)
             self._check_heads(exact)
-            layers = f"{sum(exact.model.calls)} whole layers in int8 by token"
-            mode = _native_mode(self._native_encoder(QuantizedLinear), f"{layers}: {exact.model.forms}")
+            mode, layers = _native_mode(self._native_encoder(QuantizedLinear)), "whole layers in int8 by token"
         except ModelRefused:
             mode = self._mode()
             self._check_heads(mode.encoder)
@@ -270,10 +268,10 @@ class Preparation:
             self._head_reference.check(encoder, self._heads, self._order or nullcontext())
 
 
-def _native_mode(encoder: NativeEncoder, finding: str) -> ExecutionMode:
+def _native_mode(encoder: NativeEncoder) -> ExecutionMode:
     """The mode of an encoder by the processor's kernels."""
-    calls = encoder.model.calls
-    together = (
-        [f"{sum(calls)} layers run in {len(calls)} call{'s' * (len(calls) > 1)}"] if len(calls) < sum(calls) else []
-    )
-    return ExecutionMode(encoder=encoder, findings=(finding, *together))
+    native: NativeModel = encoder.model
+    layers, calls = sum(native.calls), len(native.calls)
+    whole = f"{layers} layers run whole by the processor's kernels: {native.forms}"
+    together = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
+    return ExecutionMode(encoder=encoder, findings=(whole, together) if calls < layers else (whole,))

@@ -42,8 +42,8 @@ class SequenceCache:
         return self._layers[layer]
 
     def leaders(self, layer: int) -> KeysAndValues:
-        """The keys and values [L, Hkv, D] of a layer of the sequence that begins with the same tokens, for the caller to
-        take those of the shared ones from where a piece `forks`."""
+        """The keys and values [L, Hkv, D] of a layer of the sequence that begins with the same tokens: where a piece
+        `forks`, the caller takes those of the shared tokens from there."""
         assert self._leader is not None
         return self._leader._layers[layer]
 

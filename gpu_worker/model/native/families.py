@@ -42,8 +42,8 @@ class LayerNames:
 class EmbeddingNames:
     """Where the parts of the embeddings are: attributes of the model; empty, or absent there, for what a model lacks.
 
-    Rows of `words`, `types`, `positions` and the first row of `tasks` are added in this order, normalised by `norm`, and
-    go through the linear layer `projection`.
+    Rows of `words`, `types`, `positions` and the first row of `tasks` are added in this order, then normalised by
+    `norm`, and go through the linear layer `projection`.
     """
 
     words: str

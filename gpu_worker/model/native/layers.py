@@ -47,9 +47,8 @@ class Layer(nn.Module):
     def __init__(
         self, layer: nn.Module, family: Family, *, angles: str | None, capped: bool, linear: LinearClass
     ) -> None:
-        """Copies a transformers layer's weights into the layout of the class `linear`. `capped`: scores have the softcap
-        that the layer names. Raises ModelRefused for a layer that the kernels have not.
-        """
+        """Copies a transformers layer's weights into the layout of the class `linear`. `capped`: scores have the
+        softcap that the layer names. Raises ModelRefused for a layer that the kernels have not."""
         super().__init__()
         names, attention = family.names, _part(layer, family.names.attention)
         inputs, inner = ([_linear(layer, name) for name in group] for group in (names.inputs, names.inner))
