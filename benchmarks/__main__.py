@@ -23,7 +23,6 @@ ROUNDS = {
     "steps": (5, 1),
     "pieces": (3, 1),
     "beginnings": (3, 1),
-    "same_bits": (3, 1),
     "adapters": (3, 1),
     "maxsim": (4, 1),
     "services": (3, 1),

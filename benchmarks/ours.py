@@ -36,7 +36,7 @@ from gpu_worker.model.encoder.sharing_times import SharingTimes as SharingTimes 
 from gpu_worker.model.native.linear import BlockedLinear
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.encoder_forms import Forms
-from gpu_worker.model.tune.same_bits import FixedLinear
+from gpu_worker.model.tune.native_linear import NativeLinear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.repository import weights
@@ -78,7 +78,6 @@ class Ours:
         device: str = "cpu",
         linear: linear.Linear = "auto",
         max_tokens: int = 0,
-        same_bits: bool = False,
         adapters: Mapping[str, str] = NO_ADAPTERS,
     ) -> None:
         """Loads a model. `adapters`: folders of those over it, by name. Raises ModelRefused."""
@@ -86,7 +85,7 @@ class Ours:
         place = Placement.choose(device, dtype)
         forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
         named = [NamedAdapter(name=adapter, folder=folder) for adapter, folder in adapters.items()]
-        options: dict[str, Any] = {"max_tokens": max_tokens, "forms": forms, "linear": linear, "same_bits": same_bits}
+        options: dict[str, Any] = {"max_tokens": max_tokens, "forms": forms, "linear": linear}
         with _without_weights(name) as folder:
             self.model = loading.load(folder, place, adapters=named, **options)
         self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
@@ -196,7 +195,7 @@ class Ours:
     @property
     def linears(self) -> list[nn.Module]:
         """The linear layers that a token goes through, each with `in_features` and `out_features`."""
-        kinds = nn.Linear | linear.PrepackedLinear | BlockedLinear | FixedLinear
+        kinds = nn.Linear | linear.PrepackedLinear | BlockedLinear | NativeLinear
         modules = self.model.encoder.model.named_modules()
         # a pooler is not run
         return [module for name, module in modules if isinstance(module, kinds) and "pooler" not in name]

@@ -18,7 +18,6 @@ class EngineOptions(TypedDict, total=False):
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
     linear: Literal["auto", "fp8", "int8"]
-    same_bits: bool
     max_tokens: int
     step_tokens: int
     chunk_tokens: int | None

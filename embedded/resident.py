@@ -1,12 +1,9 @@
 """The worker in this process, with the interface that the frontend's services use. Knows no transport."""
 
 import asyncio
-from dataclasses import replace
-from functools import partial
 
 from frontend_service.workers.interface import ServedModel
-from frontend_service.workers.row_parts import RowParts
-from gpu_worker.loop.async_loop import AsyncLoop, OnPart
+from gpu_worker.loop.async_loop import AsyncLoop
 from shared.errors import GivenBack, Internal, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 
@@ -36,27 +33,10 @@ class Resident:
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Workers`."""
-        return await self._run(model.job(job), None)
-
-    async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
-        """See `Workers`."""
-        loop = self._worker_loop
-        parts.on_full = lambda full: (loop.set_aside if full else loop.bring_back)([job.id])
-        last = await self._run(model.job(job), partial(_put, parts))
-        _put(parts, last)
-        return replace(last, tokens=None, token_ids=b"")
-
-    async def _run(self, job: Job, on_part: OnPart | None) -> JobResult:
         try:
-            return await self._worker_loop.result_of(job, on_part)
+            return await self._worker_loop.result_of(model.job(job))
         except asyncio.CancelledError:
             self._worker_loop.cancel([job.id])
             raise
         except GivenBack as error:  # there is no other worker
             raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None
-
-
-def _put(parts: RowParts, result: JobResult) -> None:
-    """Puts the token rows of a part of a result where their reader takes them."""
-    if result.tokens is not None:
-        parts.put(result.tokens.data, result.tokens.scales, result.token_ids)

@@ -55,11 +55,6 @@ class WorkerSettings(ServiceSettings):
         description="Linear layers; auto: in the number format. int8: rounded to eight bits with a scale a row, on "
         "processors with AVX2 or AVX-512; refused where the cosine to the model's own vectors falls under 0.99.",
     )
-    same_bits: bool = Field(
-        False,
-        description="On processors, give a text the same bits alone, in any batch and in any order: products have one "
-        "order of sums, whatever a step's size. Costs models of BERT's kind nothing, others some speed.",
-    )
     max_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."
     )
@@ -124,7 +119,7 @@ class WorkerSettings(ServiceSettings):
         description="Compute first tokens once where texts of one caller begin alike and come into the same step, or "
         "are long texts of one request: an instruction before short queries, the prompt and the query of a reranker "
         "before each document. For causal models; the log and --check say whether the model's texts share. Rows are "
-        "the same but for rounding, and with --same-bits the same to the bit.",
+        "the same but for rounding, and the same to the bit where the card says bitwise_invariant.",
     )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(
         0,

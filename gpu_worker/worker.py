@@ -109,6 +109,7 @@ class ModelWorker:
             log.info("number formats", told=card.formats)
         log.info("long texts", told=summary(self.model, card))
         log.info("texts that begin alike", told=self.model.sharing)
+        log.info("bits of a text", told=self.model.bits)
         log.info("ready", model=card.id, fingerprint=card.fingerprint, attention=card.attention, linear=card.linear)
         if card.notice:
             log.warning("beware", notice=card.notice)
@@ -148,7 +149,6 @@ def load_model(settings: WorkerSettings) -> Model:
         revision=settings.revision,
         forms=_forms(settings, placement),
         linear=settings.linear,
-        same_bits=settings.same_bits,
         cuts=settings.chunk_tokens != 0,
         shares=settings.share_prefixes,
         adapters=settings.named_adapters(),

@@ -120,6 +120,7 @@ class ModelCard:
     query_route: QueryRoute | None = None
     pools_spans: bool = False
     listwise: Listwise | None = None
+    bitwise_invariant: bool = False
 
     @property
     def dense_width(self) -> int:

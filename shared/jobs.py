@@ -25,8 +25,7 @@ PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 class Encode:
     """Vectors of each sequence. `dimensions` 0 means all, `sparse_top_k` 0 all weights above zero.
 
-    `input_type`: what the sequences are, which decides whether a skiplist counts. `in_parts`: whether token rows of a
-    single sequence are sent as they are computed; without effect where other outputs are wanted as well.
+    `input_type`: what the sequences are, which decides whether a skiplist counts.
     """
 
     outputs: frozenset[OutputKind]
@@ -37,7 +36,6 @@ class Encode:
     sparse_top_k: int = 0
     token_ids: bool = False
     input_type: InputType = InputType.UNSPECIFIED
-    in_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Our own engine as a peer. It is that of the checkout in which this file lies, so two checkouts can be compared.
 
 Arguments: a model, a number format or int8 (linear layers in int8, the rest in the fastest format), and tokens of the
-longest text (0: as the model's files say); same-bits behind them turns that setting on.
+longest text (0: as the model's files say).
 """
 
 import sys
@@ -22,7 +22,7 @@ from shared.errors import ModelRefused
 Work = Callable[[], npt.ArrayLike]
 
 
-def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> dict[str, Callable[..., Work]]:
+def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Work]]:
     """Loads the engine and gives the work by name.
 
     `embed`: `jobs` is the number of jobs that share the texts, `step_tokens` the most tokens of a step, 0 as the worker
@@ -37,7 +37,7 @@ def sides(name: str, dtype: Any, max_tokens: int, same_bits: bool = False) -> di
     fastest: Any = ("bfloat16" if "bfloat16" in our_kernels.formats() else "float32") if dtype == "int8" else dtype
     try:
         linear: Any = "int8" if dtype == "int8" else "auto"
-        engine = ours.Ours(name, dtype=fastest, linear=linear, max_tokens=max_tokens, same_bits=same_bits)
+        engine = ours.Ours(name, dtype=fastest, linear=linear, max_tokens=max_tokens)
     except ModelRefused as reason:
         raise Refused(str(reason)) from reason
     product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
@@ -87,4 +87,4 @@ def _maxsim(file: str) -> Work:
 
 
 if __name__ == "__main__":
-    answer(partial(sides, sys.argv[1], sys.argv[2], int(sys.argv[3]), "same-bits" in sys.argv[4:]))
+    answer(partial(sides, sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -109,3 +109,4 @@ class ModelCard:
     pools_spans: bool
     listwise: Listwise | None
     special_ids: tuple[int, ...]
+    bitwise_invariant: bool

@@ -154,12 +154,13 @@ class Limits:
         if rows * columns > self.scores:
             raise LimitExceeded(f"{rows} x {columns} scores are asked for, the limit is {self.scores}")
 
-    def check_reply(self, payload: int, remedy: str) -> None:
-        """Checks the bytes of a reply, mostly before it is computed. `remedy`: the advice in the error."""
+    def check_reply(self, payload: int, remedy: str, field: str = "") -> None:
+        """Checks the bytes of a reply, mostly before it is computed. `remedy`: the advice in the error. `field`: the
+        text that these bytes are for, where each text is checked by itself."""
         if payload + ENVELOPE_BYTES > self.message_bytes:
-            raise ResultTooLarge(
-                f"the reply would have {payload} bytes, a message has at most {self.message_bytes}; {remedy}"
-            )
+            reply, room = f"the reply for {field} alone" if field else "the reply", self.message_bytes - ENVELOPE_BYTES
+            why = f"{reply} would have {payload} bytes, a message of {self.message_bytes} has room for {room}"
+            raise ResultTooLarge(f"{why}; {remedy}", field=field)
 
 
 def utf8_bytes(text: str) -> int:

@@ -1,7 +1,7 @@
 """Embed: vectors of texts, with token rows pooled where the request asks for that. Knows no API."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -18,20 +18,16 @@ from frontend_service.services.prepared_texts import prepare_texts
 from frontend_service.tokenizing.documents import Document
 from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.workers.interface import ServedModel
-from frontend_service.workers.row_parts import RowPart, RowParts
 from shared.card import ModelCard
-from shared.jobs import Encode, JobResult, Rows
+from shared.jobs import Encode, JobResult
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind
 
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
-SendRows = Callable[[JobResult, str], Awaitable[None]]
-"""Sends token rows of a text, in a result that has nothing else, by the model of this name; returns when it may take
-more."""
-ID_BYTES = 4
-"""Bytes of a token id, as a worker sends it."""
-SMALLER_REPLY = "ask for fewer texts, fewer dimensions or a smaller data type, or use EmbedStream with rows_in_parts"
+SMALLER_REPLY = "ask for fewer texts, a smaller data_type (FLOAT16, INT8) or fewer dimensions, or use EmbedStream"
+SMALLER_ROWS = "ask for a smaller data_type (FLOAT16, INT8) or fewer dimensions, or send fewer tokens"
+"""The advice where the token rows of one text alone are too large."""
 
 
 class EmbeddingService:
@@ -44,35 +40,7 @@ class EmbeddingService:
 
     async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
         """Embeds texts or token ids: their vectors, in every output that the request names."""
-        return await self._embed(self._prepare(request), request, terms)
-
-    async def embed_in_parts(self, request: EmbedRequest, terms: RequestTerms, send: SendRows) -> Answer:
-        """Embeds texts or token ids. Token rows of a single text, where nothing else is wanted, go to `send` as they
-        are computed. The answer then has the last of them. They may be any number, and an error may follow some.
-        """
-        prepared = self._prepare(request)
-        encode = prepared.work
-        assert isinstance(encode, Encode)
-        texts = len(request.texts) + len(request.tokenized)
-        if texts > 1 or request.pooling or encode.outputs != {OutputKind.MULTI_VECTOR}:
-            return await self._embed(prepared, request, terms)
-        width, kind = job_options.token_dimensions(encode, prepared.model.card), encode.data_type
-        parts = RowParts(kind.row_bytes(width), kind.scale_bytes, ID_BYTES * encode.token_ids)
-        prepared = replace(prepared, work=replace(encode, in_parts=True), check_tokens=None, parts=parts)
-        run = asyncio.create_task(self._pipeline.run(prepared, terms))
-        run.add_done_callback(lambda _: parts.end())
-        try:
-            while (part := await parts.take()) is not None:
-                await send(_row_result(part, width), prepared.model.card.id)
-            answer = await run
-        finally:
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
-        rest = _row_result(parts.take_rest(), width)
-        return replace(answer, result=replace(rest, queue=answer.result.queue, compute=answer.result.compute))
-
-    async def _embed(self, prepared: PreparedRequest, request: EmbedRequest, terms: RequestTerms) -> Answer:
-        answer = await self._pipeline.run(prepared, terms)
+        answer = await self._pipeline.run(self._prepare(request), terms)
         if request.pooling:
             answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
         # Only now is it known how many weights the sparse vectors have.
@@ -133,11 +101,17 @@ class EmbeddingService:
         )
 
     def _check_tokens(self, request: EmbedRequest, encode: Encode, card: ModelCard, tokens: RaggedTokens) -> None:
-        """Raises LimitExceeded for too many rows to pool, and ResultTooLarge."""
+        """Raises LimitExceeded for too many rows to pool, and ResultTooLarge, which names a text whose token rows alone
+        are too large."""
+        limits, lengths, entry = self._limits, tokens.lengths, TOKENIZED if request.tokenized else TEXT
         if request.pooling:
-            entry = TOKENIZED if request.tokenized else TEXT
-            self._limits.check_pooled(tokens.lengths, job_options.token_dimensions(encode, card), entry)
-        self._limits.check_reply(job_options.embed_reply_bytes(request, encode, card, tokens), SMALLER_REPLY)
+            limits.check_pooled(lengths, job_options.token_dimensions(encode, card), entry)
+        reply_bytes = partial(job_options.embed_reply_bytes, request, encode, card)
+        if OutputKind.MULTI_VECTOR in encode.outputs:
+            longest = max(range(len(lengths)), key=lengths.__getitem__)
+            alone = reply_bytes(lengths[longest : longest + 1], dense_rows=1)
+            limits.check_reply(alone, SMALLER_ROWS, entry.format(longest))
+        limits.check_reply(reply_bytes(lengths, dense_rows=request.dense_rows), SMALLER_REPLY)
 
     async def _pool_rows(self, result: JobResult, request: EmbedRequest, pooling: TokenPooling) -> JobResult:
         """Pools the FLOAT32 token rows of a worker's result, and packs all rows in the data type of the request.
@@ -181,9 +155,3 @@ def _with_pooled_rows(result: JobResult, documents: list[token_pooling.Floats], 
 def _look_up(table: QueryTable, top_k: int, tokens: RaggedTokens) -> JobResult:
     """Sparse vectors of queries, without a worker."""
     return JobResult(sparse=table.look_up(tokens, top_k))
-
-
-def _row_result(part: RowPart, width: int) -> JobResult:
-    """Token rows of a part of a text, of `width` dimensions, as a result."""
-    rows = Rows(dimensions=width, data=part.data, scales=part.scales)
-    return JobResult(tokens=rows, row_lengths=(part.count,), token_ids=part.ids)

@@ -12,7 +12,6 @@ from frontend_service.postprocess.token_pooling import pooled_count
 from shared.card import ModelCard
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, JobResult, MaxSim, Score
-from shared.ragged import RaggedTokens
 from shared.vectors import Activation, DataType, InputType, OutputKind, ScoringMethod, Task
 
 
@@ -184,20 +183,22 @@ TOKEN_ID_BYTES = 5
 """Most bytes of a token id in an Embed's reply, where it is a varint."""
 
 
-def embed_reply_bytes(request: EmbedRequest, encode: Encode, card: ModelCard, tokens: RaggedTokens) -> int:
-    """Bytes of the vectors in an Embed's reply, before they are computed.
+def embed_reply_bytes(
+    request: EmbedRequest, encode: Encode, card: ModelCard, lengths: Sequence[int], *, dense_rows: int
+) -> int:
+    """Bytes of the vectors in an Embed's reply, before they are computed: of texts of so many tokens each.
 
     Sparse vectors count as far as `sparse_top_k` tells their length, otherwise as nothing.
     """
-    kind, sequences, payload = request.data_type, len(tokens), TEXT_BYTES * len(tokens)
+    kind, payload = request.data_type, TEXT_BYTES * len(lengths)
     if OutputKind.DENSE in encode.outputs:
-        payload += request.dense_rows * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
+        payload += dense_rows * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
     if OutputKind.MULTI_VECTOR in encode.outputs:
-        rows, pooling = tokens.total, request.pooling
+        rows, pooling = sum(lengths), request.pooling
         if pooling:
-            rows = sum(pooled_count(length, pooling.factor, pooling.protected) for length in tokens.lengths)
+            rows = sum(pooled_count(length, pooling.factor, pooling.protected) for length in lengths)
         row_bytes = kind.row_bytes(token_dimensions(encode, card)) + kind.scale_bytes
         payload += rows * (row_bytes + TOKEN_ID_BYTES * encode.token_ids)
     if OutputKind.SPARSE in encode.outputs and encode.sparse_top_k:
-        payload += sequences * min(encode.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES
+        payload += len(lengths) * min(encode.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES
     return payload

@@ -23,7 +23,6 @@ from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from frontend_service.tokenizing.fair_thread_pool import FairThreadPool, TimeSlices, run_to_end, single_slice
 from frontend_service.tokenizing.panics import panics_as
 from frontend_service.workers.interface import ServedModel, Workers
-from frontend_service.workers.row_parts import RowParts, bytes_at_once
 from shared.errors import Internal
 from shared.jobs import Job, JobResult, MaxSim, Work
 from shared.offload import offload
@@ -52,9 +51,8 @@ class PreparedRequest:
     letters of text; None for pairs, blocks and texts in windows: a thread always tokenises these. Functions are None
     where there is nothing to do. `check_tokens` raises where the tokens show that the request, or its reply, is too
     large. `check_values` raises for wrong numbers in the request, and runs in a thread. `finish` turns the worker's
-    result into that of the answer, also in a thread. `parts`: where token rows go as they are computed; None: they are
-    in the result. `look_up`: makes the result of the tokens here, so that no worker is asked; None: a worker computes
-    it.
+    result into that of the answer, also in a thread. `look_up`: makes the result of the tokens here, so that no worker
+    is asked; None: a worker computes it.
     """
 
     model: ServedModel
@@ -64,7 +62,6 @@ class PreparedRequest:
     check_tokens: Callable[[RaggedTokens], None] | None = None
     check_values: Callable[[], None] | None = None
     finish: Callable[[JobResult], JobResult] | None = None
-    parts: RowParts | None = None
     look_up: Callable[[RaggedTokens], JobResult] | None = None
 
 
@@ -118,17 +115,14 @@ class Pipeline:
         job, repeat = await self._job(prepared.work, tokenized, terms)
         if self._reserve is not None:
             card, tokens = prepared.model.card, tokenized.tokens
-            size = result_bytes(prepared.work, tokens, card, tokenized.ranges)  # repeats included
-            self._reserve(size if prepared.parts is None else bytes_at_once(size, tokens.total, card.chunk_tokens))
+            self._reserve(result_bytes(prepared.work, tokens, card, tokenized.ranges))  # repeats included
         sent = self.clock()
         if prepared.look_up is not None:
             look_up = partial(prepared.look_up, job.tokens)
             result = look_up() if job.tokens.total <= INLINE_TOKENS else await self.in_thread(look_up)
             result = replace(result, compute=self.clock() - sent)
-        elif prepared.parts is None:
-            result = await self.workers.run(prepared.model, job)
         else:
-            result = await self.workers.run_in_parts(prepared.model, job, prepared.parts)
+            result = await self.workers.run(prepared.model, job)
         answered = self.clock()
         transfer = max(0.0, answered - sent - result.queue - result.compute)
 

@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from frontend_service.workers.row_parts import bytes_at_once
 from shared.card import ModelCard
 from shared.jobs import ChunkKind, Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, OutputKind
@@ -68,8 +67,7 @@ class ExpectedReply:
 
     `kinds`: the bytes of each kind of chunk. `row_counts`: the numbers of token rows that the sequences [S] may have,
     one or two possibilities; empty: no token rows. `dense` and `tokens`: their rows. `sparse`: how many sparse vectors
-    there are, of at most `entries` entries each. Ids are below `vocabulary`. `unread`: most bytes of token rows that
-    come before a reader takes some, where they are read as they come; see `bytes_at_once`.
+    there are, of at most `entries` entries each. Ids are below `vocabulary`.
     """
 
     kinds: Mapping[int, KindBytes]
@@ -81,7 +79,6 @@ class ExpectedReply:
     entries: int = 0
     vocabulary: int = 0
     winners: ExpectedWinners | None = None
-    unread: int = 0
 
     @cached_property
     def most(self) -> dict[int, int]:
@@ -151,8 +148,7 @@ def _of_encode(job: Job, work: Encode, card: ModelCard) -> ExpectedReply:
     if sparse:
         pair = KindBytes(entry=NUMBER_BYTES)
         kinds |= {ChunkKind.SPARSE_INDICES: pair, ChunkKind.SPARSE_VALUES: pair}
-    vocabulary, total = card.vocabulary_size, job.tokens.total
-    unread = bytes_at_once(total * sum(size.row for size in kinds.values()), total, card.chunk_tokens)
+    vocabulary = card.vocabulary_size
     return ExpectedReply(
         kinds={kind: size for kind, size in kinds.items() if size != KindBytes()},
         row_counts=row_counts,
@@ -162,7 +158,6 @@ def _of_encode(job: Job, work: Encode, card: ModelCard) -> ExpectedReply:
         sparse=sparse,
         entries=min(work.sparse_top_k or vocabulary, vocabulary),
         vocabulary=vocabulary,
-        unread=unread,
     )
 
 

@@ -14,7 +14,6 @@ from frontend_service.workers.addresses import REFRESH_SECONDS, addresses_of, ho
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.pins import ANY_MODEL, Pins
-from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.transport import WorkerTransport
 from frontend_service.workers.worker_choice import WorkerChoice
 from shared.card import ModelCard
@@ -154,19 +153,13 @@ class Fleet:
         If a worker that is suspected fails the job, one other is asked. If that answers, the first is set aside; else
         the job is at fault, and the first error is its own.
         """
-        return await self._run(model, model.job(job), None)
-
-    async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
-        """See `Workers` and `run`: a job that is given back was not computed, and has no rows yet."""
-        return await self._run(model, model.job(job), parts)
-
-    async def _run(self, model: ServedModel, job: Job, parts: RowParts | None) -> JobResult:
+        job = model.job(job)
         refusing, suspects = set[WorkerLink](), set[WorkerLink]()
         failure: SelvageError | None = None
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
         while True:
             try:
-                result = await self._run_once(model, job, parts, refusing, suspects)
+                result = await self._run_once(model, job, refusing, suspects)
             except GivenBack as error:
                 if not self._candidates(model, job, refusing):
                     raise failure or WorkerUnavailable(error.message, retry_after=error.retry_after) from None
@@ -191,12 +184,7 @@ class Fleet:
         return _not_aside(links if job.ranges is None else [link for link in links if _pools_spans(link, model)])
 
     async def _run_once(
-        self,
-        model: ServedModel,
-        job: Job,
-        parts: RowParts | None,
-        refusing: set[WorkerLink],
-        suspects: set[WorkerLink],
+        self, model: ServedModel, job: Job, refusing: set[WorkerLink], suspects: set[WorkerLink]
     ) -> JobResult:
         """Runs a job on one worker, or in parts on several. For `refusing` and `suspects` see `_run_on`."""
         candidates = self._candidates(model, job, refusing)
@@ -205,7 +193,7 @@ class Fleet:
         best, waits = self._choice.best(candidates, job)
         queries = split_job.shared_queries(job)
         if queries is None or len(candidates) == 1 or job.tokens.total < 2 * split_job.LEAST_PART_TOKENS:
-            return await _run_on(best, job, refusing, suspects, parts)
+            return await _run_on(best, job, refusing, suspects)
         return await _run_in_parts(job, queries, waits, refusing, suspects)
 
     def check_terms(self, terms: RequestTerms) -> None:
@@ -333,21 +321,15 @@ def _not_aside(links: list[WorkerLink]) -> list[WorkerLink]:
     return [link for link in links if not link.aside] or links
 
 
-async def _run_on(
-    link: WorkerLink,
-    job: Job,
-    refusing: set[WorkerLink],
-    suspects: set[WorkerLink],
-    parts: RowParts | None = None,
-) -> JobResult:
+async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], suspects: set[WorkerLink]) -> JobResult:
     """Runs a job on one worker, which is added to `refusing` if it gives the job back.
 
-    If it fails the job, as it failed those before, it is added to both. Not so where rows have come, since no other
-    worker can begin anew, and where it was lost with the job: the job may have done that, and would do it to another.
+    If it fails the job, as it failed those before, it is added to both. Not so where it was lost with the job: the job
+    may have done that, and would do it to another.
     """
     idle = link.wait(1, Priority.DEFAULT, "") == 0
     try:
-        result = await link.run(job, parts)
+        result = await link.run(job)
     except GivenBack:
         refusing.add(link)
         raise
@@ -355,7 +337,7 @@ async def _run_on(
         if link.attached and not isinstance(error, DeadlineExceeded | LimitExceeded):
             if idle or not isinstance(error, Overloaded):  # a busy worker is right to refuse
                 link.outliers.failed()
-            if link.outliers.suspected and (parts is None or not parts.begun):
+            if link.outliers.suspected:
                 refusing.add(link)
                 suspects.add(link)
         raise

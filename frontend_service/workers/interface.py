@@ -7,7 +7,6 @@ from typing import Protocol
 from frontend_service.tokenizing.model_texts import ModelTexts
 from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.workers.row_parts import RowParts
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.jobs import Job, JobResult
@@ -77,6 +76,3 @@ class Workers(Protocol):
 
         Raises the job's own error, WorkerUnavailable, Overloaded or DeadlineExceeded.
         """
-
-    async def run_in_parts(self, model: ServedModel, job: Job, parts: RowParts) -> JobResult:
-        """See `run`. Token rows go to `parts` as they come, even before an error; the result has none of them."""

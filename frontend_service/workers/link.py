@@ -24,7 +24,6 @@ from frontend_service.workers.link_log import LinkLog
 from frontend_service.workers.outlier_detection import OutlierDetection
 from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.reply_check import WrongReply
-from frontend_service.workers.row_parts import RowParts
 from frontend_service.workers.stream import SILENCE, JobStream, parse_response
 from frontend_service.workers.transport import Metadata, WorkerTransport
 from selvage.worker.v1 import worker_pb2 as pb
@@ -144,8 +143,8 @@ class WorkerLink:
         """Seconds that the worker takes for so many tokens; 0 where unknown."""
         return tokens / self.speed if self.speed else 0.0
 
-    async def run(self, job: Job, parts: RowParts | None = None) -> JobResult:
-        """Has the worker compute a job, whose token rows go to `parts` if there is one. Cancelling it cancels the job.
+    async def run(self, job: Job) -> JobResult:
+        """Has the worker compute a job. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, and GivenBack where another worker may take it; and Internal,
         which names the worker, where it failed or its reply does not fit the job.
@@ -153,7 +152,7 @@ class WorkerLink:
         if self._stream is None:
             raise GivenBack(f"the worker is not ready: {self.why}", retry_after=1.0)
         try:
-            result = await self._stream.run(job, parts)
+            result = await self._stream.run(job)
         except WrongReply as wrong:
             self._log.wrong_reply(wrong)
             raise Internal(f"the reply of the worker at {self.address} does not fit: {wrong}") from None

@@ -19,7 +19,7 @@ from shared.errors import (
     SelvageError,
     WorkerUnavailable,
 )
-from shared.jobs import ChunkKind, JobResult, PackedBytes, SparseRows
+from shared.jobs import JobResult, PackedBytes, SparseRows
 from shared.vectors import DataType
 
 LONGEST_SECONDS = 1e6
@@ -44,11 +44,9 @@ class WrongReply(Exception):
 class ReplyCheck:
     """Checks the reply to one job as it comes."""
 
-    def __init__(self, expected: ExpectedReply, *, in_parts: bool = False) -> None:
-        """`in_parts`: whether token rows are read before the job ends, so that each piece of them is checked."""
-        self.expected, self._in_parts = expected, in_parts
+    def __init__(self, expected: ExpectedReply) -> None:
+        self.expected = expected
         self._taken: dict[int, int] = {}  # bytes of each kind
-        self._rest: dict[int, bytes] = {}  # of each kind, where a piece ended within a number
 
     def take(self, kind: int, data: PackedBytes) -> None:
         """Sees a piece before it is kept. Raises WrongReply; ResultTooLarge for what fits into no reply to a caller."""
@@ -60,8 +58,6 @@ class ReplyCheck:
             raise WrongReply("it sent more than was asked for", f"{size} bytes of kind {kind}, not {most}")
         if size > MESSAGE_BYTES and self.expected.kinds[kind].entry:
             raise ResultTooLarge(f"the sparse vectors have more than {MESSAGE_BYTES} bytes; set sparse_top_k")
-        if self._in_parts:
-            self._check_piece(kind, data)
 
     def error(self, error: SelvageError) -> Exception:
         """The error that the worker ended the job with, or a WrongReply for one that it cannot have."""
@@ -150,20 +146,6 @@ class ReplyCheck:
         ids = np.frombuffer(data, dtype="<i4")
         if len(ids) and not 0 <= ids.min() <= ids.max() < self.expected.vocabulary:
             raise WrongReply("an id is not in the vocabulary", f"{ids.min()} to {ids.max()}")
-
-    def _check_piece(self, kind: int, data: PackedBytes) -> None:
-        """Checks numbers that may leave before the job ends. Pieces are cut anywhere, also within a number."""
-        rest = self._rest.get(kind, b"")
-        joined = rest + bytes(data) if rest else data
-        size = 2 if kind == ChunkKind.MULTI_VECTOR and self.expected.data_type in INFINITY else 4
-        end = len(joined) // size * size
-        whole, self._rest[kind] = joined[:end], bytes(joined[end:])
-        if kind == ChunkKind.TOKEN_IDS:
-            self._check_ids(whole)
-        elif kind == ChunkKind.MULTI_VECTOR:
-            self._check_rows(whole, self.expected.tokens)
-        else:
-            check_finite(whole)
 
 
 def check_finite(data: PackedBytes) -> None:

@@ -15,7 +15,6 @@ from frontend_service.workers.claims import check_load
 from frontend_service.workers.expected_reply import ExpectedReply
 from frontend_service.workers.pending_job import PendingJob
 from frontend_service.workers.reply_check import ReplyCheck, WrongReply
-from frontend_service.workers.row_parts import RowParts
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
 from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
@@ -68,7 +67,6 @@ class JobStream:
         self._outgoing: deque[PendingJob] = deque()
         self._large: deque[tuple[PendingJob, bytes]] = deque()
         self._cancelled: list[int] = []
-        self._full: dict[int, bool] = {}  # jobs to be paused (True) and resumed
         self._wake = asyncio.Event()
         self._ended_by: SelvageError | WrongReply | None = None
         self.load, self._heard = Load(), 0.0  # when it came, by the event loop's clock
@@ -90,8 +88,8 @@ class JobStream:
         limit = tokens + self.load.turn
         return sum([size if size < SHORT else min(size, limit) for size in self._unreported.values()])
 
-    async def run(self, job: Job, parts: RowParts | None = None) -> JobResult:
-        """Has the worker compute a job, whose token rows go to `parts` if there is one. Cancelling it cancels the job.
+    async def run(self, job: Job) -> JobResult:
+        """Has the worker compute a job. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, GivenBack where the job was not sent, and WrongReply.
         """
@@ -101,11 +99,8 @@ class JobStream:
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        check = ReplyCheck(expected, in_parts=parts is not None)
-        pending = PendingJob(job=job, future=future, assembly=ResultAssembly(), check=check, parts=parts)
+        pending = PendingJob(job=job, future=future, assembly=ResultAssembly(), check=ReplyCheck(expected))
         self._pending[job.id] = pending
-        if parts is not None:
-            parts.on_full = partial(self._tell_full, job.id)
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
         self.key_tokens[job.key] += tokens
@@ -130,18 +125,11 @@ class JobStream:
             raise
         finally:
             self._pending.pop(job.id, None)
-            self._full.pop(job.id, None)
             self._unreported.pop(job.id, None)
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
         return await offload(self._message_threads, assembly.size, pending.checked_result, assembly)
-
-    def _tell_full(self, job_id: int, full: bool) -> None:
-        """Has the worker pause or resume a job that has no outcome yet."""
-        if job_id in self._pending:
-            self._full[job_id] = full
-            self._wake.set()
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
@@ -168,7 +156,7 @@ class JobStream:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._outgoing or self._large or self._cancelled or self._full:
+            while self._outgoing or self._large or self._cancelled:
                 if (message := self._next_message()) is not None:
                     await self._call.write(message)
                 if self._large:
@@ -178,7 +166,7 @@ class JobStream:
                         await self._call.write(payload)
 
     def _next_message(self) -> bytes | None:
-        """A message with the cancels, pauses and small jobs that wait; None where none do."""
+        """A message with the cancels and small jobs that wait; None where none do."""
         jobs: list[Job] = []
         room = THREAD_BYTES
         while self._outgoing and room > 0 and len(jobs) < MESSAGE_JOBS:
@@ -188,14 +176,11 @@ class JobStream:
             pending.sent = True
             jobs.append(pending.job)
             room -= job_bytes(pending.job)
-        if not (jobs or self._cancelled or self._full):
+        if not (jobs or self._cancelled):
             return None
         message = jobs_to_pb(jobs, self._fingerprint)
         message.cancels.extend(self._cancelled)
         self._cancelled.clear()
-        message.pauses.extend(job_id for job_id, full in self._full.items() if full)
-        message.resumes.extend(job_id for job_id, full in self._full.items() if not full)
-        self._full.clear()
         return message.SerializeToString()
 
     async def _read(self) -> None:

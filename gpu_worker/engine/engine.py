@@ -185,12 +185,10 @@ class ModelEngine:
         if step.batch is not None:
             hidden = step.hidden_of_texts(model.encoder(step.batch))
             if len(step.texts.lengths):
-                with model.head_order:
-                    outputs.compute(hidden, download)
-        with model.score_order:
-            for step_slice in side.slices:
-                step_slice.on_device(download)
-            outputs.compute_comparisons(download)
+                outputs.compute(hidden, download)
+        for step_slice in side.slices:
+            step_slice.on_device(download)
+        outputs.compute_comparisons(download)
 
 
 def _tokens(selections: Sequence[Selection]) -> int:

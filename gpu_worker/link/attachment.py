@@ -51,12 +51,7 @@ class JobLoop(Protocol):
     @property
     def idle(self) -> bool: ...
     def submit(
-        self,
-        job: Job,
-        on_outcome: Callable[[JobResult | SelvageError], None],
-        on_part: Callable[[JobResult], None] | None = None,
-        *,
-        wake: bool = True,
+        self, job: Job, on_outcome: Callable[[JobResult | SelvageError], None], *, wake: bool = True
     ) -> None: ...
     def wake(self) -> None: ...
     def cancel(self, ids: Iterable[int]) -> None: ...
@@ -97,7 +92,6 @@ class Attachment:
         self._on_work, self._unsent_limit = on_work, unsent_limit
         unsent_limit.add_outbox(self._outbox)
         self._unanswered: set[int] = set()
-        self._paused: set[int] = set()  # of these
         self._writing = False
         self._may_receive = asyncio.Event()
         self._may_receive.set()
@@ -119,21 +113,16 @@ class Attachment:
         self._outbox.hasten_report()
 
     async def receive(self, request: pb.AttachRequest, size: int) -> None:
-        """Cancels, pauses, resumes and submits the jobs of a message of `size` bytes. Waits while too much is unsent.
+        """Cancels and submits the jobs of a message of `size` bytes. Waits while too much is unsent.
 
         Raises InvalidInput.
         """
         if request.HasField("hello"):
             raise InvalidInput("only the first message has a hello", field="hello")
-        if max(map(len, (request.cancels, request.pauses, request.resumes))) > MESSAGE_ENTRIES:
+        if len(request.cancels) > MESSAGE_ENTRIES:
             raise InvalidInput(f"a message names more than {MESSAGE_ENTRIES} jobs", field="cancels")
-        for change, ids in (
-            (self._cancel, request.cancels),
-            (self._pause, request.pauses),
-            (self._resume, request.resumes),
-        ):
-            if ids:  # else it would wake the loop
-                change(ids)
+        if request.cancels:  # else it would wake the loop
+            self._cancel(request.cancels)
         if not request.jobs:
             return
         await self._may_receive.wait()
@@ -163,7 +152,7 @@ class Attachment:
                 raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
             self._writing = False
             if not self._may_receive.is_set() and self._unsent_limit.may_resume(self._outbox):
-                self._loop.bring_back(self._unanswered - self._paused)
+                self._loop.bring_back(self._unanswered)
                 self._may_receive.set()
 
     def close(self) -> None:
@@ -176,21 +165,6 @@ class Attachment:
         unanswered = self._unanswered.intersection(ids)
         self._loop.cancel(unanswered)
         self._unanswered -= unanswered
-        self._paused -= unanswered
-        for identity in unanswered:
-            self._outbox.drop(identity)
-
-    def _pause(self, ids: Iterable[int]) -> None:
-        """Computes nothing more of jobs whose parts nobody takes at the moment."""
-        paused = self._unanswered.intersection(ids)
-        self._loop.set_aside(paused)
-        self._paused |= paused
-
-    def _resume(self, ids: Iterable[int]) -> None:
-        resumed = self._paused.intersection(ids)
-        self._paused -= resumed
-        if self._may_receive.is_set():  # else all jobs are set aside, until the outbox is read
-            self._loop.bring_back(resumed)
 
     def _checked_jobs(self, request: pb.AttachRequest) -> list[tuple[int, Job | SelvageError]]:
         """The jobs of a message, or what is wrong with each."""
@@ -210,8 +184,7 @@ class Attachment:
             return
         idle = self._loop.idle
         try:
-            on_part = partial(self._add_outcome, job.id, more=True)
-            self._loop.submit(job, partial(self._end_job, job), on_part, wake=False)
+            self._loop.submit(job, partial(self._end_job, job), wake=False)
         except SelvageError as error:
             self._notify(job, error)
             self._refuse(identity, error)
@@ -240,13 +213,11 @@ class Attachment:
             log.info("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
         self._notify(job, outcome)
         self._unanswered.discard(job.id)
-        self._paused.discard(job.id)
         self._add_outcome(job.id, outcome)
 
-    def _add_outcome(self, identity: int, outcome: JobResult | SelvageError, *, more: bool = False) -> None:
-        """Adds an outcome, or a part that `more` of it follows, to the outbox. Where too much is unsent then, computes
-        nothing until the frontend reads."""
-        self._outbox.add_outcome(identity, outcome, more=more)
+    def _add_outcome(self, identity: int, outcome: JobResult | SelvageError) -> None:
+        """Adds an outcome to the outbox. Where too much is unsent then, computes nothing until the frontend reads."""
+        self._outbox.add_outcome(identity, outcome)
         if self._may_receive.is_set() and self._unsent_limit.is_exceeded(self._outbox):
             log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._unanswered))
             self._loop.set_aside(self._unanswered)

@@ -27,8 +27,7 @@ class Outbox:
     """The outcomes that wait to be sent to one frontend.
 
     Each message may begin with a piece of a large outcome, and large outcomes take turns. As many small ones follow as
-    the message has room for. Of one job only one outcome is in line at a time: its next part waits until the one before
-    has left.
+    the message has room for.
     """
 
     def __init__(self, load: Callable[[], Load]) -> None:
@@ -36,32 +35,17 @@ class Outbox:
         self._load = load
         self._small: deque[UnsentOutcome] = deque()
         self._large: deque[UnsentOutcome] = deque()
-        self._behind: dict[int, deque[UnsentOutcome]] = {}  # by the job that is in line
-        self._left: list[int] = []  # jobs whose outcome in line has left with the message that is being made
         self._filled = asyncio.Event()
         self._beat: asyncio.Timeout | None = None  # until the load is sent
         self.unsent = 0
         """Most bytes that the waiting outcomes take in messages."""
 
-    def add_outcome(self, job_id: int, outcome: JobResult | SelvageError, *, more: bool = False) -> None:
-        """Adds the outcome of a job, or a part of it that `more` of the job will follow."""
-        unsent = UnsentOutcome(job_id, outcome, more=more)
+    def add_outcome(self, job_id: int, outcome: JobResult | SelvageError) -> None:
+        """Adds the outcome of a job."""
+        unsent = UnsentOutcome(job_id, outcome)
         self.unsent += unsent.size
-        if job_id in self._behind:
-            self._behind[job_id].append(unsent)
-            return
-        self._behind[job_id] = deque()
-        self._put_in_line(unsent)
-        self._filled.set()
-
-    def _put_in_line(self, unsent: UnsentOutcome) -> None:
         (self._small if unsent.left <= SMALL_BYTES else self._large).append(unsent)
-
-    def drop(self, job_id: int) -> None:
-        """Drops the parts of a cancelled job that are not in line yet."""
-        behind = self._behind.get(job_id, deque())
-        self.unsent -= sum(unsent.size for unsent in behind)
-        behind.clear()
+        self._filled.set()
 
     @property
     def empty(self) -> bool:
@@ -99,7 +83,6 @@ class Outbox:
         if self._large:
             leading, room = self._leading_piece(message, room)
         self._add_small(message, room)
-        self._let_next_in_line()
         if self.empty:
             self._filled.clear()
         message.load.CopyFrom(load_to_pb(self._load()))
@@ -134,16 +117,4 @@ class Outbox:
         size = unsent.size
         self.unsent -= size
         unsent.add_part(message, SMALL_BYTES)
-        self._left.append(unsent.job_id)
         return room - size
-
-    def _let_next_in_line(self) -> None:
-        """Lets the next parts of jobs in line whose parts before them have left. This waits for the end of a message: a
-        piece at its head comes before all that was added to it earlier."""
-        for job_id in self._left:
-            behind = self._behind[job_id]
-            if behind:
-                self._put_in_line(behind.popleft())
-            else:
-                del self._behind[job_id]
-        self._left.clear()

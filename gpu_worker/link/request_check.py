@@ -116,7 +116,7 @@ class JobCheck:
             width = max(0, work.dimensions) or card.dense_width
             rows = sequences if job.ranges is None else len(job.ranges)
             _check_bytes("vectors", rows * (kind.row_bytes(width) + kind.scale_bytes))
-        if OutputKind.MULTI_VECTOR in work.outputs and not (work.in_parts and sequences == 1):
+        if OutputKind.MULTI_VECTOR in work.outputs:
             width = max(0, work.dimensions) or card.multi_vector_dimensions
             # Rows that a frontend pools are more than a message holds.
             most = max(MESSAGE_BYTES, NUMBER_BYTES * self._limits.vector_elements)

@@ -24,7 +24,6 @@ from shared.telemetry.figures import WorkerFigures
 
 T = TypeVar("T")
 OnOutcome = Callable[[JobOutcome], None]
-OnPart = Callable[[JobResult], None]
 WATCH_SECONDS = 0.5
 """Seconds between two looks at the running step."""
 
@@ -66,7 +65,6 @@ class AsyncLoop:
             chunk_tokens=chunk_tokens,
             report=self._report,
             observe=observe,
-            on_part=self._deliver_part,
             clock=clock,
         )
         self.step_tokens = step_tokens
@@ -77,22 +75,19 @@ class AsyncLoop:
         self.stalled = ""
         self._host = host
         self._callbacks: dict[int, OnOutcome] = {}
-        self._part_callbacks: dict[int, OnPart] = {}
         self._event = asyncio.Event()
         self._draining = False
 
-    def submit(self, job: Job, on_outcome: OnOutcome, on_part: OnPart | None = None, *, wake: bool = True) -> None:
-        """Accepts a job. `on_outcome` is called once, unless the job is cancelled; before that `on_part`, for a job in
-        parts. Without `wake` an idle driver waits for the call of `wake` that must follow: more jobs come at once, and
-        belong into the same step. Raises errors known at once."""
+    def submit(self, job: Job, on_outcome: OnOutcome, *, wake: bool = True) -> None:
+        """Accepts a job. `on_outcome` is called once, unless the job is cancelled. Without `wake` an idle driver waits
+        for the call of `wake` that must follow: more jobs come at once, and belong into the same step. Raises errors
+        known at once."""
         if self._draining:
             raise GivenBack("the worker is draining", retry_after=1.0)
         if self.stalled:
             raise GivenBack(f"the worker is stalled: {self.stalled}", retry_after=1.0)
         self._loop.submit(job)
         self._callbacks[job.id] = on_outcome
-        if on_part is not None:
-            self._part_callbacks[job.id] = on_part
         if wake:
             self.wake()
 
@@ -101,15 +96,15 @@ class AsyncLoop:
         if isinstance(self._loop.next_action(), Launch):
             self._event.set()
 
-    async def result_of(self, job: Job, on_part: OnPart | None = None) -> JobResult:
-        """Submits a job and waits for its result, the last part of it for a job in parts. Raises its error."""
+    async def result_of(self, job: Job) -> JobResult:
+        """Submits a job and waits for its result. Raises its error."""
         future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
 
         def set_outcome(outcome: JobOutcome) -> None:
             with suppress(asyncio.InvalidStateError):  # the caller has gone
                 future.set_result(outcome)
 
-        self.submit(job, set_outcome, on_part)
+        self.submit(job, set_outcome)
         outcome = await future
         if isinstance(outcome, SelvageError):
             raise outcome
@@ -118,7 +113,6 @@ class AsyncLoop:
     def cancel(self, ids: Iterable[int]) -> None:
         """Drops jobs without calling anybody. Slices of them that are under way are computed."""
         for identity in ids:
-            self._part_callbacks.pop(identity, None)
             if self._callbacks.pop(identity, None) is not None:
                 self._loop.cancel(identity)
         self._event.set()  # their room may be what another job waits for, or their place in the line
@@ -127,7 +121,7 @@ class AsyncLoop:
         """Plans no more of these jobs until they are brought back."""
         for identity in ids:
             self._loop.set_aside(identity)
-        self._event.set()  # a job behind them in the line may need less room, and they may keep theirs for a while only
+        self._event.set()  # a job behind them in the line may need less room
 
     def bring_back(self, ids: Iterable[int]) -> None:
         """Goes on with jobs that were set aside."""
@@ -259,13 +253,9 @@ class AsyncLoop:
 
     def _answer_jobs(self, jobs: Sequence[EndedJob]) -> None:
         for job in jobs:
-            self._part_callbacks.pop(job.id, None)
             on_outcome = self._callbacks.pop(job.id, None)
             if on_outcome is not None:
                 on_outcome(job.outcome)
-
-    def _deliver_part(self, identity: int, part: JobResult) -> None:
-        self._part_callbacks[identity](part)
 
     def _report(self, event: str, error: Exception, parts: int) -> None:
         """Logs a bug in a step or a result, and has the device checked. Called in the thread that collects a step."""

@@ -1,15 +1,12 @@
 """Collects the older step: the results of jobs that end with it, and its slices once more where it failed. No torch."""
 
 from collections.abc import Callable, Container
-from typing import TypeVar
 
-from gpu_worker.loop.interface import OpenJob, PartedJob, StepEngine
+from gpu_worker.loop.interface import OpenJob, StepEngine
 from gpu_worker.loop.retries import Report, StepRetries
-from gpu_worker.loop.steps import JobOutcome, JobPart, LaunchedStep
+from gpu_worker.loop.steps import JobOutcome, LaunchedStep
 from gpu_worker.loop.under_way import StepsUnderWay
 from shared.errors import Internal, SelvageError
-
-R = TypeVar("R")
 
 
 class StepCollector:
@@ -26,22 +23,18 @@ class StepCollector:
         self._under_way, self._unanswered, self._report, self._clock = under_way, unanswered, report, clock
         self._retries = StepRetries(engine, report)
 
-    def collect_older(self) -> dict[OpenJob, JobOutcome | JobPart]:
-        """Waits for the older step. Returns the results of the jobs that end with it, and parts of others.
+    def collect_older(self) -> dict[OpenJob, JobOutcome]:
+        """Waits for the older step. Returns the results of the jobs that end with it.
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
         launched = self._under_way.older
         assert launched is not None
-        outcomes: dict[OpenJob, JobOutcome | JobPart] = dict(self._collect(launched))
+        outcomes: dict[OpenJob, JobOutcome] = dict(self._collect(launched))
         for job_slice in launched.planned.slices:
             job = job_slice.job
-            if job in outcomes or job not in self._unanswered:
-                continue
-            if job_slice.last:
-                outcomes[job] = self._made(job.result)
-            elif isinstance(job, PartedJob) and (part := self._made(job.take_part)) is not None:
-                outcomes[job] = part if isinstance(part, SelvageError) else JobPart(part)
+            if job_slice.last and job not in outcomes and job in self._unanswered:
+                outcomes[job] = self._result(job)
         return outcomes
 
     def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:
@@ -72,10 +65,10 @@ class StepCollector:
                     errors[job_slice.job] = error
         return errors
 
-    def _made(self, make: Callable[[], R]) -> R | SelvageError:
-        """Makes a result, or the error of its job."""
+    def _result(self, job: OpenJob) -> JobOutcome:
+        """Makes the result of a job, or its error."""
         try:
-            return make()
+            return job.result()
         except SelvageError as error:
             return error
         except Exception as error:

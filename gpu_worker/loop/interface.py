@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from shared.jobs import Job, JobResult
 
@@ -27,17 +27,6 @@ class OpenJob(Protocol):
 
     def result(self) -> JobResult:
         """Makes the result once every unit was computed. May raise the job's own error."""
-
-
-@runtime_checkable
-class PartedJob(OpenJob, Protocol):
-    """A job whose results leave in parts, before it is complete; `result` makes the last part."""
-
-    def take_part(self) -> JobResult | None:
-        """Takes what has been computed since the last part, or None for nothing. May raise the job's own error.
-
-        Only what a step made that was collected without an error: no number leaves twice.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

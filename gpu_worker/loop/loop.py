@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
-from gpu_worker.loop.callbacks import ObserveStep, OnPart, undelivered, unobserved
+from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.collector import StepCollector
 from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
 from gpu_worker.loop.retries import Report, silent
-from gpu_worker.loop.set_aside_jobs import NOT_READ, SetAsideJobs
 from gpu_worker.loop.slowdowns import MOST as MOST_SLOWED
 from gpu_worker.loop.step_budget import StepBudget
-from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
+from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.unanswered_jobs import UnansweredJobs
 from gpu_worker.loop.under_way import StepsUnderWay
 from gpu_worker.queue.admission import QueueAdmission, QueueLimits
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.queue.room import Room
-from shared.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError
+from shared.errors import DeadlineExceeded, InvalidInput, SelvageError
 from shared.jobs import Job, JobResult
 from shared.load import TURNS_PER_STEP, Load
 
@@ -48,22 +47,20 @@ class Loop:
         chunk_tokens: float = inf,
         report: Report = silent,
         observe: ObserveStep = unobserved,
-        on_part: OnPart = undelivered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, see `StepBudget`.
 
         `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
         `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
-        is not cut. `on_part`: called by `end_step`. Numbers are `inf` where there is no limit.
+        is not cut. Numbers are `inf` where there is no limit.
         """
         self._engine, self._observe, self._clock = engine, observe, clock
-        self._on_part, self._budget = on_part, StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
+        self._budget = StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         quantum = max(1, step_tokens // TURNS_PER_STEP)
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_bytes, chunk=chunk_tokens)
         self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
-        self._jobs, self._set_aside = UnansweredJobs(), SetAsideJobs(self._queue.room)
-        self._under_way = StepsUnderWay()
+        self._jobs, self._under_way = UnansweredJobs(), StepsUnderWay()
         self._collector = StepCollector(engine, self._under_way, self._jobs, report, clock)
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before any slice of them was planned."""
@@ -113,36 +110,26 @@ class Loop:
     def set_aside(self, identity: int) -> None:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
         if (open_job := self._jobs.of(identity)) is not None:
-            self._set_aside.pass_time(self._clock())
             self._queue.set_aside(open_job)
-            self._set_aside.add(open_job)
             self._jobs.expect_nothing(open_job)  # how long it takes is its reader's doing
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
         if (open_job := self._jobs.of(identity)) is not None:
-            self._set_aside.pass_time(self._clock())
-            self._set_aside.bring_back(open_job)
             self._queue.bring_back(open_job)
 
     def drop_expired(self) -> list[EndedJob]:
-        """Ends the jobs whose deadline has passed, and those that are set aside and keep others from room too long."""
-        now, ended = self._clock(), list[EndedJob]()
-        self._set_aside.pass_time(now)
-        if expired := self._jobs.take_expired(now):
-            late = DeadlineExceeded("the deadline passed before the job was done")
-            ended = [self._end_job(identity, late) for identity in expired]
-        while (open_job := self._set_aside.overdue) is not None:
-            record = self._jobs.record_of(open_job)
-            assert record is not None  # what ended is not set aside
-            ended.append(self._end_job(record.job.id, Overloaded(NOT_READ)))
-        return ended
+        """Ends the jobs whose deadline has passed."""
+        expired = self._jobs.take_expired(self._clock())
+        if not expired:
+            return []
+        late = DeadlineExceeded("the deadline passed before the job was done")
+        return [self._end_job(identity, late) for identity in expired]
 
     @property
     def seconds_to_deadline(self) -> float:
         """Seconds after which `drop_expired` should be called at the latest; `inf` where no job may be late."""
-        now = self._clock()
-        return min(self._jobs.seconds_to_deadline(now), self._set_aside.seconds_left(now))
+        return self._jobs.seconds_to_deadline(self._clock())
 
     def drop_all(self, error: SelvageError) -> list[EndedJob]:
         """Ends all jobs with one error."""
@@ -230,7 +217,6 @@ class Loop:
 
     def plan_step(self) -> PlannedStep | None:
         """Takes the slices of the next step from the queue; None where all that waits must wait for room."""
-        self._set_aside.pass_time(self._clock())
         units = self._queue.next_step(self.budget, express_pays=self._budget.express_pays)
         if not units:
             return None
@@ -249,17 +235,16 @@ class Loop:
         self._under_way.append(launched)
         return launched
 
-    def collect_step(self) -> dict[OpenJob, JobOutcome | JobPart]:
-        """Waits for the older step. Returns the results of the jobs that end with it, and parts of others.
+    def collect_step(self) -> dict[OpenJob, JobOutcome]:
+        """Waits for the older step. Returns the results of the jobs that end with it.
 
         The slices of a failed step are run again, each alone, so that only the guilty job fails.
         """
         return self._collector.collect_older()
 
-    def end_step(self, outcomes: dict[OpenJob, JobOutcome | JobPart]) -> list[EndedJob]:
-        """Forgets the step that was collected, ends the jobs with an outcome, and delivers parts."""
+    def end_step(self, outcomes: dict[OpenJob, JobOutcome]) -> list[EndedJob]:
+        """Forgets the step that was collected, and ends the jobs with an outcome."""
         end = self._clock()
-        self._set_aside.pass_time(end)
         launched, begin = self._under_way.end_older(end)
         if not launched.failed:
             spared, computed = launched.planned.spared, launched.computed_tokens
@@ -275,9 +260,7 @@ class Loop:
                 self._queue.give_back_room(open_job, job_slice.returned_room)
             unanswered.started = begin if unanswered.started is None else unanswered.started
             outcome = outcomes.get(open_job)
-            if isinstance(outcome, JobPart):
-                self._on_part(unanswered.job.id, outcome.result)
-            elif outcome is not None:
+            if outcome is not None:
                 ended.append(self._end_job(unanswered.job.id, unanswered.timed(outcome, end)))
         return ended
 
@@ -318,7 +301,5 @@ class Loop:
         """Drops all records of a job, and returns the one of it; None for an unknown job."""
         if (open_job := self._jobs.of(identity)) is None:
             return None
-        self._set_aside.pass_time(self._clock())
-        self._set_aside.forget(open_job)
         self._queue.remove_job(open_job)
         return self._jobs.remove(identity)

@@ -15,13 +15,6 @@ BRIEF_TOKENS, BRIEF_UNITS = 4096, 128
 JobOutcome = JobResult | SelvageError
 
 
-@dataclass(frozen=True, slots=True)
-class JobPart:
-    """What leaves of a job's result before the job ends."""
-
-    result: JobResult
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob:
     """A job that ended, by its id, and its outcome."""

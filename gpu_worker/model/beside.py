@@ -127,8 +127,8 @@ def _few(value: object) -> str:
     return said if len(said) <= 160 else f"{said[:160]}..."
 
 
-def install(model: Any, parts: Sequence[AdapterParts], *, fixed: bool) -> None:
-    """Puts the adapters, numbered from 1 on, over a model in place. `fixed`: see `LowRankTerms`."""
+def install(model: Any, parts: Sequence[AdapterParts]) -> None:
+    """Puts the adapters, numbered from 1 on, over a model in place."""
     names = dict.fromkeys(name for adapter in parts for name in adapter.pairs)
     layers: dict[str, Mapping[int, LowRankTerms]] = {}
     for name in names:
@@ -139,7 +139,7 @@ def install(model: Any, parts: Sequence[AdapterParts], *, fixed: bool) -> None:
                 f"--adapter: {name} is changed, whose weight the code of its class reads itself: serve it alone"
             )
         layers[name] = {
-            number: LowRankTerms(adapter.pairs[name], layer, fixed=fixed)
+            number: LowRankTerms(adapter.pairs[name], layer)
             for number, adapter in enumerate(parts, 1)
             if name in adapter.pairs
         }

@@ -94,6 +94,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         whole_texts=model.cutting.refusal,
         query_route=_query_route(model),
         pools_spans=abilities.pools_spans,
+        bitwise_invariant=not model.other_bits,
         listwise=_limited_lengths(model.listwise, model.max_tokens) if model.listwise else None,
     )
 

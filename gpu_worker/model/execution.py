@@ -16,8 +16,6 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.native import NativeAttention
-from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -25,7 +23,7 @@ from gpu_worker.model.tune.encoder_forms import FormChoice
 from gpu_worker.model.tune.form_gate import Gate
 from gpu_worker.model.tune.linear import pack
 from gpu_worker.model.tune.merged import merge, saved_products
-from gpu_worker.model.verify import bits, reference_attention
+from gpu_worker.model.verify import reference_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
@@ -60,8 +58,6 @@ class ModeChoice:
 
     `base` is the transformers model without its head, `reference` its own run. `packs`: linear layers are packed, also
     those that an encoder of ours makes replaceable. `merging` allows linear layers to be merged where that is faster.
-    `same_bits`: a text's bits may not depend on others, so one attention and
-    one kind of linear layer serve or else texts run one at a time.
     """
 
     base: Any
@@ -70,7 +66,6 @@ class ModeChoice:
     length_limits: LengthLimits
     packs: bool = False
     merging: bool = True
-    same_bits: bool = False
 
     def choose(self) -> ExecutionMode:
         """Changes the model in place into what serves. Raises ModelRefused with the reasons of both modes."""
@@ -87,10 +82,6 @@ class ModeChoice:
     def _packed_mode(self) -> ExecutionMode:
         """The packed mode. Raises where the model does not pass."""
         encoder = self._packed_encoder()
-        if self.same_bits:
-            self.reference.check(encoder)
-            bits.check(encoder, self.reference.probes)
-            return ExecutionMode(encoder=encoder)
         findings = _check_attention(encoder, self.reference)
         fewer = saved_products(self.base)
         missing = attention_choice.missing_kernels(self.placement.device)
@@ -111,8 +102,6 @@ class ModeChoice:
             pack(base)
         reference = self.reference
         inputs = self.length_limits.uncounted, reference.types, reference.width
-        if self.same_bits:
-            return PackedEncoder(base, NativeAttention(library.load(), fills=True), *inputs, order=FixedOrder())
         if placement.device.type == "cuda" and self.merging:
             merge(base, device_seconds)
         attention_kernel = attention_choice.choose(
@@ -130,8 +119,6 @@ class ModeChoice:
         for encoder in self._equal_length_encoders():
             try:
                 self.reference.check(encoder)
-                if self.same_bits:
-                    bits.check(encoder, self.reference.probes)
             except Exception as error:
                 reason = _reason(error)
                 continue
@@ -146,9 +133,7 @@ class ModeChoice:
         for implementation in (default, reference_attention.other_than(self.base, default)):
             if implementation is not None:
                 reference_attention.run_by(self.base, implementation)
-                yield EqualLengthEncoder(
-                    self.base, attention=implementation, token_types=types, width=width, alone=self.same_bits
-                )
+                yield EqualLengthEncoder(self.base, attention=implementation, token_types=types, width=width)
 
 
 def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:

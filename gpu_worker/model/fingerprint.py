@@ -15,7 +15,6 @@ from typing import Any
 
 from gpu_worker.model.source import Source
 from gpu_worker.model.tune import int8
-from gpu_worker.model.tune import same_bits as bits
 from shared.card import LateInteraction
 
 COMPUTES = "transformers"
@@ -32,13 +31,10 @@ STAND_INS = {
 """Distributions by the name they are imported under, as `transformers.utils.import_utils` looks for them."""
 
 
-def fingerprint_of(
-    source: Source, limit: int, late: LateInteraction | None, linear: str, *, same_bits: bool, adapted: bool
-) -> str:
+def fingerprint_of(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
     """A digest of everything that the model's rows depend on.
 
-    Linear layers count where they are rounded, since all other kernels give the same numbers up to rounding. Where the
-    same bits are promised, everything that they depend on counts, also whether adapters lie over the layers. Late
+    Linear layers count where they are rounded, since all other kernels give the same numbers up to rounding. Late
     interaction counts as resolved, so a setting that repeats what the files say changes nothing. Notices do not count.
     """
     digest = source.digest.copy()
@@ -51,7 +47,6 @@ def fingerprint_of(
     ]
     facts += [installed_packages(), code_of(source.model)]
     facts += [linear.replace(int8.NAME, int8.ROUNDING)] if linear.startswith(int8.NAME) else []
-    facts += [linear, bits.build(), *(["adapters"] if adapted else [])] if same_bits else []
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()
 

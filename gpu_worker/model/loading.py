@@ -24,7 +24,6 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import int8
-from gpu_worker.model.tune import same_bits as bits
 from gpu_worker.model.tune.encoder_forms import NO_PARTS, FormChoice, Forms, Parts
 from gpu_worker.model.tune.form_gate import Gate
 from gpu_worker.model.tune.linear import Linear
@@ -63,17 +62,15 @@ def load(
     revision: str = "",
     forms: Forms | None = None,
     linear: Linear = "auto",
-    same_bits: bool = False,
     cuts: bool = True,
     shares: bool = True,
     adapters: Sequence[NamedAdapter] = (),
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
     `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
-    encoder in, None for as it is written; `linear`: whether layers are rounded; `same_bits`: rows of a text must have
-    the same bits whatever other texts are computed with it; `cuts`: whether long texts are to be computed in pieces;
-    `shares`: whether texts that begin alike are to share their first tokens; `adapters`: those that are served over the
-    model; `late`: the file of --late-interaction.
+    encoder in, None for as it is written; `linear`: whether layers are rounded; `cuts`: whether long texts are to be
+    computed in pieces; `shares`: whether texts that begin alike are to share their first tokens; `adapters`: those that
+    are served over the model; `late`: the file of --late-interaction.
 
     Raises ModelRefused.
     """
@@ -83,8 +80,6 @@ def load(
     if linear == "int8":
         int8.check_device(placement)
         placement = replace(placement, automatic=False)
-    if same_bits:
-        bits.check(placement)
     with quiet():
         attention.register()
         source = open_source(name, placement, trust_remote_code, late, revision)
@@ -93,7 +88,7 @@ def load(
                 raise ModelRefused("--adapter: static embeddings and Routers take no adapter")
             beside = read_beside(source, adapters, trust_remote_code)
             names = served_names or source.names
-            options = (names, max_tokens, forms, linear, same_bits)
+            options = (names, max_tokens, forms, linear)
             if source.query is None:
                 model = _loaded(source, *options, cuts, shares, beside)
                 return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
@@ -113,13 +108,12 @@ def _loaded(
     max_tokens: int,
     forms: Forms | None,
     linear_setting: Linear,
-    same_bits: bool,
     cuts: bool,
     shares: bool,
     beside: Sequence[BesideAdapter] = (),
 ) -> Model:
     if source.recipe.static:
-        return _static(source, names, max_tokens, same_bits)
+        return _static(source, names, max_tokens)
     placement = source.placement
     config = source.model.config.get_text_config()
     rows = vocabulary_rows(source.model.config)
@@ -150,7 +144,6 @@ def _loaded(
         feeding,
         form_finder,
         linear_setting,
-        same_bits=same_bits,
         cuts=cuts,
         shares=shares,
         beside=beside,
@@ -173,7 +166,7 @@ def _loaded(
         late_interaction=reading,
         placement=placement,
         linear=linear,
-        fingerprint=fingerprint_of(source, limit, reading, linear, same_bits=same_bits, adapted=bool(beside)),
+        fingerprint=fingerprint_of(source, limit, reading, linear),
         notice="; ".join(notice for notice in notices if notice),
         formats=prepared.formats,
         findings=(*source.findings, *mode.findings),
@@ -183,19 +176,18 @@ def _loaded(
         maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
         cutting=prepared.cutting,
         unshared=prepared.unshared,
-        head_order=prepared.head_order,
-        score_order=prepared.score_order,
+        other_bits=prepared.other_bits,
         listwise=replace(listwise, dimensions=heads.dense.width) if listwise and heads.dense else None,
     )
 
 
-def _static(source: Source, names: tuple[str, ...], max_tokens: int, same_bits: bool) -> Model:
+def _static(source: Source, names: tuple[str, ...], max_tokens: int) -> Model:
     """Loads a static embedding, which has no layers to tune."""
     table: nn.Embedding = source.model
     limit = max_tokens or source.recipe.max_tokens or USUAL_STATIC
     limits = LengthLimits(usual=limit, requested=max_tokens, positions=ENDLESS, uncounted=None)
     fitting.check(source.recipe, source.reader, limits, None)
-    prepared = prepare_static(source, same_bits)
+    prepared = prepare_static(source)
     return Model(
         names=names,
         family=STATIC,
@@ -209,7 +201,7 @@ def _static(source: Source, names: tuple[str, ...], max_tokens: int, same_bits: 
         late_interaction=None,
         placement=source.placement,
         linear=prepared.linear,
-        fingerprint=fingerprint_of(source, limit, None, prepared.linear, same_bits=same_bits, adapted=False),
+        fingerprint=fingerprint_of(source, limit, None, prepared.linear),
         notice=source.recipe.notice,
         formats="",
         findings=(),
@@ -218,8 +210,7 @@ def _static(source: Source, names: tuple[str, ...], max_tokens: int, same_bits: 
         weight_bytes=weight_bytes([table, *prepared.heads.modules()]),
         maxsim=maxsim.choose(source.placement.device, table.embedding_dim),
         cutting=prepared.cutting,
-        head_order=prepared.head_order,
-        score_order=prepared.score_order,
+        other_bits=prepared.other_bits,
     )
 
 
@@ -236,6 +227,7 @@ def _joined(query: Model, document: Model) -> Model:
         query=query,
         cutting=Cutting(refusal=ROUTED),
         unshared=ROUTED,
+        other_bits=query.other_bits or document.other_bits,
         weight_bytes=query.weight_bytes + document.weight_bytes,
         notice="; ".join(filter(None, notices)),
         findings=(*(f"queries: {finding}" for finding in query.findings), *document.findings),

@@ -1,6 +1,5 @@
 """A loaded model, ready to serve."""
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
 
@@ -13,7 +12,6 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.sharing_times import LEAST_SHARE
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.model import NativeModel
-from gpu_worker.model.verify.head_gate import NO_ORDER
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
@@ -31,9 +29,8 @@ class Model:
     `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
     a line on number formats in which the processor would be faster.
     `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
-    be computed in pieces. `unshared` is why texts share no first tokens; empty where they may.
-    `head_order` is entered while heads run, `score_order` while scores are computed: they keep PyTorch's operators in
-    one order where a text's bits may not depend on others.
+    be computed in pieces. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a
+    text may have other bits among others than alone; empty where it has the same.
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
     of such a model, 0 for the base.
@@ -61,12 +58,11 @@ class Model:
     weight_bytes: int
     maxsim: MaxSimKernel
     cutting: Cutting
+    other_bits: str
     unshared: str = "it was not tried"
     listwise: Listwise | None = None
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()
-    head_order: AbstractContextManager[object] = NO_ORDER
-    score_order: AbstractContextManager[object] = NO_ORDER
     query: "Model | None" = None
 
     def side(self, input_type: InputType) -> "Model":
@@ -78,6 +74,11 @@ class Model:
     def sharing(self) -> str:
         """Tells people in one line how texts that begin alike are computed."""
         return f"each by itself: {self.unshared}" if self.unshared else "in one step, their first tokens once"
+
+    @property
+    def bits(self) -> str:
+        """Tells people in one line whether a text has the same bits alone and in any batch."""
+        return f"may differ in another batch: {self.other_bits}" if self.other_bits else "the same in any batch"
 
     def least_spared(self, tokens: int) -> float:
         """The smallest share of a step's tokens that is worth sharing them; `inf`: texts share none. `tokens`: those of

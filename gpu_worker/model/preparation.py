@@ -4,7 +4,6 @@ Takes the reference runs, builds the heads, chooses how the encoder runs, and co
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,13 +11,11 @@ from torch import nn
 
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.cpu.fixed_order import FixedOrder
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import install as install_adapters
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import (
     ExecutionMode,
     FormFinder,
@@ -30,10 +27,10 @@ from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.native.model import NativeEncoder, NativeModel
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import int8, same_bits
+from gpu_worker.model.tune import int8, native_linear
 from gpu_worker.model.tune.linear import PACKED, STOCK, Linear, pack, undoing
-from gpu_worker.model.verify import bits
 from gpu_worker.model.verify.beside import AdapterReference
+from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.closeness import LEAST_COSINE, check_close
 from gpu_worker.model.verify.feeding import Feeding
 from gpu_worker.model.verify.gate import Reference
@@ -47,8 +44,6 @@ from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
 """Why no text is cut, where the user wants none cut."""
-Order = AbstractContextManager[object]
-"""What is entered while operators run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +51,8 @@ class PreparedModel:
     """An encoder and heads that passed the gates.
 
     `linear` names how linear layers run, for the card. `notice` is what a user should know of the reference runs.
-    `formats` names formats in which the processor may be faster. `head_order` is entered while heads run,
-    `score_order` while scores are computed: what keeps PyTorch's operators in one order, or nothing.
+    `formats` names formats in which the processor may be faster. `other_bits` is why a text may have other bits among
+    others than alone; empty where it has the same.
     """
 
     mode: ExecutionMode
@@ -65,10 +60,9 @@ class PreparedModel:
     linear: str
     notice: str
     formats: str
-    head_order: Order
-    score_order: Order
     cutting: Cutting
     unshared: str
+    other_bits: str
 
 
 class Preparation:
@@ -83,7 +77,6 @@ class Preparation:
         form_finder: FormFinder | None,
         linear: Linear,
         *,
-        same_bits: bool = False,
         cuts: bool = True,
         shares: bool = True,
         beside: Sequence[BesideAdapter] = (),
@@ -98,7 +91,6 @@ class Preparation:
         self._form_finder = form_finder
         self._kernels = library.load() if source.placement.device.type == "cpu" else KernelLibrary()
         self._exact = linear == "auto"  # merged and packed layers cannot be rounded
-        self._order = FixedOrder() if same_bits else None
         longformer.install(model, self._base)
         # The encoder comes before the heads: its long text finds out models that short texts change for good.
         self._reference = Reference(self._base, probes, feeding)
@@ -111,34 +103,31 @@ class Preparation:
         self._heads = HeadBuilder(source.recipe, model, self._placement, source.layers, width).build()
         self._cuts, self._shares = cuts, shares
         if adapters:
-            install_adapters(model, [*adapters.values()], fixed=same_bits)
+            install_adapters(model, [*adapters.values()])
             self._form_finder = None  # compiled layers and graphs know no adapters
 
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
         if self._exact:
-            if self._order is not None:
-                mode, linear = self._mode_of_same_bits()
-            else:
-                mode, linear = self._exact_mode()
+            mode, linear = self._exact_mode()
         else:
             mode, linear = self._rounded_mode(), int8.NAME
         if self._adapters is not None:
-            cost = self._adapters.checked(mode.encoder, mode.unpacked_reason, same_bits=self._order is not None)
+            cost = self._adapters.checked(mode.encoder, mode.unpacked_reason)
             mode = replace(mode, findings=(*mode.findings, cost))
-        head_order: Order = nullcontext()
-        if self._order is not None:
-            head_order, linear = self._checked_bits(mode.encoder), f"{linear}, same bits"
+        cut = cutting(mode.encoder, self._reference) if self._cuts else Cutting(refusal=NOT_WANTED)
+        unshared = reason_to_share_nothing(mode.encoder, self._reference) if self._shares else NOT_SHARED
         return PreparedModel(
             mode=mode,
             heads=self._heads,
             linear=linear,
             notice=self._reference.notice,
             formats=self._faster_formats(),
-            head_order=head_order,
-            score_order=self._order or nullcontext(),
-            cutting=cutting(mode.encoder, self._reference) if self._cuts else Cutting(refusal=NOT_WANTED),
-            unshared=self._reason_to_share_nothing(mode.encoder),
+            cutting=cut,
+            unshared=unshared,
+            other_bits=reason_for_other_bits(
+                mode.encoder, self._heads, self._reference.probes, cuts=cut.allowed, shares=not unshared
+            ),
         )
 
     def _faster_formats(self) -> str:
@@ -148,11 +137,6 @@ class Preparation:
         settings = ["--dtype bfloat16"] if torch.bfloat16 in self._kernels.formats else []
         settings += ["--linear int8"] if self._kernels.formats and self._adapters is None else []
         return f"may be faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
-
-    def _reason_to_share_nothing(self, encoder: Encoder) -> str:
-        if not self._shares:
-            return NOT_SHARED
-        return reason_to_share_nothing(encoder, self._reference, same_bits=self._order is not None)
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
         """The fastest mode and form with exact linear layers, and how those run."""
@@ -166,12 +150,12 @@ class Preparation:
 
     def _mode_on_processor(self) -> tuple[ExecutionMode, str]:
         """A mode, and how linear layers run: the whole model by the processor's kernels where these have its family and
-        the gate agrees; other linear layers with packed weights."""
+        the gate agrees, with all linear layers beside it; else linear layers with packed weights."""
         try:
             encoder = self._native_encoder(PackedLinear)
-            packs = pack(nn.ModuleList([encoder.model, *self._heads.modules()]))
             self._reference.check(encoder)
-            return _native_mode(encoder), f"{encoder.description}, others {PACKED if packs else STOCK}"
+            native_linear.install(self._heads.modules(), self._kernels)
+            return _native_mode(encoder), encoder.description
         except ModelRefused as refused:
             reason = f"no whole layers by the processor's kernels: {refused}"
         mode, linear = self._mode_with_packed_layers(nn.ModuleList([self._base, *self._heads.modules()]))
@@ -186,39 +170,8 @@ class Preparation:
             raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
         reference, uncounted = self._reference, self._length_limits.uncounted
         native = NativeModel(self._base, self._kernels, linear, capped=reference.attention != FUSED)
+        native_linear.install([native.embeddings], self._kernels)
         return NativeEncoder(native, self._kernels, uncounted, reference.types, reference.width)
-
-    def _mode_of_same_bits(self) -> tuple[ExecutionMode, str]:
-        """A mode in which no text depends on others, and how linear layers run: whole layers where the gate lets it."""
-        layers = [self._base, *self._heads.modules()]
-        undo, name = undoing(nn.ModuleList(layers)), f"native ({self._kernels.instructions})"
-        count = self._install_native_layers()
-        same_bits.install(layers)
-        try:
-            mode = self._mode()
-        except ModelRefused:
-            if not count:
-                raise
-            undo()  # some models amplify the last bit: as their classes are written they may pass
-            same_bits.install(layers)
-            mode = self._mode()
-        same_bits.install(layers)  # layers that only our own encoders have; none of their bits changes
-        self._check_heads(mode.encoder)
-        return mode, name
-
-    def _checked_bits(self, encoder: Encoder) -> Order:
-        """The order that heads need, once all rows had the same bits alone and among others. Raises ModelRefused.
-
-        An order that changed no operator is left off, since looking at each of them takes time.
-        """
-        order, encoder_order = self._order or FixedOrder(), getattr(encoder, "order", None)
-        for used_order in (order, encoder_order):
-            if isinstance(used_order, FixedOrder):
-                used_order.used.clear()
-        bits.check_heads(encoder, self._heads, self._reference.probes, order)
-        if isinstance(encoder, PackedEncoder) and isinstance(encoder_order, FixedOrder) and not encoder_order.used:
-            encoder.order = nullcontext()
-        return order if order.used else nullcontext()
 
     def _mode_with_packed_layers(self, layers: nn.ModuleList) -> tuple[ExecutionMode, str]:
         """A mode with packed linear layers, and what those are; with PyTorch's own where the gate refuses these."""
@@ -238,6 +191,7 @@ class Preparation:
         try:
             exact = self._native_encoder(PackedLinear)
             self._reference.check(exact)
+            native_linear.install(self._heads.modules(), self._kernels)
             self._check_heads(exact)
             mode, layers = _native_mode(self._native_encoder(QuantizedLinear)), "whole layers in int8 by token"
         except ModelRefused:
@@ -259,13 +213,12 @@ class Preparation:
             length_limits=self._length_limits,
             packs=packs,
             merging=self._exact,
-            same_bits=self._order is not None,
         )
         return choice.choose()
 
     def _check_heads(self, encoder: Encoder) -> None:
         if self._head_reference is not None:
-            self._head_reference.check(encoder, self._heads, self._order or nullcontext())
+            self._head_reference.check(encoder, self._heads)
 
 
 def _native_mode(encoder: NativeEncoder) -> ExecutionMode:

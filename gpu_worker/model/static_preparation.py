@@ -3,14 +3,13 @@
 The bag, one text at a time, is what sentence-transformers runs.
 """
 
-from contextlib import nullcontext
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.kernels.cpu.fixed_order import FixedOrder
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.encoder.static import StaticEncoder
 from gpu_worker.model.execution import ExecutionMode
 from gpu_worker.model.head_building import HeadBuilder
@@ -18,8 +17,8 @@ from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.pooling import pool
 from gpu_worker.model.preparation import PreparedModel
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune.same_bits import install as install_same_bits
-from gpu_worker.model.verify import bits
+from gpu_worker.model.tune import native_linear
+from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.gate import compare
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import HEAD_LENGTHS, SHORT_LENGTHS, Probes
@@ -32,27 +31,24 @@ WHOLE = "rows of a table are looked up at once"
 NO_LINEAR = "none"
 
 
-def prepare(source: Source, same_bits: bool) -> PreparedModel:
-    """Builds the heads and compares. Raises ModelRefused where a text's row differs alone and among others."""
+def prepare(source: Source) -> PreparedModel:
+    """Builds the heads and compares. Raises ModelRefused where a text's mean differs alone and among others."""
     table: nn.Embedding = source.model
     encoder = StaticEncoder(table)
     heads = HeadBuilder(source.recipe, table, source.placement, source.layers, encoder.width).build()
-    probes, order = _probes(table.num_embeddings), FixedOrder()
+    probes = _probes(table.num_embeddings)
     if heads.dense is not None:
         _check_means(encoder, heads, probes)
-    if same_bits:
-        install_same_bits(heads.modules())
-        bits.check_heads(encoder, heads, probes, order)
+    native_linear.install(heads.modules(), library.load() if encoder.device.type == "cpu" else KernelLibrary())
     return PreparedModel(
         mode=ExecutionMode(encoder=encoder),
         heads=heads,
         linear=NO_LINEAR,
         notice="",
         formats="",
-        head_order=order if same_bits and order.used else nullcontext(),
-        score_order=order if same_bits else nullcontext(),
         cutting=Cutting(refusal=WHOLE),
         unshared=WHOLE,
+        other_bits=reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False),
     )
 
 

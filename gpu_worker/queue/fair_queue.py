@@ -18,7 +18,7 @@ before each other step, see `express.py`.
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
 or stand before it, have ended: at worst one after the other, each within the bound above for T as long as the longest
 text that fits. Then its own bound begins anew. A job that is set aside within a sequence keeps its room, and is served
-nothing; how long it may keep others from room is bounded in seconds, by `loop/set_aside_jobs.py`.
+nothing until it is brought back: its frontend does not read, and is detached where it goes on like that.
 
 `test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py holds the first bound under any
 stream of jobs, and the test after it the second.

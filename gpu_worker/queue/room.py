@@ -63,29 +63,16 @@ class Room(Generic[J]):
     def next_in_line(self) -> J | None:
         """Takes room for the first job of the line that is not passed over, and takes it out of the line; None where it
         has to wait."""
-        job = self._first_in_line()
+        job = next((job for job in self._line if job not in self._passed_over), None)
         if job is None or self.taken + self._line[job] > self.capacity:
             return None
         self._take(job, self._line.pop(job))
         return job
 
-    def room_of(self, job: J) -> int:
-        """Bytes that a job has."""
-        return self._of_job.get(job, 0)
-
-    @property
-    def first_need(self) -> int:
-        """Bytes that the first job of the line needs that is not passed over; 0 where there is none."""
-        first = self._first_in_line()
-        return 0 if first is None else self._line[first]
-
     @property
     def waiting(self) -> int:
         """Number of jobs in line that are not passed over."""
         return len(self._line) - len(self._passed_over)
-
-    def _first_in_line(self) -> J | None:
-        return next((job for job in self._line if job not in self._passed_over), None)
 
     def _take(self, job: J, room: int) -> None:
         self.taken += room

@@ -38,10 +38,6 @@ class LengthRun:
         """Place of the token after the last one of the run."""
         return self.start + self.count * self.length
 
-    def alone(self) -> "list[LengthRun]":
-        """The same sequences as runs of one each."""
-        return [replace(self, start=start, count=1) for start in range(self.start, self.stop, self.length)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBatch(PackedTexts):

@@ -10,15 +10,14 @@ from gpu_worker.ragged.token_types import Ids
 class Piece:
     """Tokens `start` to `stop` - 1 of a sequence with the token ids `sequence`.
 
-    `cache` has what the earlier pieces left; this one adds its own. `at_once`: outputs are made of the piece in its
-    step; otherwise of the whole text in the step in which it ends.
+    `cache` has what the earlier pieces left; this one adds its own. Outputs are made of the whole text, in the step in
+    which it ends.
     """
 
     sequence: Ids
     start: int
     stop: int
     cache: SequenceCache
-    at_once: bool = False
 
     @property
     def tokens(self) -> Ids:
@@ -34,13 +33,3 @@ class Piece:
     def last(self) -> bool:
         """Whether the sequence ends with this piece."""
         return self.stop == len(self.sequence)
-
-    @property
-    def shown(self) -> bool:
-        """Whether the piece's step makes outputs of it or of its text."""
-        return self.last or self.at_once
-
-    @property
-    def shown_tokens(self) -> Ids:
-        """Token ids of what these outputs are made of."""
-        return self.tokens if self.at_once else self.sequence

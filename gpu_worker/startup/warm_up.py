@@ -127,6 +127,7 @@ def check_model(
     _print_line("step, at most", f"{tokens} tokens")
     _print_line("long texts", summary(model, card))
     _print_line("texts that begin alike", model.sharing)
+    _print_line("bits of a text", model.bits)
     for fingerprint, adapter in adapters.items():
         size = f"{adapter.weight_bytes / MEBIBYTE:.1f} MiB, fingerprint {fingerprint}"
         _print_line(f"adapter {adapter.names[0]}", f"{adapter.notice}; {size}")

@@ -148,7 +148,6 @@ def _work_to_pb(work: Work) -> dict[str, object]:
                     sparse_top_k=work.sparse_top_k,
                     token_ids=work.token_ids,
                     input_type=number(work.input_type),
-                    in_parts=work.in_parts,
                 )
             }
         case Score():
@@ -192,7 +191,6 @@ def _work_from_pb(message: pb.Job) -> Work:
                 sparse_top_k=encode.sparse_top_k,
                 token_ids=encode.token_ids,
                 input_type=InputType(encode.input_type),
-                in_parts=encode.in_parts,
             )
         case "score":
             score = message.score

@@ -21,9 +21,8 @@ class UnsentOutcome:
     lengths, or the words of an error.
     """
 
-    def __init__(self, job_id: int, outcome: JobResult | SelvageError, *, more: bool = False) -> None:
-        """`more`: whether further outcomes of the job follow, the last of which has its end."""
-        self.job_id, self._outcome, self._more = job_id, outcome, more
+    def __init__(self, job_id: int, outcome: JobResult | SelvageError) -> None:
+        self.job_id, self._outcome = job_id, outcome
         chunks = [] if isinstance(outcome, SelvageError) else [pair for pair in _chunks(outcome) if len(pair[1])]
         self.left = sum(len(data) for _, data in chunks)
         self.frame = FRAME_BYTES + CHUNK_BYTES * len(chunks) + _end_bytes(outcome)
@@ -42,7 +41,7 @@ class UnsentOutcome:
             piece = self.take_piece(room)
             part.chunks.add(kind=piece.kind, data=bytes(piece.data))  # protobuf takes bytes, no views
             room -= len(piece.data)
-        if self._open is None and not self._more:
+        if self._open is None:
             _end(part.end, self._outcome)
 
     def take_piece(self, room: int) -> LeadingPiece:

@@ -203,12 +203,12 @@ def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, mon
     """Parts of a large input wait in the loop, with their token ids, before the first of them is answered."""
     there, most, answer = 0, 0, AsyncLoop.result_of
 
-    async def counted(self: AsyncLoop, job: Any, on_part: Any = None) -> Any:
+    async def counted(self: AsyncLoop, job: Any) -> Any:
         nonlocal there, most
         there += 1
         most = max(most, there)
         try:
-            return await answer(self, job, on_part)
+            return await answer(self, job)
         finally:
             there -= 1
 

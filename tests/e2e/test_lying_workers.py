@@ -75,8 +75,6 @@ class Deceived:
                 else:
                     request.return_token_ids = True
                 return await calls.embedding.Embed(request)
-            case "parts":
-                return await self._parts(name)
             case "rerank" | "explained":
                 explain = kind == "explained"
                 return await calls.ranking.Rerank(
@@ -99,21 +97,6 @@ class Deceived:
                     classification_pb2.ClassifyTokensRequest(model=name, texts=TEXTS)
                 )
         raise AssertionError(kind)
-
-    async def _parts(self, name: str) -> Any:
-        """All replies to one text, whose token rows come in parts. Raises its error as a call would."""
-        request = embedding_pb2.EmbedRequest(
-            model=name, texts=[" ".join(f"w{number}" for number in range(10))], outputs=[v.OUTPUT_KIND_MULTI_VECTOR]
-        )
-        stream = self.calls.embedding.EmbedStream()
-        await stream.write(embedding_pb2.EmbedStreamRequest(id=1, request=request, rows_in_parts=True))
-        await stream.done_writing()
-        replies = [reply async for reply in stream]
-        error = replies[-1].error
-        if not error.code:
-            return replies
-        code = next(code for code in grpc.StatusCode if code.value[0] == error.code)
-        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), error.message)
 
 
 def memory(member: ServiceProcess, what: str) -> int:
@@ -150,7 +133,7 @@ BROKEN = {
     "unavailable": about("dense", "", lambda *_: WorkerUnavailable("no such model", retry_after=1.0)),
     "invalid input": about("dense", "", lambda *_: InvalidInput("a text makes no sense", field="texts[0]")),
 }
-KINDS = ["dense", "float16", "int8", "tokens", "sparse", "parts", "rerank", "explained", "max_sim", "classify"]
+KINDS = ["dense", "float16", "int8", "tokens", "sparse", "rerank", "explained", "max_sim", "classify"]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "classify_tokens"])

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
@@ -12,7 +11,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tokenizers import Tokenizer
 
-from support.native import needs_kernels
 from support.tiny import reader, write_encoder
 
 ROWS, WIDTH = 1000, 64
@@ -78,7 +76,3 @@ def cut_tokenizer(most: int, direction: str = "right") -> Tokenizer:
     tokenizer = reader().backend_tokenizer
     tokenizer.enable_truncation(most, direction=direction)
     return tokenizer
-
-
-SAME_BITS = [False, pytest.param(True, marks=needs_kernels)]
-"""Whether a text must have the same bits whatever else a step computes, which needs the processor's kernels."""

@@ -10,11 +10,12 @@ from torch import nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.kernels.cpu import library
 from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.tune import same_bits
+from gpu_worker.model.tune import native_linear
 from gpu_worker.repository.recipe import POOLINGS
 from shared.jobs import HybridWeights, Job, JobResult, MaxSim
 from shared.ragged import RaggedTokens
@@ -37,7 +38,7 @@ def caller_rows(*lengths: int, width: int) -> MultiVectors:
     return MultiVectors(data_type=DataType.FLOAT32, dimensions=width, lengths=lengths, data=data.tobytes())
 
 
-def with_all_heads(model: Model, splade: bool, has_same_bits: bool) -> Model:
+def with_all_heads(model: Model, splade: bool) -> Model:
     """The model with random heads for what it lacks, and every pooling one after the other."""
     torch.manual_seed(5)
     width, dtype = model.encoder.width, model.placement.dtype
@@ -49,19 +50,15 @@ def with_all_heads(model: Model, splade: bool, has_same_bits: bool) -> Model:
         sparse = LexicalHead(nn.Sequential(nn.Linear(width, 1)).to(dtype))
     dense = DenseHead(POOLINGS, nn.Sequential(), width * len(POOLINGS))
     heads = Heads(dense=dense, multi_vector=model.heads.multi_vector, sparse=sparse)
-    if has_same_bits:
-        same_bits.install(heads.modules())
+    if not model.other_bits:
+        native_linear.install(heads.modules(), library.load())
     return replace(model, heads=heads)
 
 
 @cache
-def vector_engine(name: str, dtype: str, splade: bool, has_same_bits: bool = False) -> ModelEngine:
+def vector_engine(name: str, dtype: str, splade: bool) -> ModelEngine:
     placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
-    return ModelEngine(
-        with_all_heads(
-            load(random_model(name), placement, max_tokens=MOST, same_bits=has_same_bits), splade, has_same_bits
-        )
-    )
+    return ModelEngine(with_all_heads(load(random_model(name), placement, max_tokens=MOST), splade))
 
 
 def vector_jobs(

@@ -24,7 +24,7 @@ class HeldJobs:
     def idle(self) -> bool:
         return not self.held
 
-    def submit(self, job: Job, on_outcome: Tell, on_part: Tell | None = None, *, wake: bool = True) -> None:
+    def submit(self, job: Job, on_outcome: Tell, *, wake: bool = True) -> None:
         self.held[job.id] = on_outcome
 
     def wake(self) -> None:

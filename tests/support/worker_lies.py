@@ -129,10 +129,10 @@ def changed(**values: Any) -> Callable[[Job, JobResult], JobResult]:
     return lambda _, result: replace(result, **values)
 
 
-def message(job: Job, outcome: JobResult | SelvageError, *, more: bool = False) -> bytes:
-    """One with a part of a job's outcome."""
+def message(job: Job, outcome: JobResult | SelvageError) -> bytes:
+    """One with a job's outcome."""
     response = pb.AttachResponse()
-    UnsentOutcome(job.id, outcome, more=more).add_part(response, 1 << 26)
+    UnsentOutcome(job.id, outcome).add_part(response, 1 << 26)
     return response.SerializeToString()
 
 
@@ -148,16 +148,6 @@ def chunk(job: Job, kind: int, data: bytes) -> bytes:
 
 def load(**values: Any) -> Callable[[Job], Iterator[bytes]]:
     return lambda _: iter([pb.AttachResponse(load=pb.Load(**values)).SerializeToString()])
-
-
-def parts(job: Job, *counts: int, told: int, spoiled: bool = False) -> Iterator[bytes]:
-    """Token rows, so many at a time, and an end that tells how many there were."""
-    for number, count in enumerate(counts):
-        piece = rows(count)
-        if spoiled and number == 1:
-            piece = replace(piece, data=with_number(piece.data, NAN))
-        yield message(job, JobResult(tokens=piece), more=True)
-    yield message(job, JobResult(tokens=Rows(dimensions=WIDTH, data=b""), row_lengths=(told,)))
 
 
 def given_back_too_late(job: Job) -> Iterator[bytes]:
@@ -203,6 +193,9 @@ LIES = {
     "token ids that no tokenizer has": about(
         "tokens", VOCABULARY, lambda _, r: replace(r, token_ids=with_number(r.token_ids, 10**6, kind="<i4"))
     ),
+    "NaN in a token row": about("tokens", FINITE, tokens(lambda v: replace(v, data=with_number(v.data, NAN)))),
+    "fewer token rows than told": about("tokens", LESS, tokens(lambda v: replace(v, data=v.data[: -4 * WIDTH]))),
+    "more token rows than told": about("tokens", MORE, lambda job, r: replace(r, tokens=rows(job.tokens.total + 1))),
     "no token ids": about("tokens", LESS, changed(token_ids=b"")),
     "sparse ids that no tokenizer has": about(
         "sparse", VOCABULARY, sparse(lambda v: replace(v, indices=with_number(v.indices, -5, kind="<i4")))
@@ -254,10 +247,6 @@ LIES = {
         "too many pieces",
         lambda job: iter([nested(2, b"\x08" + varint(job.id) + bytes([0x12, 0]) * 10**6)]),
     ),
-    "NaN in a later part": instead("parts", FINITE, lambda job: parts(job, 5, 5, told=10, spoiled=True)),
-    "fewer rows in parts than told": instead("parts", LESS, lambda job: parts(job, 5, told=12)),
-    "fewer rows in parts than tokens": instead("parts", ROWS, lambda job: parts(job, 5, told=5)),
-    "more rows in parts than tokens": instead("parts", MORE, lambda job: parts(job, *[5] * 9, told=12)),
 }
 """Lies about one job, which fails. Those of the next table end the link, and are told to whoever waits for a job."""
 ENDING_LIES = {

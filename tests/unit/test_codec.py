@@ -58,7 +58,6 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
             normalize_tokens=True,
             sparse_top_k=5,
             token_ids=True,
-            in_parts=True,
         ),
         Score(
             method=ScoringMethod.HYBRID,
@@ -265,6 +264,7 @@ def test_the_card_survives() -> None:
         cache_tokens=1 << 40,
         whole_texts="w",
         limited_by="--cache-megabytes",
+        bitwise_invariant=True,
         truncation_side=TruncationSide.LEFT,
         query_route=QueryRoute(
             default_input_type=InputType.DOCUMENT,

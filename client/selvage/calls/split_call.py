@@ -184,5 +184,7 @@ class SplitCall(Generic[R]):
 
 
 def _too_much(error: SelvageError) -> bool:
-    """Whether a request with fewer entries may succeed."""
-    return error.reason == "RESULT_TOO_LARGE" or (error.reason == "LIMIT_EXCEEDED" and error.field in HALVED)
+    """Whether a request with fewer entries may succeed: not where one entry alone is too large, which is named then."""
+    if error.reason == "RESULT_TOO_LARGE":
+        return not error.field
+    return error.reason == "LIMIT_EXCEEDED" and error.field in HALVED

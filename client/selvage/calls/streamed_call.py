@@ -8,11 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
-
-import numpy as np
 
 from selvage.calls.retries import RetryPolicy
 from selvage.errors import InvalidInput, SelvageError, from_stream
@@ -33,21 +29,19 @@ class _StreamBatch:
     """A batch that is sent as one request.
 
     `start`: the place of its first text among all texts. `failures`: how often the service refused it. `results`: those
-    that have come, by the place in the batch of the first text of their reply, and by the place of its first row where
-    a text's rows came in parts.
+    that have come, by the place in the batch of the first text of their reply.
     """
 
     start: int
     inputs: Inputs
     failures: int = 0
     answered: bool = False
-    results: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+    results: dict[int, list[Any]] = field(default_factory=dict)
 
     def ordered_results(self) -> Iterator[Any]:
-        """Results in the order of the texts; token rows of a text that came in parts are joined."""
-        for _, places in groupby(sorted(self.results), key=itemgetter(0)):
-            first, *others = [self.results[place] for place in places]
-            yield from [np.concatenate([first[0], *(rows for (rows,) in others)])] if others else first
+        """Results in the order of the texts."""
+        for place in sorted(self.results):
+            yield from self.results[place]
 
 
 class StreamedCall:
@@ -105,11 +99,7 @@ class StreamedCall:
             return None
         batch_id = self._unsent.popleft()
         inputs = self._batches[batch_id].inputs
-        return EmbedStreamRequest(
-            id=batch_id,
-            request=self._template.request(inputs, slice(0, len(inputs))),
-            rows_in_parts=self._output == "multi_vector",
-        )
+        return EmbedStreamRequest(id=batch_id, request=self._template.request(inputs, slice(0, len(inputs))))
 
     def wait_seconds(self) -> float | None:
         """Seconds until the requests that wait after a refusal may be sent; None where none waits."""
@@ -135,7 +125,7 @@ class StreamedCall:
             self._wait_after(error, batch.failures)
             self._unsent.appendleft(reply.id)
             return
-        batch.results[reply.start, reply.first_row] = results_by_text(reply.response, self._output)
+        batch.results[reply.start] = results_by_text(reply.response, self._output)
         if not reply.more:
             batch.answered, self._stream_ends = True, 0
 

@@ -86,30 +86,26 @@ class EmbedResponse(_message.Message):
     def __init__(self, model: _Optional[str] = ..., dense: _Optional[_Union[_vectors_pb2.DenseVectors, _Mapping]] = ..., sparse: _Optional[_Union[_vectors_pb2.SparseVectors, _Mapping]] = ..., multi_vector: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ..., pools_spans: bool = ...) -> None: ...
 
 class EmbedStreamRequest(_message.Message):
-    __slots__ = ("id", "request", "rows_in_parts")
+    __slots__ = ("id", "request")
     ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
-    ROWS_IN_PARTS_FIELD_NUMBER: _ClassVar[int]
     id: int
     request: EmbedRequest
-    rows_in_parts: bool
-    def __init__(self, id: _Optional[int] = ..., request: _Optional[_Union[EmbedRequest, _Mapping]] = ..., rows_in_parts: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., request: _Optional[_Union[EmbedRequest, _Mapping]] = ...) -> None: ...
 
 class EmbedStreamResponse(_message.Message):
-    __slots__ = ("id", "response", "error", "start", "more", "first_row")
+    __slots__ = ("id", "response", "error", "start", "more")
     ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     id: int
     response: EmbedResponse
     error: StreamError
     start: int
     more: bool
-    first_row: int
-    def __init__(self, id: _Optional[int] = ..., response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ..., start: _Optional[int] = ..., more: bool = ..., first_row: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ..., start: _Optional[int] = ..., more: bool = ...) -> None: ...
 
 class StreamError(_message.Message):
     __slots__ = ("code", "reason", "message", "field", "retry_after")

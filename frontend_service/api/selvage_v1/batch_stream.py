@@ -1,7 +1,6 @@
 """EmbedStream: batches of one caller, each a call of its own to the service, with its own outcome."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from frontend_service.api.selvage_v1.codec import embedding
@@ -21,26 +20,14 @@ what takes so long."""
 
 Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedReply]]
 """A function that answers a message of about so many bytes."""
-SendReply = Callable[[EmbedReply, int], Awaitable[None]]
-"""A function that sends so many rows of a text before the answer."""
-EmbedInParts = Callable[[EmbedRequest, int, Caller, SendReply], Awaitable[EmbedReply]]
-"""The same as `Embed`, with rows that are sent before the answer, which has the rest."""
 
 
 class BatchStream:
-    """Answers every batch of an EmbedStream: with its rows, in parts where they do not fit into a message, or with one
-    error."""
+    """Answers every batch of an EmbedStream: with its vectors, in several replies where they do not fit into one, or
+    with one error."""
 
-    def __init__(
-        self,
-        frontend: Frontend,
-        embed: Embed,
-        embed_in_parts: EmbedInParts,
-        caller: Caller,
-        stream: OpenStream,
-        replies: Replies,
-    ) -> None:
-        self._frontend, self._embed, self._embed_in_parts, self._caller = frontend, embed, embed_in_parts, caller
+    def __init__(self, frontend: Frontend, embed: Embed, caller: Caller, stream: OpenStream, replies: Replies) -> None:
+        self._frontend, self._embed, self._caller = frontend, embed, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
         self._parts_done = 0
         self._requests = IndependentStream(frontend.calls.admission, stream, replies, self._answer_batch)
@@ -53,7 +40,7 @@ class BatchStream:
         await self._requests.run(batches)
 
     async def _answer_batch(self, batch: EmbedStreamRequest, size: int) -> None:
-        head, parts = EmbedStreamResponse(id=batch.id), [_BatchPart(0, batch.request, size, batch.rows_in_parts)]
+        head, parts = EmbedStreamResponse(id=batch.id), [_BatchPart(0, batch.request, size)]
         del batch  # a large batch is not held once it is computed
         try:
             with self._frontend.calls.admission.hold(size) as let_go:
@@ -63,7 +50,7 @@ class BatchStream:
         except NotRead:
             raise
         except SelvageError as error:
-            head.more, head.first_row = False, 0
+            head.more = False
             head.error.CopyFrom(embedding.stream_error_to_pb(error))
             parts.clear()
         # Outside of the except block: an error keeps the frames that it passed in memory, and the caller may take long
@@ -75,7 +62,7 @@ class BatchStream:
     ) -> None:
         """Answers the last of `parts`, or replaces it by its halves. `head` has all of a reply but the rows."""
         part = parts.pop()
-        head.start, head.more, head.first_row = part.start, bool(parts), 0
+        head.start, head.more = part.start, bool(parts)
         reply = await self._compute(part, head)
         if reply is None:
             parts += await self._frontend.offload(part.size, _BatchPart.halves, part)
@@ -86,78 +73,50 @@ class BatchStream:
         await self._requests.send(reply)
 
     async def _compute(self, part: "_BatchPart", head: EmbedStreamResponse) -> bytes | None:
-        """Returns the reply to a part, or None where it would be too large and the part can be halved.
+        """Returns the reply to a part, or None where it would be too large and the part can be halved: not where one
+        text alone is too large, which the error names by its place in the batch, since the whole batch was asked first.
 
         A part that is refused while others of its stream take the room is tried again when one of them ends; a large
         part is not, since it would wait in memory. A part is also tried again when it waited for others until the
-        default time of a call was over. Nothing is tried again once rows of it have been sent.
+        default time of a call was over.
         """
         tries = 0
         while True:
             parts_done_before = self._parts_done
             try:
                 return await self._call(part, head)
-            except ResultTooLarge:
-                if part.texts < 2:
+            except ResultTooLarge as error:
+                if part.texts < 2 or error.field:
                     raise
                 return None
             except DeadlineExceeded:
                 tries += 1
                 waited_for_others = self._deadline is None and self._parts_done > parts_done_before
-                if part.rows_sent or not waited_for_others or tries == TRIES or part.size > REQUEST_BYTES:
+                if not waited_for_others or tries == TRIES or part.size > REQUEST_BYTES:
                     raise
             except Overloaded:
-                if part.rows_sent or part.size > REQUEST_BYTES or not await self._requests.wait_for_another():
+                if part.size > REQUEST_BYTES or not await self._requests.wait_for_another():
                     raise
 
     async def _call(self, part: "_BatchPart", head: EmbedStreamResponse) -> bytes:
         """Computes a part as one call, which ends before the last reply is read: reading may take long."""
         calls, caller = self._frontend.calls, self._caller
-        async with AsyncExitStack() as slot:
-            await slot.enter_async_context(calls.admission.stream_requests)
+        async with calls.admission.stream_requests:
             if self._deadline is not None:
                 caller = replace(caller, remaining=self._deadline.remaining())
             with calls.running(caller):
                 async with calls.timeout(caller):
-                    response = await self._answer(part, head, caller, slot)
+                    response = await self._embed(part.request, part.size, caller)
                     return await self._frontend.offload(calls.admission.reserved, response.serialize_in, head)
-
-    async def _answer(
-        self, part: "_BatchPart", head: EmbedStreamResponse, caller: Caller, slot: AsyncExitStack
-    ) -> EmbedReply:
-        """Answers a part; rows of a single text may be sent before. `head` gets the place of the rows that remain.
-
-        `slot` holds the call's place among the calls of all streams. The call leaves it while its caller reads rows, so
-        a slow reader holds up no other stream. How much is computed meanwhile is bounded by the bytes of results: those
-        that the call has reserved, and the stream's share of all.
-        """
-        if not part.rows_in_parts or part.texts > 1:
-            return await self._embed(part.request, part.size, caller)
-
-        async def send(reply: EmbedReply, rows: int) -> None:
-            before = EmbedStreamResponse(id=head.id, start=part.start, more=True, first_row=part.rows_sent)
-            part.rows_sent += rows
-            await slot.aclose()
-            await self._requests.send_to_end(reply.serialize_in(before))  # even if the call's deadline passes meanwhile
-            await slot.enter_async_context(self._frontend.calls.admission.stream_requests)
-
-        reply = await self._embed_in_parts(part.request, part.size, caller, send)
-        head.first_row = part.rows_sent
-        return reply
 
 
 @dataclass(slots=True)
 class _BatchPart:
-    """Consecutive texts of a batch, as a request of about `size` bytes. `start`: the place of the first text.
-
-    `rows_in_parts`: whether rows of a single text may come in several replies. `rows_sent`: how many have been sent.
-    """
+    """Consecutive texts of a batch, as a request of about `size` bytes. `start`: the place of the first text."""
 
     start: int
     request: EmbedRequest
     size: int
-    rows_in_parts: bool = False
-    rows_sent: int = 0
 
     @property
     def texts(self) -> int:
@@ -169,6 +128,6 @@ class _BatchPart:
         (first_start, first), (last_start, last) = embedding.halve_request(self.request)
         half_size = self.size // 2
         return [
-            _BatchPart(self.start + last_start, last, self.size - half_size, self.rows_in_parts),
-            _BatchPart(self.start + first_start, first, half_size, self.rows_in_parts),
+            _BatchPart(self.start + last_start, last, self.size - half_size),
+            _BatchPart(self.start + first_start, first, half_size),
         ]

@@ -1,19 +1,17 @@
 """The services of selvage.v1 over gRPC: message -> exchange -> message. `Interceptor` answers errors."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
 from frontend_service.api.grpc_stream import begin_replies
-from frontend_service.api.selvage_v1.batch_stream import BatchStream, SendReply
+from frontend_service.api.selvage_v1.batch_stream import BatchStream
 from frontend_service.api.selvage_v1.codec import classification, embedding, fields, model, ranking
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
-from frontend_service.domain.requests import EmbedRequest
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.classification_pb2_grpc import (
     ClassificationServiceServicer,
@@ -24,9 +22,7 @@ from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServ
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
 from shared.caller import Caller
 from shared.codec.fields import card_to_pb
-from shared.jobs import JobResult
 from shared.server.rpc.interceptor import CALLER
-from shared.terms import RequestTerms
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")
@@ -78,17 +74,6 @@ class EmbeddingServicer(_ExchangeServicer, EmbeddingServiceServicer):
             write=embedding.embed_response_to_pb,
         )
 
-    async def _embed_in_parts(self, message: Any, size: int, caller: Caller, send: SendReply) -> EmbedReply:
-        """Answers a message; token rows of a single text go to `send` as they are computed, with how many they are."""
-
-        async def embed(request: EmbedRequest, terms: RequestTerms) -> Answer:
-            async def send_rows(rows: JobResult, model: str) -> None:
-                await send(embedding.token_rows_to_pb(request, rows, model), rows.row_lengths[0])
-
-            return await self._frontend.embedding.embed_in_parts(request, terms, send_rows)
-
-        return await self._answer_message(replace(self._embed, call_service=embed), message, size, caller)
-
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
         return await self._answer_call(self._embed, request)
 
@@ -97,8 +82,7 @@ class EmbeddingServicer(_ExchangeServicer, EmbeddingServiceServicer):
         caller, embed = CALLER.get(), partial(self._answer_message, self._embed)
         with self._frontend.calls.stream(caller) as stream:
             replies = await begin_replies(context)
-            batches = BatchStream(self._frontend, embed, self._embed_in_parts, caller, stream, replies)
-            await batches.run(request_iterator)
+            await BatchStream(self._frontend, embed, caller, stream, replies).run(request_iterator)
 
 
 class RankingServicer(_ExchangeServicer, RankingServiceServicer):

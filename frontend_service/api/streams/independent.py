@@ -30,18 +30,6 @@ class IndependentStream(TwoWayStream[Q]):
         super().__init__(admission, stream, replies, REQUESTS)
         self._answer = answer
         self._waiters = deque[asyncio.Future[None]]()
-        self._tasks: asyncio.TaskGroup
-
-    async def send_to_end(self, reply: bytes) -> None:
-        """Sends a reply as `send` does, to its end even where the sender is cancelled.
-
-        A reply that is taken by half would end the stream. The writing is a task of the stream, so its error ends the
-        stream even where the sender no longer waits.
-        """
-        sending = self._start_task(self.send(reply), self._tasks)
-        if sending is None:  # the stream is about to end
-            raise asyncio.CancelledError
-        await asyncio.shield(sending)
 
     async def wait_for_another(self) -> bool:
         """Waits until another request of this stream has been answered; False at once where none is in progress.
@@ -56,7 +44,6 @@ class IndependentStream(TwoWayStream[Q]):
         return True
 
     def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
         task = self._start_task(self._answer(request, size), tasks)
         if task is not None:
             self._count_begun(size)

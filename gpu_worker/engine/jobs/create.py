@@ -7,7 +7,6 @@ import numpy as np
 
 from gpu_worker.engine.jobs.classify import ClassifyJob
 from gpu_worker.engine.jobs.encode import EncodeJob
-from gpu_worker.engine.jobs.encode_parts import EncodePartsJob
 from gpu_worker.engine.jobs.interface import StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
@@ -75,8 +74,6 @@ class JobFactory:
         self._abilities.check_encode(work)
         skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
         sequences = Sequences(job, self._skipped(job), skiplist, queries=queries)
-        if EncodePartsJob.serves(work, len(sequences)):
-            return EncodePartsJob(sequences, work, self._model.heads, self._limits)
         abilities = self._abilities if side is self._model else self._of_queries
         return EncodeJob(sequences, work, side.heads, abilities.sparse_cost, self._limits)
 

@@ -108,10 +108,6 @@ class Sequences:
         """Token ids of one sequence."""
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
-    def tokens_of(self, numbers: Counts, starts: Counts, stops: Counts) -> Counts:
-        """Places of the tokens `starts` to `stops` - 1 of some sequences, one sequence after the other."""
-        return row_ranges(self.offsets[numbers] + starts, stops - starts)
-
     @cached_property
     def selected_counts(self) -> Counts:
         """Number of selected tokens in each sequence: [S]."""
@@ -129,7 +125,7 @@ class Selection:
     """What a step computes of a job: of the sequences `numbers` [n], ascending, the tokens `starts` to `stops` - 1 [n].
 
     `caches` has, by number, the caches of the sequences that are computed in pieces; among these are the `leaders`,
-    whose keys and values other sequences take. `at_once`: see `Piece`. `joined`: whether sequences of a unit must share
+    whose keys and values other sequences take. `joined`: whether sequences of a unit must share
     tokens, since it costs no more than what is computed then. `uncut`: whether all are known to be `whole`.
     """
 
@@ -139,7 +135,6 @@ class Selection:
     stops: Counts
     caches: dict[int, SequenceCache] = field(default_factory=dict)
     leaders: frozenset[int] = frozenset()
-    at_once: bool = False
     joined: bool = False
     uncut: bool = False
 
@@ -152,11 +147,6 @@ class Selection:
             starts=np.zeros(len(numbers), dtype=np.int64),
             stops=sequences.lengths[numbers],
         )
-
-    @property
-    def shown(self) -> npt.NDArray[np.bool_]:
-        """Whether outputs are made of each sequence, or of a piece of it, in the step: [n]."""
-        return np.ones(len(self.numbers), dtype=np.bool_) if self.at_once else self.ended
 
     @cached_property
     def ended(self) -> npt.NDArray[np.bool_]:
@@ -194,7 +184,7 @@ class Selection:
         chosen = ~self.whole
         bounds = (array[chosen].tolist() for array in (self.numbers, self.starts, self.stops))
         return [
-            Piece(self.sequences.ids_of(number), start, stop, self.caches[number], self.at_once)
+            Piece(self.sequences.ids_of(number), start, stop, self.caches[number])
             for number, start, stop in zip(*bounds, strict=True)
         ]
 
@@ -202,26 +192,17 @@ class Selection:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedSequences:
     """Sequences of one job that outputs of a step are made of: their `numbers` [n] in the job, ascending, and `places`
-    [n] in the step.
-
-    `ranges`: where the step has only a piece of each, the first token of it and the one behind the last, [n] and [n].
-    """
+    [n] in the step."""
 
     sequences: Sequences
     numbers: Counts
     places: Counts
-    ranges: tuple[Counts, Counts] | None = None
-
-    @property
-    def token_places(self) -> Counts:
-        """Places in the job of all tokens that the step has of the sequences, one sequence after the other."""
-        starts, stops = self.ranges or (np.zeros_like(self.numbers), self.sequences.lengths[self.numbers])
-        return self.sequences.tokens_of(self.numbers, starts, stops)
 
     @property
     def selected(self) -> TokenMask:
-        """Mask of the selected tokens over all these tokens."""
-        return self.sequences.selected[self.token_places]
+        """Mask of the selected tokens over all tokens of the sequences, one sequence after the other."""
+        sequences = self.sequences
+        return sequences.selected[row_ranges(sequences.offsets[self.numbers], sequences.lengths[self.numbers])]
 
     def split(self, first: int) -> tuple["PackedSequences", "PackedSequences"]:
         """Splits them into the sequences with numbers below `first`, and the rest."""

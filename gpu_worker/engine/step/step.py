@@ -65,7 +65,7 @@ class Step:
         # The batch wants those first that begin a text; what another takes tokens from must be computed before it.
         adapted.sort(key=lambda entry: (entry[1].start > 0, entry[1].cache.depth, entry[0].adapter))
         pieces = [piece for _, piece in adapted]
-        shown = [piece for piece in pieces if piece.shown]
+        shown = [piece for piece in pieces if piece.last]
         shared = NONE_SHARED
         if least_spared < inf:
             least_spared = 0.0 if any(selection.joined for selection in selections) else least_spared
@@ -104,23 +104,19 @@ class Step:
             ],
             upload=upload,
         )
-        others_shown = [*(piece.shown_tokens for piece in shown), *(follower.sequence for follower in behind)]
+        others_shown = [*(piece.sequence for piece in shown), *(follower.sequence for follower in behind)]
         whole_texts = batch.first(len(order), *others_shown) if others_shown or pieces else batch
         shared_tokens = int(shared.counts.sum()) + sum(piece.start for piece in pieces if piece.forks)
         return cls(batch=batch, texts=whole_texts, packed=packed, shared_tokens=shared_tokens)
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
-        """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends, unless
-        their outputs are made at once."""
+        """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends."""
         batch = self.batch
         assert batch is not None
         if not batch.pieces and batch.followers is None:
             return hidden
         shown = []
         for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
-            if piece.at_once:
-                shown.append(hidden[rows])
-                continue
             piece.cache.add_hidden(piece.start, hidden[rows])
             shown += [piece.cache.hidden] if piece.last else []
         if batch.followers is not None:
@@ -134,16 +130,15 @@ class Step:
 def _packed(selection: Selection, whole_places: Counts, first_shown: int, shown: list[Piece]) -> PackedSequences:
     """The sequences of a job slice that outputs are made of: whole ones at `whole_places`, the others, in the order of
     `shown`, from `first_shown` on."""
-    if selection.uncut and not selection.at_once:
+    if selection.uncut:
         return PackedSequences(sequences=selection.sequences, numbers=selection.numbers, places=whole_places)
-    whole, chosen = selection.whole, selection.shown
+    whole, ended = selection.whole, selection.ended
     places = np.zeros(len(selection.numbers), dtype=np.int64)
     places[whole] = whole_places
     place_of = {piece.cache: place for place, piece in enumerate(shown, first_shown)}
-    places[chosen & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.shown]
+    places[ended & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.last]
     return PackedSequences(
         sequences=selection.sequences,
-        numbers=selection.numbers[chosen],
-        places=places[chosen],
-        ranges=(selection.starts[chosen], selection.stops[chosen]) if selection.at_once else None,
+        numbers=selection.numbers[ended],
+        places=places[ended],
     )

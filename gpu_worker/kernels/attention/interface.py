@@ -27,9 +27,7 @@ class AttentionTerms:
 
     `window` is exclusive: token i sees j where i - j < window (causal) or |i - j| < window. `softcap` is Gemma2's bound
     c x tanh(score / c). `bias` is called with the query [..., H, L, D] and the key [..., Hkv, L, D] of sequences of one
-    length and returns what is added to their scaled scores, broadcastable to [..., H, L, L]. `keys_as`: the name under
-    which later layers find the keys and values of this one; empty where none does. `reuses_keys`: it has none of its
-    own, but those of the last layer with this name (Gemma 3n).
+    length and returns what is added to their scaled scores, broadcastable to [..., H, L, L].
     """
 
     scale: float
@@ -37,8 +35,6 @@ class AttentionTerms:
     window: int | None = None
     softcap: float | None = None
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
-    keys_as: str = ""
-    reuses_keys: bool = False
 
     def mask(self, length: int, attended: int, device: torch.device, past: int = 0) -> Tensor | None:
         """Mask [L, A] bool: True where token `past` + i (row) may see token j; None for all."""
@@ -173,15 +169,11 @@ def terms_of(
         causal = not _made_bidirectional(module) and bool(getattr(module, "is_causal", False))
     if sliding_window is not None and _made_bidirectional(module):
         sliding_window += 1
-    reuses_keys = bool(getattr(module, "is_kv_shared_layer", False))
-    shared = reuses_keys or bool(getattr(module, "store_full_length_kv", False))
     return AttentionTerms(
         scale=head**-0.5 if scaling is None else scaling,
         causal=causal,
         window=sliding_window,
         softcap=softcap,
-        keys_as=str(getattr(module, "layer_type", "")) if shared else "",
-        reuses_keys=reuses_keys,
     )
 
 

@@ -1,10 +1,8 @@
 """Attention by the processor's kernels in C++: all sequences of a batch in one call, whatever their lengths."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, by_sequence
@@ -21,45 +19,34 @@ class NativeAttention:
     """Attention by `source/attention.cpp`, which has every term that `AttentionTerms` has.
 
     A token's result has the same bits whatever else is in the batch. A bias is a table of tokens x tokens, so layers
-    with one run equal lengths at a time. Heads of other sizes run by PyTorch's fused kernel or, with `fills`, filled up
-    with zeros by this one.
+    with one run equal lengths at a time. Heads of other sizes run by PyTorch's fused kernel.
     """
 
     capturable = False
 
-    def __init__(self, library: KernelLibrary, *, fills: bool = False) -> None:
+    def __init__(self, library: KernelLibrary) -> None:
         self.name = f"native ({library.instructions})"
-        self._otherwise, self._fills = EqualRuns(), fills
+        self._otherwise = EqualRuns()
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if query.shape[-1] % HEAD_STEP or value.shape[-1] % HEAD_STEP:
-            if not self._fills:
-                return self._otherwise(query, key, value, batch, terms)
-            head, width, bias = query.shape[-1], value.shape[-1], terms.bias
-            if bias is not None:
-                terms = replace(terms, bias=lambda q, k: bias(q[..., :head], k[..., :head]))
-            return self._attend(_filled(query), _filled(key), _filled(value), batch, terms)[..., :width]
+            return self._otherwise(query, key, value, batch, terms)
         return self._attend(query, key, value, batch, terms)
 
     def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
-        width, tokens, keys = value.shape[-1], query.shape[1], key.shape[1]
-        if query.shape[-1] % HEAD_STEP or width % HEAD_STEP:
-            if not self._fills:
-                return self._otherwise.attend_piece(query, key, value, terms)
-            query, key, value = (_filled(states) for states in (query, key, value))
+        tokens, keys = query.shape[1], key.shape[1]
+        if query.shape[-1] % HEAD_STEP or value.shape[-1] % HEAD_STEP:
+            return self._otherwise.attend_piece(query, key, value, terms)
         layout = torch.tensor([[0, tokens, 0, keys, keys - tokens]])
-        return attention(query, key, value, layout, terms, None)[..., :width]
+        return attention(query, key, value, layout, terms, None)
 
     def attend_followers(
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
     ) -> Tensor:
-        width = value.shape[-1]
-        if query.shape[-1] % HEAD_STEP or width % HEAD_STEP:
-            if not self._fills:
-                return self._otherwise.attend_followers(query, key, value, followers, terms)
-            query, key, value = (_filled(states) for states in (query, key, value))
+        if query.shape[-1] % HEAD_STEP or value.shape[-1] % HEAD_STEP:
+            return self._otherwise.attend_followers(query, key, value, followers, terms)
         layout = torch.from_numpy(followers.layout)
-        return attention(query, key, value, layout, terms, None, places=followers.rows)[..., :width]
+        return attention(query, key, value, layout, terms, None, places=followers.rows)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if terms.bias is None:
@@ -68,11 +55,6 @@ class NativeAttention:
         for run in batch.runs():
             _attend_run(query, key, value, run, terms, output[run.start : run.stop])
         return output
-
-
-def _filled(states: Tensor) -> Tensor:
-    """States with heads that the kernels take: zeros change no product and add no column that is read."""
-    return F.pad(states, (0, -states.shape[-1] % HEAD_STEP))
 
 
 def serves(library: KernelLibrary, dtype: torch.dtype, head: int) -> bool:

@@ -23,9 +23,7 @@ class OneOperator:
         """See `LayerAttention`."""
         assert terms.bias is None  # no operator takes a function
         numbers = terms.scale, terms.causal, terms.window, terms.softcap
-        output: Tensor = torch.ops.selvage.attention_under_way(
-            query, key, value, *numbers, terms.keys_as, terms.reuses_keys
-        )
+        output: Tensor = torch.ops.selvage.attention_under_way(query, key, value, *numbers)
         return output
 
 
@@ -50,19 +48,10 @@ def _attend(
     causal: bool,
     window: int | None,
     softcap: float | None,
-    keys_as: str,
-    reuses_keys: bool,
 ) -> Tensor:
     """Attends as is under way: query [H, T, D], key and value [Hkv, T, D] -> [T, H, D]."""
     attention, batch = _UNDER_WAY.get()
-    terms = AttentionTerms(
-        scale=scale,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        keys_as=keys_as,
-        reuses_keys=reuses_keys,
-    )
+    terms = AttentionTerms(scale=scale, causal=causal, window=window, softcap=softcap)
     return attention(query, key, value, batch, terms)
 
 

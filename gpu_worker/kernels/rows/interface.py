@@ -64,5 +64,9 @@ class RowKernels(Protocol):
     ) -> PackedRows:
         """Selects, cuts, normalises and packs rows."""
 
+    def products(self, left: Tensor, right: Tensor) -> Tensor:
+        """Multiplies each of some rows with each of others: float32 [Q, W] and [N, W] -> [Q, N]. Products are the one
+        result that may depend on how many rows there are, unless the processor's kernels make them."""
+
     def finite(self, rows: Tensor) -> Tensor:
         """Tells which rows consist of finite numbers: [N] bool."""

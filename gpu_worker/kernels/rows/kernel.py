@@ -87,6 +87,9 @@ class TritonRows:
         values, scales, finite = _finished(rows, index, dimensions, unit, *KINDS[data_type])
         return PackedRows(values=values, scales=scales if data_type is DataType.INT8 else None, finite=finite)
 
+    def products(self, left: Tensor, right: Tensor) -> Tensor:
+        return left @ right.T
+
     def finite(self, rows: Tensor) -> Tensor:
         return _finished(rows, None, 0, False, tiles.NOTHING.value, 0)[2]
 

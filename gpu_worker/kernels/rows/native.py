@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import KernelLibrary
+from gpu_worker.kernels.cpu.products import product
 from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, WeightedRanges
 from gpu_worker.kernels.rows.packing import pack
 from gpu_worker.kernels.rows.plain import PlainRows
@@ -42,6 +43,9 @@ class NativeRows:
         leading, finite = self._finished(rows, index, dimensions, unit)
         values, scales = pack(leading, data_type)
         return PackedRows(values=values, scales=scales, finite=finite)
+
+    def products(self, left: Tensor, right: Tensor) -> Tensor:
+        return product(right, left).T
 
     def finite(self, rows: Tensor) -> Tensor:
         if rows.dtype not in self._formats:

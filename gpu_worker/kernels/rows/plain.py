@@ -45,6 +45,9 @@ class PlainRows:
         values, scales = pack(leading, data_type)
         return PackedRows(values=values, scales=scales, finite=torch.isfinite(leading.sum(dim=1)))
 
+    def products(self, left: Tensor, right: Tensor) -> Tensor:
+        return left @ right.T
+
     def finite(self, rows: Tensor) -> Tensor:
         """Looks at sums, which are finite where all numbers of a row are, unless the sum exceeds float32."""
         return torch.isfinite(rows.float().sum(dim=1))

@@ -4,18 +4,15 @@ The base's product is made once for all rows of a step (as Punica, arXiv:2310.18
 it), so one copy of its weights serves all adapters, and their texts share a step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.kernels.cpu.products import Product
 from gpu_worker.model.adapters.parts import Pair
 from gpu_worker.ragged.adapter_rows import AdapterRows
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
-
-Multiply = Callable[[Tensor], Tensor]
 
 
 class StepAdapters:
@@ -37,17 +34,13 @@ class LowRankTerms(nn.Module):
     its own.
     """
 
-    def __init__(self, pair: Pair, layer: nn.Linear, *, fixed: bool) -> None:
-        """`fixed`: products of a row have the same bits beside any others."""
+    def __init__(self, pair: Pair, layer: nn.Linear) -> None:
         super().__init__()
         weight = layer.weight.detach()
         offset = None if pair.bias is None else pair.bias - layer.bias.detach().float().cpu()
         self.register_buffer("down", pair.down.to(weight).contiguous())
         self.register_buffer("up", (pair.scale * pair.up).to(weight).contiguous())
         self.register_buffer("offset", None if offset is None else offset.to(weight))
-        self._products: tuple[Multiply, Multiply] | None = None
-        if fixed:
-            self._products = (Product(self.down, None), Product(self.up, None))
 
     down: Tensor
     up: Tensor
@@ -57,11 +50,7 @@ class LowRankTerms(nn.Module):
         """Changes outputs y [N, out] of inputs x [N, in]."""
         if self.offset is not None:
             y.add_(self.offset)
-        if self._products is not None:
-            down, up = self._products
-            y.add_(up(down(x.contiguous())))
-        else:
-            y.addmm_(F.linear(x, self.down), self.up.t())
+        y.addmm_(F.linear(x, self.down), self.up.t())
 
 
 class AdaptedLinear(nn.Module):

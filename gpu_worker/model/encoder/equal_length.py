@@ -20,18 +20,13 @@ from shared.errors import ModelRefused
 class EqualLengthEncoder(Encoder):
     """An unmodified encoder that makes its own positions and masks."""
 
-    def __init__(
-        self, model: Any, *, attention: str, token_types: TokenTypes | None, width: int, alone: bool = False
-    ) -> None:
-        """`attention` is transformers' name of the implementation that the model runs: eager or sdpa. `alone`: every
-        text forms a batch of its own, so that its bits do not depend on others."""
+    def __init__(self, model: Any, *, attention: str, token_types: TokenTypes | None, width: int) -> None:
+        """`attention` is transformers' name of the implementation that the model runs: eager or sdpa."""
         super().__init__(model, uncounted=None, token_types=token_types, width=width)
-        self.description = f"{'one text at a time' if alone else 'equal length'} ({attention})"
-        self._alone = alone
+        self.description = f"equal length ({attention})"
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        runs = batch.runs()
-        return torch.cat([self._run(batch, part) for run in runs for part in (run.alone() if self._alone else [run])])
+        return torch.cat([self._run(batch, run) for run in batch.runs()])
 
     def _run(self, batch: RaggedBatch, run: LengthRun) -> Tensor:
         """Hidden states [N x L, H] of N neighbouring sequences of length L."""

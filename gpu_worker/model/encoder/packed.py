@@ -1,6 +1,5 @@
 """The packed execution mode: an unmodified encoder runs all sequences of a batch at once, end to end."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,7 @@ from gpu_worker.ragged.token_types import TokenTypes
 
 
 class PackedEncoder(Encoder):
-    """An encoder in which every layer attends through `attention`.
-
-    `order` is entered while a batch runs: what keeps PyTorch's operators in one order, or nothing.
-    """
+    """An encoder in which every layer attends through `attention`."""
 
     packed = True
 
@@ -36,10 +32,9 @@ class PackedEncoder(Encoder):
         uncounted: int | None = None,
         token_types: TokenTypes | None = None,
         width: int | None = None,
-        order: AbstractContextManager[object] | None = None,
     ) -> None:
         super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
-        self.attention, self.order = attention, order or nullcontext()
+        self.attention = attention
         self._step_adapters = step_adapters_of(model)
 
     @property
@@ -64,8 +59,7 @@ class PackedEncoder(Encoder):
             self._step_adapters.enter(batch)
         inputs = inputs_of(batch)
         ragged = AttentionCall(attention=attention, batch=batch)
-        with self.order:
-            output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
+        output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 

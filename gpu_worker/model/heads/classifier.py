@@ -88,8 +88,8 @@ class YesNoClassifier(SequenceClassifier):
     def __init__(self, rows: Tensor, softcap: float | None) -> None:
         """`rows` of the output matrix: [2, H] for yes and no, [1, H] for yes alone. `softcap` is Gemma2's bound."""
         super().__init__()
-        self.register_buffer("rows", rows)
-        self.rows: Tensor
+        self.linear = nn.Linear(rows.shape[1], len(rows), bias=False, device=rows.device)
+        self.linear.load_state_dict({"weight": rows})
         self.softcap = softcap
 
     def plan(self, batch: PackedTexts, places: Counts, upload: Upload) -> ToLogits:
@@ -98,10 +98,10 @@ class YesNoClassifier(SequenceClassifier):
 
     def _odds(self, last: Tensor) -> Tensor:
         """Log-odds of the last rows: [n, H] float32 -> [n, 1]."""
-        logits = last @ self.rows.float().T
+        logits: Tensor = self.linear(last)
         if self.softcap is not None:
             logits = (logits / self.softcap).tanh() * self.softcap
-        return logits[:, :1] - logits[:, 1:] if len(self.rows) == 2 else logits
+        return logits[:, :1] - logits[:, 1:] if logits.shape[1] == 2 else logits
 
 
 def _pooling(batch: PackedTexts, places: Counts, mode: str, upload: Upload) -> Pooling:

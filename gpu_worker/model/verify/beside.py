@@ -45,7 +45,7 @@ class AdapterReference:
                 rounding = _rounding(self._exact[-1], _states(reference, model, self._numbers))
             self._noise.append(max(reference.padding_noise, rounding))
 
-    def checked(self, encoder: Encoder, unpacked_reason: str, *, same_bits: bool) -> str:
+    def checked(self, encoder: Encoder, unpacked_reason: str) -> str:
         """Checks all adapters, and returns a line on what they cost. `unpacked_reason`: why texts do not run packed.
 
         Raises ModelRefused where they do not, or an adapter's rows are wrong.
@@ -53,8 +53,6 @@ class AdapterReference:
         if unpacked_reason:
             raise ModelRefused(f"--adapter needs a model that runs packed, this one does not: {unpacked_reason}")
         self.check(encoder)
-        if same_bits:
-            self.check_bits(encoder)
         times = f"{self.times(encoder):.2f} times as long as one without them"
         return f"a step whose texts take turns through the adapters takes {times}"
 
@@ -68,14 +66,6 @@ class AdapterReference:
             verdict = compare(hidden, exact, states, noise, encoder.dtype)
             if verdict:
                 raise ModelRefused(f"--adapter {name or '(texts without one)'}: among others, {verdict}")
-
-    def check_bits(self, encoder: Encoder) -> None:
-        """Raises ModelRefused where a text's hidden states have other bits among texts of other adapters than alone."""
-        pairs = [(adapter, number) for number in self._numbers for adapter in range(len(self._names))]
-        together = self._run(encoder, pairs)
-        for pair in pairs:
-            if not torch.equal(self._run(encoder, [pair])[pair], together[pair]):
-                raise ModelRefused(f"--adapter {self._names[pair[0]]}: hidden states differ alone and among others")
 
     def times(self, encoder: Encoder) -> float:
         """How many times as long a step takes whose texts take turns through the adapters as one without any."""

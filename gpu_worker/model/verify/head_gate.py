@@ -5,7 +5,6 @@ model family has to be known by name.
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,8 +26,6 @@ TOLERANCE = 1e-4
 """Largest error of float32 logits, in root mean square, relative to them, or absolute where they are smaller than 1."""
 ROWS_READ = ("cls", "lasttoken", LAST_REAL, "mean", LATE)
 """Poolings that a ForSequenceClassification may use."""
-NO_ORDER = nullcontext()
-"""Heads run as they are."""
 HALF_RATIO = 3.0
 """Largest error in half precision, relative to the error of the model's own run in half precision.
 
@@ -59,41 +56,29 @@ class HeadReference:
             self.logits = self._run_one_by_one(model)
             self.exact = in_float32(model, lambda: self._run_one_by_one(model))
 
-    def check(self, encoder: Encoder, heads: Heads, order: AbstractContextManager[object] = NO_ORDER) -> None:
-        """Chooses which row a classifier reads. Raises ModelRefused where the head's logits are not the model's.
-
-        Heads run inside of `order`.
-        """
+    def check(self, encoder: Encoder, heads: Heads) -> None:
+        """Chooses which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
         with torch.inference_mode():
             batch = self._batch(encoder)
             hidden = encoder(batch)
-            with order:
-                if isinstance(heads.classifier, HeadClassifier):
-                    self._choose_row(heads.classifier, hidden, batch)
-                verdict = self._compare(logits_of(heads, hidden, batch), encoder.dtype)
+            if isinstance(heads.classifier, HeadClassifier):
+                self._choose_row(heads.classifier, hidden, batch)
+            verdict = self._compare(logits_of(heads, hidden, batch), encoder.dtype)
         if verdict:
             raise ModelRefused(f"{self._name} does not classify among other texts as it does alone: {verdict}")
 
-    def check_close(
-        self, encoder: Encoder, heads: Heads, least: float, order: AbstractContextManager[object] = NO_ORDER
-    ) -> float:
+    def check_close(self, encoder: Encoder, heads: Heads, least: float) -> float:
         """Cosine of all logits to those of the model's own half precision; `check` must have chosen the row before.
 
         Raises ModelRefused where the cosine is below `least`.
         """
-        logits = self.among_others(encoder, heads, order)
+        with torch.inference_mode():
+            batch = self._batch(encoder)
+            logits = logits_of(heads, encoder(batch), batch).float()
         cosine = float(torch.cosine_similarity(logits.flatten(), self.logits.flatten(), dim=0))
         if not cosine >= least:
             raise ModelRefused(f"rounded layers change its logits too much: cosine {cosine:.4f}, wanted is {least}")
         return cosine
-
-    def among_others(self, encoder: Encoder, heads: Heads, order: AbstractContextManager[object] = NO_ORDER) -> Tensor:
-        """Logits [S or T, labels] float32 of all texts as one batch; `check` must have chosen the row before."""
-        with torch.inference_mode():
-            batch = self._batch(encoder)
-            hidden = encoder(batch)
-            with order:
-                return logits_of(heads, hidden, batch).float()
 
     def _batch(self, encoder: Encoder) -> RaggedBatch:
         """All texts as one batch."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from gpu_worker.device.memory import ran_out
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.verify.gate import Reference
-from gpu_worker.model.verify.in_pieces import NumberedText, Run, check_run, grouped, reason_against
+from gpu_worker.model.verify.in_pieces import NumberedText, check_run, grouped, reason_against
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.texts import offsets_of
@@ -23,19 +23,13 @@ from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
 
-def reason_to_share_nothing(encoder: Encoder, reference: Reference, *, same_bits: bool = False) -> str:
-    """Why texts may share no tokens; empty where they may. `same_bits`: they must have the bits that they have alone.
-
-    May raise what means that memory ran out.
-    """
+def reason_to_share_nothing(encoder: Encoder, reference: Reference) -> str:
+    """Why texts may share no tokens; empty where they may. May raise what means that memory ran out."""
     packed = encoder.as_written
     if reason_against(packed):
         return reason_against(packed)
-    run = partial(run_sharing, packed)
     try:
-        check_run(packed, reference, run, "with tokens of another text")
-        if same_bits:
-            _check_bits(packed, reference, run)
+        check_run(packed, reference, partial(run_sharing, packed), "with tokens of another text")
         return ""
     except ModelRefused as refused:
         return str(refused)
@@ -43,14 +37,6 @@ def reason_to_share_nothing(encoder: Encoder, reference: Reference, *, same_bits
         if ran_out(error):
             raise
         return f"{type(packed.model).__name__} fails on a text that begins as another: {first_line(error)}"
-
-
-def _check_bits(packed: Encoder, reference: Reference, run: Run) -> None:
-    """Raises ModelRefused where texts by another `run` of the encoder have other bits than by its own."""
-    whole, sharing = (reference.among_others(packed, reference.whole, way).hidden for way in (None, run))
-    if not torch.equal(whole, sharing):
-        distance = float((whole - sharing).abs().max())
-        raise ModelRefused(f"its hidden states differ alone and with tokens of another text by up to {distance:.2g}")
 
 
 def run_sharing(encoder: Encoder, batch: RaggedBatch) -> Tensor:

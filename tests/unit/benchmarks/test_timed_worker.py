@@ -30,7 +30,7 @@ def test_a_frontend_takes_its_results(outputs: tuple[OutputKind, ...], data_type
     asked = job(1, 3, 5, outputs=set(outputs) - {OutputKind.SPARSE}, data_type=data_type)
     message = pb.AttachResponse()
     UnsentOutcome(asked.id, TimedJob(asked, card().dimensions).result()).add_part(message, 1 << 26)
-    check, assembly = ReplyCheck(expected_reply(asked, card()), in_parts=False), ResultAssembly()
+    check, assembly = ReplyCheck(expected_reply(asked, card())), ResultAssembly()
     for part in message.answers:
         for chunk in part.chunks:
             check.take(chunk.kind, chunk.data)

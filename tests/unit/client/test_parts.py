@@ -114,6 +114,16 @@ def test_embed_in_parts_is_embed(texts: list[str], seed: int) -> None:
     assert found.token_counts.tolist() == [len(each) for each in texts]
 
 
+def test_a_text_that_is_too_large_alone_is_not_sought_in_halves() -> None:
+    """The service names it among the texts of its request; the error has its place among all."""
+    call = SplitCall(methods.embed(Nobody(), ["a" * 1000] * 2000), seconds=1e9, retries=RetryPolicy(0))
+    attempts = [attempt for _ in range(2) if (attempt := call.next_attempt()) is not None]
+    assert attempts[1].part.size > 7
+    with pytest.raises(ResultTooLarge) as raised:
+        call.record_failure(attempts[1], ResultTooLarge("its rows", field="texts[7]"))
+    assert raised.value.field == f"texts[{attempts[1].part.start + 7}]"
+
+
 @given(st.lists(st.tuples(st.text(max_size=8), st.integers(1, 3)), min_size=1, max_size=30), st.integers(0, 2**32))
 def test_spans_in_parts_come_back_by_text(texts: list[tuple[str, int]], seed: int) -> None:
     """Each in its place, however many its text and those before it have."""

@@ -37,11 +37,6 @@ class Batches:
         raise StopAsyncIteration
 
 
-async def no_parts(*_: Any) -> EmbedReply:
-    """No batch of these tests asks for rows in parts."""
-    raise AssertionError
-
-
 async def through(
     embed: Embed,
     *batches: EmbedStreamRequest,
@@ -58,7 +53,7 @@ async def through(
     frontend = frontend or Frontend(service()[0], Calls(timeout=60))
     with frontend.calls.stream(caller) as stream:
         replies_of = Replies(write or keep, lambda _: None)
-        await BatchStream(frontend, embed, no_parts, caller, stream, replies_of).run(Batches(*batches))
+        await BatchStream(frontend, embed, caller, stream, replies_of).run(Batches(*batches))
     return replies
 
 

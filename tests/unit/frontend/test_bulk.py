@@ -40,16 +40,15 @@ async def test_a_reply_too_large_for_a_message_comes_in_parts() -> None:
     assert np.cumsum([0, *(len(job.tokens) for job in worker.jobs)])[:-1].tolist() == [each.start for each in replies]
 
 
-async def test_one_text_too_large_for_a_message_is_an_error_after_the_parts_before_it() -> None:
-    """At its place."""
+async def test_one_text_too_large_for_a_message_refuses_its_batch_before_anything_is_computed() -> None:
+    """By its place in the batch, however many texts stand before it; another batch is answered."""
     limits = Limits(message_bytes=70_000)
-    texts = [" ".join("a" * 100), " ".join("a" * 3000)]
-    replies, _ = await answered(batch(5, *texts, outputs=[3]), limits=limits, max_tokens=10_000)
-    assert [(reply.start, reply.more, reply.WhichOneof("outcome")) for reply in replies] == [
-        (0, True, "response"),
-        (1, False, "error"),
-    ]
-    assert replies[1].error.reason == "RESULT_TOO_LARGE"
+    texts = [" ".join("a" * length) for length in (100, 90, 110, 3000, 80)]
+    batches = batch(5, *texts, outputs=[3]), batch(6, *texts[:3], outputs=[3])
+    replies, worker = await answered(*batches, limits=limits, max_tokens=10_000)
+    [refused] = [reply for reply in replies if reply.id == 5]
+    assert (refused.error.reason, refused.error.field) == ("RESULT_TOO_LARGE", "texts[3]")
+    assert [length - 2 for job in worker.jobs for length in job.tokens.lengths] == [100, 90, 110]
 
 
 async def test_a_bug_ends_its_batch_alone() -> None:

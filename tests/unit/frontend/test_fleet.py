@@ -8,7 +8,6 @@ from fake_workers import JOB, FakeWorker, World, streams
 from structlog.testing import capture_logs
 
 from frontend_service.workers import fleet, outlier_detection
-from frontend_service.workers.row_parts import RowParts
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -309,21 +308,6 @@ async def test_a_job_that_all_workers_fail_sets_none_aside() -> None:
         assert sum([await failed(world, 1) for _ in range(calls)]) == calls
         assert calls < sum(len(worker.messages) for worker in workers) <= 2 * calls
         assert world.fleet.aside == {"fake": 0}
-
-
-async def test_a_job_whose_rows_have_come_is_asked_of_no_other() -> None:
-    """They have left for the caller, and another worker would send them from the first one."""
-    bad, good = FakeWorker(), FakeWorker()
-    bad.fails = Internal("it failed in between")
-    good.load = SLOW
-    parts = RowParts(4)
-    parts.put(b"1234")
-    async with World(bad, good) as world:
-        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [0, 1000])
-        for _ in range(2 * outlier_detection.FAILURES):
-            with pytest.raises(Internal, match="in between"):
-                await world.fleet.run_in_parts(world.fleet.model(""), JOB, parts)
-        assert good.messages == []
 
 
 async def test_the_last_worker_that_serves_is_never_set_aside() -> None:

@@ -132,8 +132,27 @@ async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> 
     """With a remedy."""
     made, worker = service(Limits(message_bytes=70_000), max_tokens=10_000)
     with pytest.raises(ResultTooLarge, match="EmbedStream"):
-        await EmbeddingService(made).embed(embed(texts=["a " * 500], outputs=[3]), LATER)
+        await EmbeddingService(made).embed(embed(texts=["a " * 100] * 5, outputs=[3]), LATER)
     assert worker.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [({}, 2_000), ({"data_type": 2}, 4_000), ({"data_type": 4}, 5_000), ({"dimensions": 2}, 8_000)],
+)
+async def test_a_text_whose_rows_alone_do_not_fit_is_named(options: dict[str, Any], rows: int) -> None:
+    """With the size, the limit, and what helps: each of these lets more tokens through. A text more is not to blame."""
+    made, worker = service(Limits(message_bytes=130_000), max_tokens=100_000)
+    texts = ["a", "a " * rows, "a " * (rows + 500)]
+    with pytest.raises(ResultTooLarge, match=r"texts\[2\] alone would have \d+ bytes, .* 130000 .* 64464;") as raised:
+        await EmbeddingService(made).embed(embed(texts=texts, outputs=[3], **options), LATER)
+    assert raised.value.field == "texts[2]"
+    assert all(word in raised.value.message for word in ("FLOAT16", "INT8", "dimensions", "fewer tokens"))
+    assert worker.jobs == []
+    with pytest.raises(ResultTooLarge, match="fewer texts") as raised:
+        await EmbeddingService(made).embed(embed(texts=[texts[1]] * 5, outputs=[3], **options), LATER)
+    assert raised.value.field == ""
+    await EmbeddingService(made).embed(embed(texts=texts[:2], outputs=[3], **options), LATER)
 
 
 async def test_prompts_count_against_the_limits() -> None:

@@ -124,9 +124,10 @@ def test_neighbours_change_nothing(engine: ModelEngine, twin: Twin, neighbours: 
 
 
 @needs_kernels
-def test_neighbours_change_no_bit_with_same_bits(folder: Path, twin: Twin) -> None:
-    """--same-bits, of the projector too."""
-    engine = ModelEngine(load(str(folder), CPU, same_bits=True))
+def test_neighbours_change_no_bit(whole: ModelEngine, twin: Twin) -> None:
+    """Of the projector's rows either."""
+    engine = whole
+    assert not engine.model.other_bits
     for neighbours in (1, 63):
         alone, among = _beside(engine, twin, neighbours)
         assert np.array_equal(among, alone)

@@ -1,4 +1,4 @@
-"""Sparse vectors of a large step and a real vocabulary fit into memory, and so do token rows of a long text."""
+"""Sparse vectors of a large step and a real vocabulary fit into memory."""
 
 import json
 import subprocess
@@ -11,9 +11,9 @@ TESTS = Path(__file__).parents[2]
 GIGABYTE = 1_000_000_000
 
 
-def measured(length: int, elements: int = 0, program: str = "splade_memory.py") -> dict[str, int]:
+def measured(length: int, elements: int = 0) -> dict[str, int]:
     """What a process of its own says, which no other test's memory touches."""
-    command = [sys.executable, str(TESTS / "support" / program), str(length), str(elements)]
+    command = [sys.executable, str(TESTS / "support" / "splade_memory.py"), str(length), str(elements)]
     paths = f"{TESTS}:{TESTS.parent}:{TESTS.parent / 'client'}"
     environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -41,18 +41,3 @@ def test_texts_of_one_token_are_cut_into_steps_that_fit() -> None:
 def test_the_whole_logits_would_not_fit() -> None:
     """Negative control: the same step without chunks."""
     assert measured(256, elements=1 << 40)["bytes"] > 2 * GIGABYTE
-
-
-@pytest.mark.slow
-def test_token_rows_that_leave_in_parts_take_little() -> None:
-    """Those of 100,000 tokens, 410 MB: beside keys and values a worker holds the rows of a few steps."""
-    found = measured(100_000, 1, "row_parts_memory.py")
-    assert found["rows"] == 100_000 * 4096
-    assert found["bytes"] < 300 * 1024 * 1024
-
-
-@pytest.mark.slow
-def test_token_rows_that_leave_at_the_end_take_more_than_all_of_them() -> None:
-    """Negative control: hidden states and rows of the same text are kept until it ends."""
-    found = measured(100_000, 0, "row_parts_memory.py")
-    assert found["bytes"] > 2 * found["rows"]

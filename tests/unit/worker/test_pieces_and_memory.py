@@ -174,12 +174,8 @@ def device() -> Iterator[Executor]:
 
 
 def random_job(chance: random.Random, number: int) -> Job:
-    """A job of some kind, with a few texts, some of them long; now and then of one text whose rows leave in parts."""
+    """A job of some kind, with a few texts, some of them long."""
     remaining = chance.choice([None, None, 3.0])
-    if chance.random() < 0.2:
-        [text] = random_ids([chance.randint(1, 150)], seed=number)
-        work = encode(MULTI, in_parts=True)
-        return Job(id=number, work=work, tokens=RaggedTokens.of([text]), remaining=remaining)
     count = chance.randint(2, 4)
     texts = random_ids([chance.randint(1, chance.choice([10, 150])) for _ in range(count)], seed=number)
     work = chance.choice(

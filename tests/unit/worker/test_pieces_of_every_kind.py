@@ -105,8 +105,9 @@ def test_logits_in_pieces(tables: Tables, output: str, work: Classify, dtype: st
     "name", ["tiny-qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tiny-gemma2", "tiny-mistral"))]
 )
 def test_same_bits_in_pieces_of_any_size(name: str, dtype: str, chunk: int) -> None:
-    """What `--same-bits` promises does not depend on how texts are cut."""
-    engine, jobs = vector_engine(name, dtype, splade=False, has_same_bits=True), jobs_for()
+    """What `bitwise_invariant` promises does not depend on how texts are cut."""
+    engine, jobs = vector_engine(name, dtype, splade=False), jobs_for()
+    assert not engine.model.other_bits
     expected = run(engine, jobs)
     with cut_texts(engine, chunk):
         assert_same_bits(run_in_steps(engine, jobs, chunk), expected)
@@ -116,9 +117,7 @@ def test_same_bits_in_pieces_of_any_size(name: str, dtype: str, chunk: int) -> N
 @pytest.mark.parametrize("chunk", [7, 16])
 def test_a_reranker_has_the_same_bits_in_pieces(chunk: int) -> None:
     """One that answers yes or no."""
-    engine = ModelEngine(
-        load(random_model("tiny-yes-no"), Placement.choose("cpu", "float32"), max_tokens=MOST, same_bits=True)
-    )
+    engine = ModelEngine(load(random_model("tiny-yes-no"), Placement.choose("cpu", "float32"), max_tokens=MOST))
     jobs = [Job(id=1, work=Classify(), tokens=RaggedTokens.of(TEXTS))]
     expected = run(engine, jobs)
     with cut_texts(engine, chunk):

@@ -113,8 +113,9 @@ def test_logits_of_texts_that_begin_alike(tables: Tables, output: str, work: Cla
 @pytest.mark.parametrize("dtype", sorted(str(dtype)[6:] for dtype in LIBRARY.formats))
 @pytest.mark.parametrize("name", ["tiny-qwen3", pytest.param("tiny-gemma2", marks=pytest.mark.slow)])
 def test_same_bits_whatever_texts_share(name: str, dtype: str) -> None:
-    """What `--same-bits` promises does not depend on which text a token was computed with."""
-    engine, jobs = vector_engine(name, dtype, splade=False, has_same_bits=True), families_of(3)
+    """What `bitwise_invariant` promises does not depend on which text a token was computed with."""
+    engine, jobs = vector_engine(name, dtype, splade=False), families_of(3)
+    assert not engine.model.other_bits
     expected = by_themselves(engine, jobs)
     for chunk in (0, 32):
         with shared_prefixes(engine, chunk, together=128):

@@ -84,24 +84,20 @@ class GetTokenizerResponse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("hello", "fingerprint", "token_ids", "lengths", "jobs", "cancels", "pauses", "resumes")
+    __slots__ = ("hello", "fingerprint", "token_ids", "lengths", "jobs", "cancels")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     CANCELS_FIELD_NUMBER: _ClassVar[int]
-    PAUSES_FIELD_NUMBER: _ClassVar[int]
-    RESUMES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     fingerprint: str
     token_ids: bytes
     lengths: _containers.RepeatedScalarFieldContainer[int]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     cancels: _containers.RepeatedScalarFieldContainer[int]
-    pauses: _containers.RepeatedScalarFieldContainer[int]
-    resumes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., fingerprint: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., cancels: _Optional[_Iterable[int]] = ..., pauses: _Optional[_Iterable[int]] = ..., resumes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., fingerprint: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., cancels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "name", "fingerprint")
@@ -224,7 +220,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., request_id: _Optional[str] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., traceparent: _Optional[str] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_starts: _Optional[_Iterable[int]] = ..., range_stops: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class EncodeOptions(_message.Message):
-    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type", "in_parts")
+    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
@@ -233,7 +229,6 @@ class EncodeOptions(_message.Message):
     SPARSE_TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
-    IN_PARTS_FIELD_NUMBER: _ClassVar[int]
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
     dimensions: int
     normalize: bool
@@ -242,8 +237,7 @@ class EncodeOptions(_message.Message):
     sparse_top_k: int
     token_ids: bool
     input_type: _vectors_pb2.InputType
-    in_parts: bool
-    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ..., sparse_top_k: _Optional[int] = ..., token_ids: bool = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., in_parts: bool = ...) -> None: ...
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ..., sparse_top_k: _Optional[int] = ..., token_ids: bool = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ...) -> None: ...
 
 class ScoreOptions(_message.Message):
     __slots__ = ("method", "layout", "queries", "unit_rows", "mean", "weights", "explain")

@@ -19,7 +19,6 @@ from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPoo
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.codec.fields import duration_to_pb, number
 from shared.errors import InvalidInput, SelvageError, printable
-from shared.jobs import JobResult
 from shared.vectors import DataType, OutputKind
 
 DEFAULT_LIMITS = Limits()
@@ -91,26 +90,14 @@ def embed_response_to_pb(request: EmbedRequest, answer: Answer) -> EmbedReply:
         response.sparse.lengths.extend(result.sparse.lengths)
         response.sparse.indices.extend(as_int32(result.sparse.indices))
         put_floats(response.sparse, "values", result.sparse.values)
-    _add_token_rows(reply, request, result)
+    if (tokens := result.tokens) is not None:
+        vectors = vectors_pb2.MultiVectors(
+            data_type=data_type, dimensions=tokens.dimensions, lengths=result.row_lengths
+        )
+        if request.return_token_ids:
+            vectors.token_ids.extend(as_int32(result.token_ids))
+        reply.add_rows(vectors, tokens)
     return reply
-
-
-def token_rows_to_pb(request: EmbedRequest, rows: JobResult, model: str) -> EmbedReply:
-    """Writes token rows that come before the answer."""
-    reply = EmbedReply(embedding_pb2.EmbedResponse(model=model))
-    _add_token_rows(reply, request, rows)
-    return reply
-
-
-def _add_token_rows(reply: EmbedReply, request: EmbedRequest, result: JobResult) -> None:
-    if (tokens := result.tokens) is None:
-        return
-    vectors = vectors_pb2.MultiVectors(
-        data_type=number(request.data_type), dimensions=tokens.dimensions, lengths=result.row_lengths
-    )
-    if request.return_token_ids:
-        vectors.token_ids.extend(as_int32(result.token_ids))
-    reply.add_rows(vectors, tokens)
 
 
 def stream_error_to_pb(error: SelvageError) -> embedding_pb2.StreamError:

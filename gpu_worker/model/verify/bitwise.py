@@ -1,0 +1,95 @@
+"""Decides whether a text has the same bits alone and in any batch: `bitwise_invariant` on the card.
+
+The rule: the model runs whole by the processor's kernels, or looks up rows of a table, and so do the products of its
+heads. Short probes are then compared alone, among others in any order, in pieces, and with tokens of other texts. What
+follows a model's heads, such as MaxSim, runs by the kernels wherever there are any.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.static import StaticEncoder
+from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.heads.sparse import SpladeHead
+from gpu_worker.model.native.model import NativeEncoder
+from gpu_worker.model.tune.native_linear import NativeLinear
+from gpu_worker.model.verify.in_pieces import Run, run_in_pieces
+from gpu_worker.model.verify.probes import Probes
+from gpu_worker.model.verify.shared_prefixes import run_sharing
+from gpu_worker.ragged.batch import RaggedBatch
+from shared.errors import ModelRefused
+
+NOT_NATIVE = "its layers do not run whole by the processor's kernels"
+"""Why texts may have other bits among others, where that is known without a run."""
+COMPARED = 4
+"""Probes that are compared: the first ones, which are short."""
+BY_ROWS = NativeLinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding
+"""Modules with weights that compute a row from itself alone, whatever stands beside it."""
+Rows = Mapping[str, Sequence[Tensor]]
+"""Rows of each text of a batch, by the name of what made them."""
+
+
+def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cuts: bool, shares: bool) -> str:
+    """Why a text may have other bits among others than alone; empty where it has the same.
+
+    `cuts`: texts may be computed in pieces; `shares`: they may share first tokens.
+    """
+    if not isinstance(encoder, NativeEncoder | StaticEncoder):
+        return NOT_NATIVE
+    modules = [part for head in heads.modules() for part in head.modules()]
+    weighted = [part for part in modules if [*part.parameters(recurse=False)] and not isinstance(part, BY_ROWS)]
+    if weighted:
+        return f"its head has a {type(weighted[0]).__name__}, which PyTorch computes"
+    runs: dict[str, Run] = {"among others": encoder}
+    runs |= {"in pieces": partial(run_in_pieces, encoder)} if cuts else {}
+    runs |= {"with tokens of another text": partial(run_sharing, encoder)} if shares else {}
+    try:
+        with torch.inference_mode():
+            _check(encoder, heads, probes, runs)
+    except ModelRefused as refused:
+        return str(refused)
+    return ""
+
+
+def _check(encoder: Encoder, heads: Heads, probes: Probes, runs: Mapping[str, Run]) -> None:
+    """Raises ModelRefused with the reason."""
+    numbers = range(len(probes.texts))[:COMPARED]
+    batches = [probes.batch([number], encoder) for number in numbers]
+    alone = [_rows(heads, encoder(batch), batch) for batch in batches]
+    together = probes.batch(numbers[::-1], encoder)
+    for way, run in runs.items():
+        rows = _rows(heads, run(together), together)
+        for expected, place in zip(alone, reversed(numbers), strict=True):
+            _compare(expected, rows, place, way)
+
+
+def _rows(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Rows:
+    """Hidden states and rows of all heads that a model has."""
+    rows: dict[str, Sequence[Tensor]] = {"hidden states": hidden.split(batch.lengths)}
+    if heads.dense is not None:
+        rows["vectors"] = heads.dense(hidden, batch).split(1)
+    if heads.multi_vector is not None:
+        rows["token vectors"] = heads.multi_vector(hidden).split(batch.lengths)
+    if isinstance(heads.sparse, SpladeHead):
+        texts = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
+        rows["sparse weights"] = heads.sparse(hidden, torch.from_numpy(texts), len(batch.lengths)).split(1)
+    elif heads.sparse is not None:
+        rows["sparse weights"] = heads.sparse(hidden).split(batch.lengths)
+    if heads.classifier is not None:
+        rows["logits"] = heads.classifier(hidden, batch).split(1)
+    if heads.token_classifier is not None:
+        rows["logits of tokens"] = heads.token_classifier(hidden).split(batch.lengths)
+    return rows
+
+
+def _compare(alone: Rows, together: Rows, place: int, way: str) -> None:
+    for name, (expected,) in alone.items():
+        rows = together[name][place]
+        if not torch.equal(rows, expected):
+            distance = float((rows.float() - expected.float()).abs().max())
+            raise ModelRefused(f"its {name} differ alone and {way} by up to {distance:.2g}")
