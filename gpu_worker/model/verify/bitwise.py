@@ -17,7 +17,6 @@ from gpu_worker.model.encoder.static import StaticEncoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import SpladeHead
 from gpu_worker.model.native.model import NativeEncoder
-from gpu_worker.model.tune.native_linear import NativeLinear
 from gpu_worker.model.verify.in_pieces import Run, run_in_pieces
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.shared_prefixes import run_sharing
@@ -28,8 +27,6 @@ NOT_NATIVE = "its layers do not run whole by the processor's kernels"
 """Why texts may have other bits among others, where that is known without a run."""
 COMPARED = 4
 """Probes that are compared: the first ones, which are short."""
-BY_ROWS = NativeLinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding
-"""Modules with weights that compute a row from itself alone, whatever stands beside it."""
 Rows = Mapping[str, Sequence[Tensor]]
 """Rows of each text of a batch, by the name of what made them."""
 
@@ -41,10 +38,10 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cut
     """
     if not isinstance(encoder, NativeEncoder | StaticEncoder):
         return NOT_NATIVE
-    modules = [part for head in heads.modules() for part in head.modules()]
-    weighted = [part for part in modules if [*part.parameters(recurse=False)] and not isinstance(part, BY_ROWS)]
-    if weighted:
-        return f"its head has a {type(weighted[0]).__name__}, which PyTorch computes"
+    for module in (part for head in heads.modules() for part in head.modules()):
+        matrices = [weight for weight in module.parameters(recurse=False) if weight.dim() > 1]
+        if matrices and not isinstance(module, nn.Embedding):
+            return f"its head has a {type(module).__name__}, which PyTorch computes"
     runs: dict[str, Run] = {"among others": encoder}
     runs |= {"in pieces": partial(run_in_pieces, encoder)} if cuts else {}
     runs |= {"with tokens of another text": partial(run_sharing, encoder)} if shares else {}

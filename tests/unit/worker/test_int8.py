@@ -20,6 +20,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.model import execution, preparation
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Linear, Model, load
+from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import BlockedLinear, QuantizedLinear, blocked, rounded
 from gpu_worker.model.native.model import NativeEncoder
 from gpu_worker.model.tune import int8
@@ -223,6 +224,7 @@ class Strong(OneByOne):
 @pytest.mark.parametrize("attention", [Strong(), Flawed("mixes sequences")], ids=["a little off", "mixes sequences"])
 def test_rounding_excuses_no_mistake(attention: OneByOne, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exact gate comes first: the packed run does not pass it, and the other way serves."""
+    monkeypatch.delitem(FAMILIES, "bert")
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: attention)
     model = loaded("tiny-bert", "int8")
     assert "it does not run among other texts as it runs alone" in model.unpacked_reason
