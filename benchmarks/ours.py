@@ -33,8 +33,8 @@ from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
 from gpu_worker.model.encoder.sharing_times import SharingTimes as SharingTimes  # re-exported to the other benchmarks
+from gpu_worker.model.native.linear import BlockedLinear
 from gpu_worker.model.tune import linear
-from gpu_worker.model.tune.blocked_linear import BlockedLinear
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.native_linear import NativeLinear
 from gpu_worker.queue.fair_queue import FairQueue

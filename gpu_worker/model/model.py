@@ -11,7 +11,7 @@ from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.sharing_times import LEAST_SHARE
 from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.tune.native_layers import forms_of
+from gpu_worker.model.native.model import NativeModel
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
@@ -121,7 +121,8 @@ class Model:
     @property
     def native_layers(self) -> str:
         """The forms of the layers that run whole by the processor's kernels; empty where none does."""
-        return forms_of(self.encoder.model)
+        native = self.encoder.model
+        return native.forms if isinstance(native, NativeModel) else ""
 
     @property
     def longest(self) -> int:

@@ -3,38 +3,31 @@
 Takes the reference runs, builds the heads, chooses how the encoder runs, and compares the results with the references.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from gpu_worker.device.memory import ran_out
 from gpu_worker.kernels.attention import relative
-from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model import longformer
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import install as install_adapters
-from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.execution import (
     ExecutionMode,
     FormFinder,
     ModeChoice,
     in_fastest_form,
-    make_packed,
-    takes_attention,
 )
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.joining import RECORDED, with_joined_layers
+from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
+from gpu_worker.model.native.model import NativeEncoder, NativeModel
 from gpu_worker.model.source import Source
-from gpu_worker.model.tune import int8, native_layers, native_linear
-from gpu_worker.model.tune.blocked_linear import LinearClass, PackedLinear
-from gpu_worker.model.tune.int8 import QuantizedLinear
-from gpu_worker.model.tune.layer_trace import LayerRun, layer_runs
+from gpu_worker.model.tune import int8, native_linear
 from gpu_worker.model.tune.linear import PACKED, STOCK, Linear, pack, undoing
 from gpu_worker.model.verify.beside import AdapterReference
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
@@ -44,14 +37,13 @@ from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.head_gate import HeadReference
 from gpu_worker.model.verify.in_pieces import Cutting, cutting
 from gpu_worker.model.verify.probes import Probes
+from gpu_worker.model.verify.reference_attention import FUSED
 from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
 """Why no text is cut, where the user wants none cut."""
-ADAPTED, NOT_NATIVE = "the products of adapters are PyTorch's", "its layers do not run whole by the processor's kernels"
-"""Why texts may have other bits among others, where that is known without a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +112,6 @@ class Preparation:
             mode, linear = self._exact_mode()
         else:
             mode, linear = self._rounded_mode(), int8.NAME
-        mode = with_joined_layers(mode, self._reference.probes)
         if self._adapters is not None:
             cost = self._adapters.checked(mode.encoder, mode.unpacked_reason)
             mode = replace(mode, findings=(*mode.findings, cost))
@@ -134,16 +125,9 @@ class Preparation:
             formats=self._faster_formats(),
             cutting=cut,
             unshared=unshared,
-            other_bits=self._reason_for_other_bits(mode.encoder, cuts=cut.allowed, shares=not unshared),
-        )
-
-    def _reason_for_other_bits(self, encoder: Encoder, *, cuts: bool, shares: bool) -> str:
-        if self._adapters is not None:
-            return ADAPTED
-        if not native_layers.forms_of(self._base):
-            return NOT_NATIVE
-        return reason_for_other_bits(
-            encoder, self._heads, self._reference.probes, self._kernels, cuts=cuts, shares=shares
+            other_bits=reason_for_other_bits(
+                mode.encoder, self._heads, self._reference.probes, cuts=cut.allowed, shares=not unshared
+            ),
         )
 
     def _faster_formats(self) -> str:
@@ -165,25 +149,29 @@ class Preparation:
         return mode, linear
 
     def _mode_on_processor(self) -> tuple[ExecutionMode, str]:
-        """A mode, and how linear layers run: whole layers by the processor's kernels where the gate lets them, and
-        other linear layers by them too; else all linear layers with packed weights."""
-        layers = nn.ModuleList([self._base, *self._heads.modules()])
-        undo = undoing(layers)  # keeps the old weights in memory until it is known whether the new layers pass
-        name = f"native ({self._kernels.instructions})"
-        findings: tuple[str, ...] = ()
+        """A mode, and how linear layers run: the whole model by the processor's kernels where these have its family and
+        the gate agrees, with all linear layers beside it; else linear layers with packed weights."""
         try:
-            count = self._install_native_layers()
-            if count:
-                native_linear.install(layers, self._kernels)
-                mode = self._mode()
-                forms = native_layers.forms_of(self._base)
-                finding = f"{count} layers run whole by the processor's kernels: {forms}"
-                return replace(mode, findings=(*mode.findings, finding)), name
+            encoder = self._native_encoder(PackedLinear)
+            self._reference.check(encoder)
+            native_linear.install(self._heads.modules(), self._kernels)
+            return _native_mode(encoder), encoder.description
         except ModelRefused as refused:
-            undo()
-            findings = (f"no {name} layers: {refused}",)
-        mode, linear = self._mode_with_packed_layers(layers)
-        return replace(mode, findings=(*mode.findings, *findings)), linear
+            reason = f"no whole layers by the processor's kernels: {refused}"
+        mode, linear = self._mode_with_packed_layers(nn.ModuleList([self._base, *self._heads.modules()]))
+        return replace(mode, findings=(*mode.findings, reason)), linear
+
+    def _native_encoder(self, linear: LinearClass) -> NativeEncoder:
+        """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
+        if self._adapters is not None:
+            raise ModelRefused("adapters run over layers as transformers wrote them")
+        rotary = rotary_of_the_step(self._base.config.get_text_config())
+        if rotary:
+            raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+        reference, uncounted = self._reference, self._length_limits.uncounted
+        native = NativeModel(self._base, self._kernels, linear, capped=reference.attention != FUSED)
+        native_linear.install([native.embeddings], self._kernels)
+        return NativeEncoder(native, self._kernels, uncounted, reference.types, reference.width)
 
     def _mode_with_packed_layers(self, layers: nn.ModuleList) -> tuple[ExecutionMode, str]:
         """A mode with packed linear layers, and what those are; with PyTorch's own where the gate refuses these."""
@@ -200,51 +188,22 @@ class Preparation:
 
     def _rounded_mode(self) -> ExecutionMode:
         """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
-        mode = self._mode()
-        self._check_heads(mode.encoder)
-        if not mode.unpacked_reason and self._native_layers_pass(mode.encoder):
-            self._install_native_layers(QuantizedLinear)
-        layers = int8.install(self._base, self._heads.modules())
-        native_linear.install([self._base, *self._heads.modules()], self._kernels)
+        try:
+            exact = self._native_encoder(PackedLinear)
+            self._reference.check(exact)
+            native_linear.install(self._heads.modules(), self._kernels)
+            self._check_heads(exact)
+            mode, layers = _native_mode(self._native_encoder(QuantizedLinear)), "whole layers in int8 by token"
+        except ModelRefused:
+            mode = self._mode()
+            self._check_heads(mode.encoder)
+            layers = int8.install(self._base, self._heads.modules())
         cosines = check_close(self._reference, mode.encoder)
         mode = replace(mode, findings=(*mode.findings, f"{layers}: {cosines}"))
         if self._head_reference is None:
             return mode
         cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE)
         return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
-
-    def _native_layers_pass(self, encoder: Encoder) -> bool:
-        """Whether the encoder's layers compute what the kernels' layers compute, before anything is rounded."""
-        undo = undoing(self._base)
-        try:
-            if not self._install_native_layers():
-                return False
-            self._reference.check(encoder)
-        except ModelRefused:
-            return False
-        finally:
-            undo()
-        return True
-
-    def _install_native_layers(self, linear: LinearClass = PackedLinear) -> int:
-        """Replaces the encoder's layers by those of the processor's kernels, and returns how many it replaced."""
-        if not takes_attention(self._base) or not self._kernels.formats:
-            return 0
-        return native_layers.install_layers(self._base, self._kernels, self._layer_runs(), linear)
-
-    def _layer_runs(self) -> Mapping[nn.Module, LayerRun]:
-        """A recorded run of all layers on two short texts; empty where the model does not run packed."""
-        reference = self._reference
-        try:
-            make_packed(self._base)
-            encoder = PackedEncoder(
-                self._base, OneByOne(), self._length_limits.uncounted, reference.types, reference.width
-            )
-            return layer_runs(encoder, reference.probes.batch(RECORDED, encoder))
-        except Exception as error:  # foreign code that was not made for this fails anywhere; the gate tells why
-            if ran_out(error):
-                raise
-            return {}
 
     def _mode(self, *, packs: bool = False) -> ExecutionMode:
         choice = ModeChoice(
@@ -260,3 +219,12 @@ class Preparation:
     def _check_heads(self, encoder: Encoder) -> None:
         if self._head_reference is not None:
             self._head_reference.check(encoder, self._heads)
+
+
+def _native_mode(encoder: NativeEncoder) -> ExecutionMode:
+    """The mode of an encoder by the processor's kernels."""
+    native: NativeModel = encoder.model
+    layers, calls = sum(native.calls), len(native.calls)
+    whole = f"{layers} layers run whole by the processor's kernels: {native.forms}"
+    together = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
+    return ExecutionMode(encoder=encoder, findings=(whole, together) if calls < layers else (whole,))

@@ -39,8 +39,7 @@ def prepare(source: Source) -> PreparedModel:
     probes = _probes(table.num_embeddings)
     if heads.dense is not None:
         _check_means(encoder, heads, probes)
-    kernels = library.load() if encoder.device.type == "cpu" else KernelLibrary()
-    native_linear.install(heads.modules(), kernels)
+    native_linear.install(heads.modules(), library.load() if encoder.device.type == "cpu" else KernelLibrary())
     return PreparedModel(
         mode=ExecutionMode(encoder=encoder),
         heads=heads,
@@ -49,7 +48,7 @@ def prepare(source: Source) -> PreparedModel:
         formats="",
         cutting=Cutting(refusal=WHOLE),
         unshared=WHOLE,
-        other_bits=reason_for_other_bits(encoder, heads, probes, kernels, cuts=False, shares=False),
+        other_bits=reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False),
     )
 
 

@@ -41,6 +41,12 @@ class SequenceCache:
             self._layers.append((keys, values))
         return self._layers[layer]
 
+    def leaders(self, layer: int) -> KeysAndValues:
+        """The keys and values [L, Hkv, D] of a layer of the sequence that begins with the same tokens: where a piece
+        `forks`, the caller takes those of the shared tokens from there."""
+        assert self._leader is not None
+        return self._leader._layers[layer]
+
     def add_hidden(self, start: int, rows: Tensor) -> None:
         """Keeps the last hidden states [n, H] of the piece that begins at token `start`."""
         if self._hidden is None:

@@ -23,6 +23,10 @@ class Encoder:
     """
 
     description: str
+    packed = False
+    """Whether texts of all lengths run end to end, in one run."""
+    causal = False
+    """Whether tokens attend to earlier ones alone, as far as layers say so before they are called."""
     padding_tokens = 0
     """Tokens that were computed so far although no batch held them, since graphs have fixed sizes."""
     sharing_times: SharingTimes | None = None

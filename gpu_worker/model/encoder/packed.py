@@ -1,12 +1,17 @@
 """The packed execution mode: an unmodified encoder runs all sequences of a batch at once, end to end."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionCall, AttentionTerms, LayerAttention, PackedAttention
+from gpu_worker.kernels.attention.interface import (
+    AttentionCall,
+    AttentionTerms,
+    LayerAttention,
+    PackedAttention,
+    is_causal,
+)
 from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.adapters.adapted_linear import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
@@ -15,23 +20,10 @@ from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.token_types import TokenTypes
 
 
-class RunsDirectly(Protocol):
-    """What runs a model's modules without its own code around them."""
-
-    def serves(self, inputs: Mapping[str, Tensor], ragged: AttentionCall) -> bool:
-        """Whether it serves a run with these inputs [1, T]: ids, positions and perhaps token types, by their names."""
-
-    def run(self, inputs: Mapping[str, Tensor], ragged: AttentionCall) -> Tensor:
-        """Last hidden states [1, T, H]."""
-
-
 class PackedEncoder(Encoder):
-    """An encoder in which every layer attends through `attention`.
+    """An encoder in which every layer attends through `attention`."""
 
-    `direct`: what runs the model where it serves, see `tune/direct_run`; elsewhere its own code does.
-    """
-
-    direct: tuple[RunsDirectly, ...] = ()
+    packed = True
 
     def __init__(
         self,
@@ -49,6 +41,10 @@ class PackedEncoder(Encoder):
     def description(self) -> str:  # type: ignore[override]
         return self.attention.name
 
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return is_causal(self.model)
+
     def __call__(self, batch: RaggedBatch) -> Tensor:
         return self.run_by(attention_of(batch, self.attention), batch)
 
@@ -63,9 +59,6 @@ class PackedEncoder(Encoder):
             self._step_adapters.enter(batch)
         inputs = inputs_of(batch)
         ragged = AttentionCall(attention=attention, batch=batch)
-        for direct in self.direct:
-            if direct.serves(inputs, ragged):
-                return direct.run(inputs, ragged)[0]
         output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden

@@ -9,41 +9,21 @@ rows differ where a token's number lies between two steps. `closeness` measures 
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.products import DEPTH
-from gpu_worker.model.tune.blocked_linear import BlockedLinear, bias_of, block_of, blocked
+from gpu_worker.model.native.linear import QuantizedLinear, block_of
 from gpu_worker.model.tune.linear import plain_layers
-from gpu_worker.model.tune.native_layers import NativeLayer
 from shared.errors import ModelRefused
 
 NAME = "int8 by token"
 """Name of these linear layers in the card."""
 ROUNDING = f"{NAME}, neighbours to 128"
 """How numbers are rounded, for the fingerprint: it changes with them."""
-LARGEST = 127
-"""Largest rounded weight, and largest sum of two neighbours before they are rounded."""
 ROUTERS = {"gate", "router"}
 """Names of layers that choose experts. They are small, and a rounded number could send a token to another expert."""
-LEAST = 1e-12
-"""Least size of a row that is divided by, so that a row of zeros is not divided by zero."""
-
-
-class QuantizedLinear(BlockedLinear):
-    """Linear layers on the same input, one after the other, in eight bits.
-
-    `weight` [outputs / block, inputs / 4, block, 4] int8. `bias` [3, outputs] float32: the bias, the scale of each
-    output, and the scale times the sum of the output's rounded weights.
-    """
-
-    def __init__(self, *linears: nn.Linear) -> None:
-        weight, scales = rounded(torch.cat([linear.weight.detach() for linear in linears]))
-        sums = weight.sum(dim=1, dtype=torch.float32) * scales
-        bias = torch.cat([bias_of(linear, linear.out_features) for linear in linears])
-        super().__init__(blocked(weight), torch.stack([bias, scales, sums]))
 
 
 class Int8Linear(nn.Module):
@@ -59,15 +39,6 @@ class Int8Linear(nn.Module):
         return y.view(*x.shape[:-1], self.out_features)
 
 
-def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounds rows [N, K] to int8 [N, K], for an even K; times the scales [N] float32 they are about the rows."""
-    numbers = rows.float()
-    pairs = numbers.view(len(numbers), -1, 2).sum(dim=2)
-    sizes = torch.maximum(numbers.abs().amax(dim=1), pairs.abs().amax(dim=1))
-    scales = sizes.clamp(min=LEAST) / LARGEST
-    return (numbers / scales[:, None]).round().to(torch.int8), scales
-
-
 def check_device(placement: Placement) -> None:
     """Raises ModelRefused where the device has no int8 products, or not in the model's number format."""
     if placement.device.type != "cpu":
@@ -80,22 +51,21 @@ def check_device(placement: Placement) -> None:
 
 
 def install(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
-    """Replaces the linear layers of an encoder in place; whole layers in int8 that it already has stay.
+    """Replaces the linear layers of an encoder in place.
 
     Layers that `heads` share, that choose experts, or whose sizes the kernels do not take stay as they are. Returns a
     line for the log. Raises ModelRefused where no layer can be replaced.
     """
     shared = {id(module) for head in heads for module in head.modules()}
-    whole = sum(isinstance(module, NativeLayer) for module in base.modules())
     layers = [(parent, name, layer) for parent, name, layer in plain_layers(base) if id(layer) not in shared]
     fitting = [(parent, name, layer) for parent, name, layer in layers if name not in ROUTERS and _fits(layer)]
-    if not fitting and not whole:
+    if not fitting:
         raise ModelRefused(f"--linear = 'int8': {type(base).__name__} has no linear layer that fits")
     replacements: dict[int, Int8Linear] = {}  # a layer that several modules share is rounded once
     for parent, name, layer in fitting:
         setattr(parent, name, replacements.setdefault(id(layer), Int8Linear(layer)))
     left = len(layers) - len(fitting)
-    return f"{whole} whole layers and {len(fitting)} linear layers in int8 by token, {left} left as they are"
+    return f"{len(fitting)} linear layers in int8 by token, {left} left as they are"
 
 
 def _fits(layer: nn.Linear) -> bool:

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.memory import ran_out
-from gpu_worker.kernels.attention.interface import is_causal
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.gate import Reference, compare
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
@@ -53,7 +51,7 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
     """Finds out whether an encoder computes pieces as it computes whole texts. May raise what means that memory ran
     out."""
     packed = encoder.as_written
-    if not isinstance(packed, PackedEncoder) or reason_against(packed):
+    if reason_against(packed):
         return Cutting(refusal=reason_against(packed))
     try:
         check_run(packed, reference, partial(run_in_pieces, packed), "in pieces")
@@ -68,14 +66,14 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
 
 def reason_against(encoder: Encoder) -> str:
     """Why an encoder cannot compute the tokens of a text without later ones; empty where that must be tried."""
-    if not isinstance(encoder, PackedEncoder):
+    if not encoder.packed:
         return UNPACKED
-    if not is_causal(encoder.model):
+    if not encoder.causal:
         return TWO_SIDED
     return "" if encoder.token_types is None else "it reads token types"
 
 
-def _token_bytes(packed: PackedEncoder, reference: Reference) -> int:
+def _token_bytes(packed: Encoder, reference: Reference) -> int:
     """What the device keeps of each token of a text: keys and values of all layers, and last hidden states."""
     cache = SequenceCache(2)
     piece = Piece(np.resize(reference.probes.texts[0], 2), 0, 1, cache)
@@ -84,7 +82,7 @@ def _token_bytes(packed: PackedEncoder, reference: Reference) -> int:
     return cache.bytes // cache.length
 
 
-def check_run(packed: PackedEncoder, reference: Reference, run: Run, how: str) -> None:
+def check_run(packed: Encoder, reference: Reference, run: Run, how: str) -> None:
     """Raises ModelRefused where texts by another `run` of the encoder differ from the reference, and from the encoder's
     own whole texts. `how` they run, in words."""
     try:

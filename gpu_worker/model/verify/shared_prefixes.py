@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gpu_worker.device.memory import ran_out
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.in_pieces import NumberedText, check_run, grouped, reason_against
 from gpu_worker.ragged.batch import RaggedBatch
@@ -27,7 +26,7 @@ from shared.errors import ModelRefused
 def reason_to_share_nothing(encoder: Encoder, reference: Reference) -> str:
     """Why texts may share no tokens; empty where they may. May raise what means that memory ran out."""
     packed = encoder.as_written
-    if not isinstance(packed, PackedEncoder) or reason_against(packed):
+    if reason_against(packed):
         return reason_against(packed)
     try:
         check_run(packed, reference, partial(run_sharing, packed), "with tokens of another text")

@@ -13,26 +13,24 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.cpu.products import product
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.kernels.maxsim.native import NativeMaxSim
 from gpu_worker.model.card import card_of
-from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.native.model import NativeModel
 from gpu_worker.model.tune import native_linear
 from gpu_worker.model.tune.native_linear import EvenGelu, NativeLinear
-from gpu_worker.model.verify.bitwise import FUNCTIONS, reason_for_other_bits
+from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.ragged.batch import RaggedBatch
 from harness.random_models import miniature
 from shared.jobs import Classify, Encode, Job, JobResult
 from shared.ragged import RaggedTokens
@@ -123,7 +121,7 @@ class Draw:
         """Pieces and shared beginnings, as far as the model lets its texts have them."""
         return PieceLimits(
             longest=0 if model.cutting.refusal else self.longest_piece,
-            text_bytes=model.cutting.text_bytes,
+            token_bytes=model.cutting.token_bytes,
             shares=self.shares and not model.unshared,
             together=self.together,
         )
@@ -329,10 +327,6 @@ def test_texts_by_equal_length_promise_nothing(tmp_path: Path) -> None:
 
 
 def test_a_processor_without_kernels_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does an accelerator, without a run of the model."""
-    model = engine("tiny-bert", "float32").model
-    told = _reason(model, library=KernelLibrary(missing="none are built"))
-    assert told == "products are not made by the processor's kernels: none are built"
     no_kernels(monkeypatch, "none are built")
     assert not card_of(load(random_model("tiny-bert"), CPU, max_tokens=MOST)).bitwise_invariant
 
@@ -344,55 +338,22 @@ def test_no_rounding_by_the_instructions_is_in_the_fingerprint(monkeypatch: pyte
     assert load(random_model("tiny-bert"), CPU, max_tokens=MOST).fingerprint == with_kernels.fingerprint
 
 
-class _Mixing(Encoder):
-    """Hidden states depend on how many tokens a step has, far within what gates tolerate."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__(encoder.model, uncounted=None, token_types=encoder.token_types, width=encoder.width)
-        self._encoder = encoder
-
-    def __call__(self, batch: RaggedBatch) -> Tensor:
-        return self._encoder(batch) + 1e-7 * batch.total
-
-
-def _reason(model: Model, library: KernelLibrary = LIBRARY) -> str:
+def _reason(model: Model) -> str:
     probes = Probes.of(model.encoder.model.config, MOST)
-    return reason_for_other_bits(model.encoder, model.heads, probes, library, cuts=True, shares=True)
+    return reason_for_other_bits(model.encoder, model.heads, probes, cuts=False, shares=False)
 
 
-def test_runs_find_a_model_that_mixes_texts() -> None:
-    """Though all of its operators compute each row by itself."""
+def test_runs_find_a_model_that_mixes_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hidden states that depend on how many tokens a step has, far within what gates tolerate."""
     model = engine("tiny-bert", "float32").model
     assert not _reason(model)
-    told = _reason(replace(model, encoder=_Mixing(model.encoder)))
-    assert told.startswith("its hidden states differ alone and among others by up to")
+    honest = NativeModel.forward
+    monkeypatch.setattr(NativeModel, "forward", lambda native, batch: honest(native, batch) + 1e-7 * batch.total)
+    assert _reason(model).startswith("its hidden states differ alone and among others by up to")
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(64, 16), nn.Conv1d(64, 64, 1)], ids=["linear", "convolution"])
-def test_operators_of_a_head_that_look_at_more_than_a_row_are_named(layer: nn.Module) -> None:
+def test_products_of_a_head_that_pytorch_makes_are_named() -> None:
     """Even where the compared texts happen to have the same bits."""
     model = engine("tiny-bert", "float32").model
-    head: nn.Module = layer if not isinstance(layer, nn.Conv1d) else _Columns(layer)
-    told = _reason(replace(model, heads=Heads(dense=DenseHead(("mean",), nn.Sequential(head), 16))))
-    assert told.startswith("aten::")
-    assert told.endswith(" may compute a row otherwise beside others")
-
-
-class _Columns(nn.Module):
-    """Runs a convolution over rows as if they were texts."""
-
-    def __init__(self, layer: nn.Conv1d) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, rows: Tensor) -> Tensor:
-        columns: Tensor = self.layer(rows.t())
-        return columns.t()
-
-
-@pytest.mark.parametrize("name", ["cos", "sin", "erf", "exp", "tanh"])
-def test_functions_that_layers_and_heads_use_compute_each_number_alike(name: str) -> None:
-    """Else `bitwise_invariant` would be false of models with rotary positions, poolers and GELU."""
-    x = torch.randn(4097)
-    alone = torch.cat([FUNCTIONS[name](x[place : place + 1]) for place in range(len(x))])
-    assert torch.equal(FUNCTIONS[name](x), alone)
+    heads = Heads(dense=DenseHead(("mean",), nn.Sequential(nn.Linear(64, 16)), 16))
+    assert _reason(replace(model, heads=heads)) == "its head has a Linear, which PyTorch computes"

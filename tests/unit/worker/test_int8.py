@@ -20,10 +20,11 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.model import execution, preparation
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Linear, Model, load
+from gpu_worker.model.native.families import FAMILIES
+from gpu_worker.model.native.linear import BlockedLinear, QuantizedLinear, blocked, rounded
+from gpu_worker.model.native.model import NativeEncoder
 from gpu_worker.model.tune import int8
-from gpu_worker.model.tune.blocked_linear import BlockedLinear, blocked
-from gpu_worker.model.tune.int8 import Int8Linear, QuantizedLinear, rounded
-from gpu_worker.model.tune.native_layers import NativeLayer
+from gpu_worker.model.tune.int8 import Int8Linear
 from gpu_worker.model.verify import closeness
 from gpu_worker.model.verify.closeness import Cosines, cosines
 from gpu_worker.model.verify.gate import ProbeStates
@@ -154,10 +155,9 @@ def test_a_load_in_int8(dtype: str) -> None:
     assert card_of(eight).linear == "int8 by token"
     assert card_of(eight).dtype == dtype
     line = next(line for line in eight.findings if "whole layers" in line)
-    assert "in int8 by token, 0 left as they are: cosine 0.99" in line
-    layers = [module for module in eight.encoder.model.modules() if isinstance(module, NativeLayer)]
-    assert layers
-    assert sum(isinstance(module, QuantizedLinear) for module in layers[0].modules()) == 4
+    assert "whole layers in int8 by token: cosine 0.99" in line
+    assert isinstance(eight.encoder, NativeEncoder)
+    assert sum(isinstance(module, QuantizedLinear) for module in eight.encoder.model.layers[0].modules()) == 4
     assert eight.weight_bytes < usual.weight_bytes
 
 
@@ -178,9 +178,7 @@ def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
     model = nn.ModuleDict(
         {"up": nn.Linear(32, 64), "odd": nn.Linear(64, 30), "gate": nn.Linear(32, 32), "head": shared}
     )
-    assert int8.install(model, [nn.Sequential(shared)]) == (
-        "0 whole layers and 1 linear layers in int8 by token, 2 left as they are"
-    )
+    assert int8.install(model, [nn.Sequential(shared)]) == "1 linear layers in int8 by token, 2 left as they are"
     assert isinstance(model["up"], Int8Linear)
     assert model["up"](torch.randn(2, 3, 32)).shape == (2, 3, 64)
     with pytest.raises(ModelRefused, match="has no linear layer that fits"):
@@ -193,9 +191,8 @@ def test_layers_that_compute_something_else_are_rounded_one_by_one(monkeypatch: 
     honest = BertLayer.forward
     monkeypatch.setattr(BertLayer, "forward", lambda *arguments, **options: honest(*arguments, **options) * 1.02)
     model = loaded("tiny-bert", "int8")
-    kinds = {type(module) for module in model.encoder.model.modules()}
-    assert Int8Linear in kinds
-    assert NativeLayer not in kinds
+    assert Int8Linear in {type(module) for module in model.encoder.model.modules()}
+    assert not model.native_layers
 
 
 @needs_kernels
@@ -227,6 +224,7 @@ class Strong(OneByOne):
 @pytest.mark.parametrize("attention", [Strong(), Flawed("mixes sequences")], ids=["a little off", "mixes sequences"])
 def test_rounding_excuses_no_mistake(attention: OneByOne, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exact gate comes first: the packed run does not pass it, and the other way serves."""
+    monkeypatch.delitem(FAMILIES, "bert")
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: attention)
     model = loaded("tiny-bert", "int8")
     assert "it does not run among other texts as it runs alone" in model.unpacked_reason

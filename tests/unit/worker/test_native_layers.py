@@ -2,13 +2,11 @@
 made otherwise stays as it is."""
 
 import ctypes
-import json
 import mmap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +19,11 @@ from torch import Tensor, nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
 from gpu_worker.kernels.maxsim.native import NativeMaxSim
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.tune.blocked_linear import PackedLinear
-from gpu_worker.model.tune.int8 import QuantizedLinear
-from gpu_worker.model.tune.layer_parts import alternating, parts_of
-from gpu_worker.model.tune.native_layers import NativeLayer
+from gpu_worker.model.native.layers import alternating
+from gpu_worker.model.native.linear import PackedLinear, QuantizedLinear
+from gpu_worker.model.native.model import NativeEncoder
 from gpu_worker.ragged.batch import RaggedBatch
-from harness.random_models import miniature
 from shared.vectors import Layout
 from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels, no_kernels
 from support.random_models import random_model
@@ -353,103 +348,12 @@ def test_a_model_with_native_layers_gives_what_it_gave(name: str, monkeypatch: p
     model = load(random_model(name), CPU)
     assert model.linear.startswith(f"native ({LIBRARY.instructions})")
     assert any("layers run whole by the processor's kernels" in line for line in model.findings)
-    assert any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
+    assert isinstance(model.encoder, NativeEncoder)
     no_kernels(monkeypatch)
     usual = load(random_model(name), CPU)
     assert "native" not in usual.linear
     assert usual.fingerprint == model.fingerprint
     assert torch.allclose(rows_of(model), rows_of(usual), atol=1e-5)
-
-
-def test_layers_that_err_serve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate compares long texts too; then the layers run as they were written, and the log says so."""
-    honest = NativeLayer.forward
-
-    def erring(self: NativeLayer, hidden_states: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        factor = 1.01 if hidden_states.shape[1] > 100 else 1.0
-        return honest(self, hidden_states, *arguments, **options) * factor
-
-    monkeypatch.setattr(NativeLayer, "forward", erring)
-    model = load(random_model("tiny-bert"), CPU)
-    assert "native" not in model.linear
-    assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
-    assert any(line.startswith(f"no native ({LIBRARY.instructions}) layers: ") for line in model.findings)
-
-
-def test_a_layer_that_reads_positions_is_left_alone(tmp_path: Path) -> None:
-    """Ministral 3 scales queries of long texts, beyond those that the gate tries."""
-    miniature.write(tmp_path, "ministral3")
-    assert not load(str(tmp_path), CPU).native_layers
-
-
-class Trebled(nn.LayerNorm):
-    """A normalisation that computes something else."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 3 * super().forward(x)
-
-
-class Pairs(nn.Module):
-    """An activation that returns its scale as well, as I-BERT's do."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        return nn.functional.gelu(x), None
-
-
-def test_layers_of_the_same_parts_that_compute_otherwise_are_left_alone(tmp_path: Path) -> None:
-    """Granite names its parts as Llama does, and multiplies what it adds: the model runs packed, as it is written."""
-    miniature.write(tmp_path, "granite")
-    config = tmp_path / "config.json"  # by default it multiplies by one, and whether layers agree is rounding
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"residual_multiplier": 0.22}))
-    model = load(str(tmp_path), CPU)
-    assert isinstance(model.encoder, PackedEncoder)
-    assert not model.native_layers
-
-
-def layer(**changes: Any) -> nn.Module:
-    """One post-normalised layer as BERT's modules name its parts, with changed parts."""
-    width, inner = 64, 128
-    parts = nn.Module()
-    parts.attention = nn.Module()
-    parts.attention.self = nn.Module()
-    parts.attention.self.attention_head_size = 16
-    for name in ("query", "key", "value"):
-        setattr(parts.attention.self, name, nn.Linear(width, width))
-    parts.attention.output, parts.intermediate, parts.output = nn.Module(), nn.Module(), nn.Module()
-    parts.attention.output.dense, parts.attention.output.LayerNorm = nn.Linear(width, width), nn.LayerNorm(width)
-    parts.intermediate.dense, parts.intermediate.intermediate_act_fn = nn.Linear(width, inner), nn.GELU()
-    parts.output.dense, parts.output.LayerNorm = nn.Linear(inner, width), nn.LayerNorm(width)
-    for path, value in changes.items():
-        owner, _, name = path.rpartition("__")
-        setattr(parts.get_submodule(owner.replace("__", ".")) if owner else parts, name, value)
-    return parts
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"crossattention": nn.Linear(64, 64)},
-        {"is_decoder": True},
-        {"attention__output__LayerNorm": nn.RMSNorm(64)},
-        {"output__LayerNorm": nn.LayerNorm(64, eps=1e-3)},
-        {"output__LayerNorm": Trebled(64)},
-        {"attention__self__attention_head_size": [16, 16]},
-        {"intermediate__intermediate_act_fn": nn.Mish()},
-        {"intermediate__intermediate_act_fn": Pairs()},
-        {"attention__self__key": nn.Linear(64, 32)},
-        {"intermediate__dense": nn.Linear(64, 100), "output__dense": nn.Linear(100, 64)},
-    ],
-)
-def test_layers_made_otherwise_are_left_alone(changes: dict[str, Any]) -> None:
-    """More parts, other normalisations, an unknown activation, sizes that the kernels do not take."""
-    assert len([*parts_of(layer())]) == 1
-    assert not [*parts_of(layer(**changes))]
-
-
-def test_formats_that_the_kernels_have_not_are_left_alone() -> None:
-    """float16 has no products here."""
-    model = load(random_model("tiny-bert"), Placement.choose("cpu", "float16"))
-    assert not any(isinstance(module, NativeLayer) for module in model.encoder.model.modules())
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
 from gpu_worker.loop.interface import JobSlice, OutOfMemory, StepHandle
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob
-from gpu_worker.model.tune.joined_layers import JoinedLayers
+from gpu_worker.model.native.model import NativeModel
 from gpu_worker.ragged.sequence_cache import SequenceCache
 from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
 from shared.jobs import Job, JobResult
@@ -65,7 +65,7 @@ class Crowded:
             case 1:
                 return Late(self._engine.launch(slices))
         with pytest.MonkeyPatch.context() as patch:  # in a layer: earlier layers have kept their keys, later ones not
-            extend, run, left = SequenceCache.extend_layer, JoinedLayers.run, self._chance.randint(0, 8)
+            extend, run, left = SequenceCache.extend_layer, NativeModel._run, self._chance.randint(0, 8)
 
             def fail_in_the_end() -> None:
                 nonlocal left
@@ -77,13 +77,13 @@ class Crowded:
                 fail_in_the_end()
                 return extend(cache, *states)
 
-            def joined(layers: JoinedLayers, *arguments: Any) -> Tensor:
-                rows = run(layers, *arguments)
+            def joined(native: NativeModel, *arguments: Any) -> Tensor:
+                rows = run(native, *arguments)
                 fail_in_the_end()  # all layers that run together have kept their keys
                 return rows
 
             patch.setattr(SequenceCache, "extend_layer", extended)
-            patch.setattr(JoinedLayers, "run", joined)
+            patch.setattr(NativeModel, "_run", joined)
             return self._engine.launch(slices)
 
 

@@ -11,6 +11,10 @@ from gpu_worker.kernels.cpu.products import NO_ACTIVATION
 BLOCKS = (64, 32)
 """Outputs whose weights lie together: the first of these that divides a layer's outputs."""
 
+LARGEST = 127
+"""Largest rounded weight, and largest sum of two neighbours before they are rounded."""
+LEAST = 1e-12
+"""Least size of a row that is divided by, so that a row of zeros is not divided by zero."""
 LinearClass = Callable[..., "BlockedLinear"]
 """Makes one of several linear layers on the same input."""
 
@@ -49,6 +53,20 @@ class PackedLinear(BlockedLinear):
         super().__init__(blocked(weight), torch.cat([bias_of(linear, linear.out_features) for linear in linears]))
 
 
+class QuantizedLinear(BlockedLinear):
+    """Linear layers on the same input, one after the other, in eight bits.
+
+    `weight` [outputs / block, inputs / 4, block, 4] int8. `bias` [3, outputs] float32: the bias, the scale of each
+    output, and the scale times the sum of the output's rounded weights.
+    """
+
+    def __init__(self, *linears: nn.Linear) -> None:
+        weight, scales = rounded(torch.cat([linear.weight.detach() for linear in linears]))
+        sums = weight.sum(dim=1, dtype=torch.float32) * scales
+        bias = torch.cat([bias_of(linear, linear.out_features) for linear in linears])
+        super().__init__(blocked(weight), torch.stack([bias, scales, sums]))
+
+
 def blocked(weight: Tensor) -> Tensor:
     """The layout that products read fastest: [outputs, inputs] -> [outputs / block, inputs / t, block, t]."""
     return products.blocked(weight, block_of(len(weight)))
@@ -58,3 +76,12 @@ def bias_of(module: nn.Module, width: int) -> Tensor:
     """The bias of a linear layer or a normalisation [width] float32: zeros where it has none."""
     bias = getattr(module, "bias", None)
     return torch.zeros(width) if bias is None else bias.detach().float()
+
+
+def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounds rows [N, K] to int8 [N, K], for an even K; times the scales [N] float32 they are about the rows."""
+    numbers = rows.float()
+    pairs = numbers.view(len(numbers), -1, 2).sum(dim=2)
+    sizes = torch.maximum(numbers.abs().amax(dim=1), pairs.abs().amax(dim=1))
+    scales = sizes.clamp(min=LEAST) / LARGEST
+    return (numbers / scales[:, None]).round().to(torch.int8), scales

@@ -1,0 +1,251 @@
+"""A whole model by the processor's kernels, as the table of families says: whole texts, pieces and texts that begin
+alike have the same bits, alone and in any batch."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.native.families import FAMILIES
+from gpu_worker.model.native.model import NativeEncoder, NativeModel, _Call
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.followers import Follower
+from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.sequence_cache import SequenceCache
+from harness.random_models import miniature
+from shared.errors import ModelRefused
+from support.native import LIBRARY, needs_kernels
+from support.random_models import random_model
+
+pytestmark = needs_kernels
+CPU = Placement.choose("cpu", "float32")
+LENGTHS = 1, 40, 300
+
+
+def encoder_of(path: str, dtype: Dtype = "float32") -> NativeEncoder:
+    """The encoder of a model that the kernels run; skips where these have no such numbers."""
+    if getattr(torch, dtype) not in LIBRARY.formats:
+        pytest.skip(f"the kernels have no {dtype} here")
+    encoder = load(path, Placement.choose("cpu", dtype)).encoder
+    assert isinstance(encoder, NativeEncoder)
+    return encoder
+
+
+def text(length: int, first: int = 5) -> npt.NDArray[np.int32]:
+    return np.arange(first, first + length, dtype=np.int32)
+
+
+def run(encoder: NativeEncoder, texts: list[npt.NDArray[np.int32]], seconds: tuple[int, ...] = ()) -> Tensor:
+    """Hidden states of texts, or of pairs whose second texts begin at `seconds`, in one batch."""
+    types = encoder.token_types
+    batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted, types=types, second_segments=seconds)
+    with torch.inference_mode():
+        return encoder(batch)
+
+
+def one_by_one(encoder: NativeEncoder) -> None:
+    """Makes each layer run in a call of its own."""
+    native: NativeModel = encoder.model
+    native._calls = [_Call.of([layer]) for layer in native.layers]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_of_the_table_runs_whole_and_passes_the_gate(family: str, tmp_path: Path) -> None:
+    """The gate compares it with transformers' own class; here a text has the same bits alone and among others."""
+    miniature.write(tmp_path, family)
+    encoder = encoder_of(str(tmp_path))
+    assert sum(encoder.model.calls) == encoder.model.config.num_hidden_layers
+    together = run(encoder, [text(length) for length in LENGTHS])
+    assert torch.equal(together, torch.cat([run(encoder, [text(length)]) for length in LENGTHS]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-nomic-bert", "tiny-qwen3", "tiny-mistral", "tiny-gte"])
+def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, dtype: Dtype) -> None:
+    encoder = encoder_of(random_model(name), dtype)
+    assert encoder.model.calls == [3]
+    together = run(encoder, [text(length) for length in LENGTHS])
+    one_by_one(encoder)
+    assert encoder.model.calls == [1, 1, 1]
+    assert torch.equal(run(encoder, [text(length) for length in LENGTHS]), together)
+
+
+def test_rounded_layers_run_together_too() -> None:
+    encoder = load(random_model("tiny-bert"), CPU, linear="int8").encoder
+    assert isinstance(encoder, NativeEncoder)
+    assert encoder.model.calls == [3]
+    together = run(encoder, [text(length) for length in LENGTHS])
+    one_by_one(encoder)
+    assert torch.equal(run(encoder, [text(length) for length in LENGTHS]), together)
+
+
+def test_layers_that_attend_by_different_rules_run_apart() -> None:
+    """ModernBERT's first layer sees the whole text, the others a window, and their angles differ."""
+    model = load(random_model("tiny-modernbert"), CPU)
+    assert model.encoder.model.calls == [1, 2]
+    assert "3 layers run in 2 calls" in model.findings
+
+
+def test_a_layer_that_serves_several_times_is_kept_once(tmp_path: Path) -> None:
+    """ALBERT's layers share their weights: one layer runs again and again."""
+    miniature.write(tmp_path, "albert")
+    encoder = encoder_of(str(tmp_path))
+    assert (len(set(encoder.model.layers)), encoder.model.calls) == (1, [3])
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-cross-encoder", "tiny-nomic-bert"])
+def test_pairs_have_token_types(name: str) -> None:
+    encoder, texts = encoder_of(random_model(name)), [text(length) for length in (9, 40, 300)]
+    assert not torch.equal(run(encoder, texts, (4, 0, 150)), run(encoder, texts))
+
+
+def in_pieces(encoder: NativeEncoder, lengths: list[int], seed: int) -> list[Tensor]:
+    """Hidden states of each text, whose pieces of random sizes come in steps of one or two beside a whole text."""
+    chance = random.Random(seed)
+    texts = [text(length) for length in lengths]
+    caches, starts = [SequenceCache(length) for length in lengths], [0] * len(lengths)
+    with torch.inference_mode():
+        while open_texts := [number for number, ids in enumerate(texts) if starts[number] < len(ids)]:
+            pieces = []
+            for number in chance.sample(open_texts, min(chance.randint(1, 2), len(open_texts))):
+                start = starts[number]
+                starts[number] = min(start + chance.randint(1, 2 + lengths[number] // 3), lengths[number])
+                pieces.append(Piece(texts[number], start, starts[number], caches[number]))
+            pieces.sort(key=lambda piece: piece.start > 0)
+            batch = RaggedBatch.pack([texts[0][:9]], encoder.device, encoder.uncounted, pieces=pieces)
+            hidden = encoder(batch)
+            for piece, rows in zip(pieces, batch.piece_rows(), strict=True):
+                piece.cache.add_hidden(piece.start, hidden[rows])
+                piece.cache.collect()
+    return [cache.hidden for cache in caches]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma2"])
+def test_pieces_give_the_bits_of_whole_texts(name: str, dtype: Dtype) -> None:
+    """With a window, and with layers that run apart."""
+    encoder, lengths = encoder_of(random_model(name), dtype), [45, 300, 30]
+    whole = run(encoder, [text(length) for length in lengths])
+    assert torch.equal(torch.cat(in_pieces(encoder, lengths, seed=1)), whole)
+    one_by_one(encoder)
+    assert torch.equal(torch.cat(in_pieces(encoder, lengths, seed=2)), whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "shared"), [("tiny-qwen3", 1), ("tiny-qwen3", 299), ("tiny-mistral", 40)])
+def test_texts_that_begin_alike_give_the_bits_of_whole_texts(name: str, shared: int, dtype: Dtype) -> None:
+    """Beside whole texts and pieces."""
+    encoder, texts, cut = encoder_of(random_model(name), dtype), [text(9), text(300)], text(45, 7)
+    alike = [np.concatenate([texts[1][:shared], text(length, 400)]) for length in (1, 70)]
+    followers = [Follower(sequence=ids, shared=np.arange(9, 9 + shared)) for ids in alike]
+    cache, rows = SequenceCache(45), list[Tensor]()
+    with torch.inference_mode():
+        for start, stop in ((0, 20), (20, 45)):
+            pieces = [Piece(cut, start, stop, cache)]
+            rows.append(encoder(RaggedBatch.pack(texts, encoder.device, pieces=pieces, followers=followers)))
+    piece, whole = run(encoder, [cut]), run(encoder, texts)
+    own = torch.cat([run(encoder, [ids])[shared:] for ids in alike])
+    assert torch.equal(torch.cat(rows), torch.cat([whole, piece[:20], own, whole, piece[20:], own]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_pieces_of_texts_that_begin_alike_take_keys_from_each_other(steps: int, dtype: Dtype) -> None:
+    """In the step in which the first one computes them, and in a later one; also of one that took some itself."""
+    encoder = encoder_of(random_model("tiny-qwen3"), dtype)
+    leader = text(60)
+    second = np.concatenate([leader[:30], text(50, 400)])
+    third = np.concatenate([second[:45], text(20, 600)])
+    first_cache = SequenceCache(60)
+    second_cache = SequenceCache(80, first_cache, 30)
+    third_cache = SequenceCache(65, second_cache, 45)
+    pieces = [
+        Piece(leader, 0, 60, first_cache),
+        Piece(second, 30, 80, second_cache),
+        Piece(third, 45, 65, third_cache),
+    ]
+    with torch.inference_mode():
+        for group in [pieces] if steps == 1 else [pieces[:1], pieces[1:]]:
+            batch = RaggedBatch.pack([text(9)], encoder.device, pieces=group)
+            hidden = encoder(batch)
+            for piece, rows in zip(group, batch.piece_rows(), strict=True):
+                piece.cache.add_hidden(piece.start, hidden[rows])
+    whole = [run(encoder, [ids]) for ids in (leader, second, third)]
+    assert all(map(torch.equal, [first_cache.hidden, second_cache.hidden, third_cache.hidden], whole))
+
+
+def test_a_model_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate compares long texts too; then the layers run as they were written, and the log says so."""
+    honest = NativeModel.forward
+
+    def erring(self: NativeModel, batch: RaggedBatch) -> Tensor:
+        return honest(self, batch) * (1.01 if max(batch.lengths) > 100 else 1.0)
+
+    monkeypatch.setattr(NativeModel, "forward", erring)
+    model = load(random_model("tiny-bert"), CPU)
+    assert "native" not in model.linear
+    assert not model.native_layers
+    assert any(
+        line.startswith("no whole layers by the processor's kernels: it does not run") for line in model.findings
+    )
+
+
+def reason(model: Model) -> str:
+    """Why a model does not run by the kernels."""
+    assert not model.native_layers
+    [line] = [line for line in model.findings if line.startswith("no whole layers by the processor's kernels: ")]
+    return line.partition(": ")[2]
+
+
+def changed(folder: Path, **changes: object) -> str:
+    """The path of a model with other values in its config."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    return str(folder)
+
+
+def test_families_that_are_not_in_the_table_run_as_transformers_wrote_them(tmp_path: Path) -> None:
+    """Granite names its parts as Llama does, and multiplies what it adds; Ministral 3 scales queries of long texts."""
+    for family in ("granite", "ministral3"):
+        miniature.write(tmp_path / family, family)
+        assert reason(load(str(tmp_path / family), CPU)) == f"{family} is no family that they run"
+
+
+def test_an_option_that_the_kernels_have_not_is_named(tmp_path: Path) -> None:
+    """An activation of another kind, heads of a number that no vector has."""
+    miniature.write(tmp_path, "bert")
+    assert reason(load(changed(tmp_path, hidden_act="mish"), CPU)) == "they have no activation MishActivation"
+
+
+@pytest.mark.parametrize(
+    ("part", "replacement", "said"),
+    [
+        ("attention.self.query", nn.Identity(), "attention.self.query is a Identity"),
+        ("crossattention", nn.Linear(64, 64), "BertLayer has more parts: crossattention.weight"),
+        ("output.LayerNorm", nn.LayerNorm(64, eps=1e-3), "its normalisations are of several kinds"),
+        ("attention.output.LayerNorm", nn.RMSNorm(64, eps=1e-12), "its normalisations are of several kinds"),
+        ("attention.self.key", nn.Linear(64, 100), "a linear layer of 64 x 100 is no multiple of 32"),
+    ],
+)
+def test_layers_made_otherwise_are_refused(part: str, replacement: nn.Module, said: str) -> None:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        hidden_size=64, num_attention_heads=4, num_hidden_layers=1, intermediate_size=128, vocab_size=50
+    )
+    base = BertModel(config)
+    base.encoder.layer[0].set_submodule(part, replacement)
+    with pytest.raises(ModelRefused, match=said):
+        NativeModel(base, LIBRARY)
+
+
+def test_formats_that_the_kernels_have_not_are_left_alone() -> None:
+    """float16 has no products here."""
+    assert "float16" in reason(load(random_model("tiny-bert"), Placement.choose("cpu", "float16")))
