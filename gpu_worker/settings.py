@@ -124,10 +124,10 @@ class WorkerSettings(ServiceSettings):
     )
     share_prefixes: bool = Field(
         True,
-        description="Compute first tokens once where texts of one caller begin alike and come into the same step, or "
-        "are long texts of one request: an instruction before short queries, the prompt and the query of a reranker "
-        "before each document. For causal models; the log and --check say whether the model's texts share. Rows are "
-        "the same but for rounding, and with --same-bits the same to the bit.",
+        description="On a processor, compute first tokens once where texts of one caller begin alike and come into the "
+        "same step, or are long texts of one request: an instruction before short queries, the prompt and the query of "
+        "a reranker before each document. For causal models; the log and --check say whether the model's texts share. "
+        "Rows are the same but for rounding, and with --same-bits the same to the bit.",
     )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(
         0,

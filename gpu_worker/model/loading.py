@@ -24,13 +24,12 @@ from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tune import same_bits as bits
-from gpu_worker.model.tune.encoder_forms import NO_PARTS, FormChoice, Forms, Parts
+from gpu_worker.model.tune.encoder_forms import FormChoice, Forms, PiecesRun
 from gpu_worker.model.tune.form_gate import Gate
 from gpu_worker.model.tune.linear import Linear
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.in_pieces import Cutting, reason_against, run_in_pieces
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.model.verify.shared_prefixes import run_sharing
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.adapter_config import NamedAdapter
@@ -143,8 +142,8 @@ def _loaded(
     probes = Probes.of(
         config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
-    parts = Parts(pieces=run_in_pieces if cuts else None, followers=run_sharing if shares else None)
-    form_finder = None if forms is None else partial(_form, forms, parts, longest=max(limits), tails=unattended)
+    pieces = run_in_pieces if cuts else None
+    form_finder = None if forms is None else partial(_form, forms, pieces, longest=max(limits), tails=unattended)
     preparation = Preparation(
         source,
         length_limits,
@@ -245,9 +244,9 @@ def _joined(query: Model, document: Model) -> Model:
     )
 
 
-def _form(forms: Forms, parts: Parts, packed: PackedEncoder, gate: Gate, **texts: Any) -> FormChoice:
-    """Chooses an encoder's form. `parts` are tried where it may compute tokens without later ones."""
-    return FormChoice(packed, gate, forms, parts=NO_PARTS if reason_against(packed) else parts, **texts)
+def _form(forms: Forms, pieces: PiecesRun | None, packed: PackedEncoder, gate: Gate, **texts: Any) -> FormChoice:
+    """Chooses an encoder's form. `pieces` are tried where it may compute tokens without later ones."""
+    return FormChoice(packed, gate, forms, pieces=None if reason_against(packed) else pieces, **texts)
 
 
 def _unattended(late: LateInteraction | None, config: Any) -> bool:

@@ -1,6 +1,6 @@
 """An encoder's forms on CUDA: compiled by the compiler itself, captured as graphs, chosen by measuring."""
 
-from itertools import count, product
+from itertools import count
 
 import numpy as np
 import pytest
@@ -14,10 +14,7 @@ from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.graph_sizes import buckets
 from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder
-from gpu_worker.model.verify.in_pieces import run_in_pieces
-from gpu_worker.model.verify.shared_prefixes import run_sharing
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower
 
 pytestmark = pytest.mark.gpu
 
@@ -67,28 +64,6 @@ def test_both_forms_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.
     assert graphed.padding_tokens > 0
 
 
-class Strict(CompiledEncoder):
-    """One that refuses to run a batch of several tokens as the layers are written."""
-
-    def __call__(self, batch: RaggedBatch) -> torch.Tensor:
-        with torch.compiler.set_stance("fail_on_recompile" if batch.total > 1 else "eager_on_recompile"):
-            return self._run(batch)
-
-
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-gemma3"])
-@torch.inference_mode()
-def test_pieces_and_followers_run_compiled(cuda: torch.device, name: str) -> None:
-    """By one compilation, with the rows of the layers as they are written."""
-    encoder = packed(name)
-    compiled = Strict(encoder)
-    text = np.arange(10, 50, dtype=np.int32)
-    follower = Follower(sequence=text, shared=np.arange(20))
-    compiled.compile([RaggedBatch.pack([text], encoder.device, encoder.uncounted, followers=[follower])])
-    for run, lengths in product((run_in_pieces, run_sharing), SIZES):
-        found, expected = (run(each, batch(encoder, lengths)) for each in (compiled, encoder))
-        assert distance(found, expected) < 1e-3, (run.__name__, lengths)
-
-
 @torch.inference_mode()
 def test_more_is_captured_after_all_graphs_are_gone(cuda: torch.device) -> None:
     """As after trying one out. PyTorch refuses to capture into a pool whose graphs are all gone."""
@@ -120,11 +95,10 @@ def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
 def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
     """Every form passes its gate, and what was found out is told."""
     model = load("random:tiny-qwen3", Placement.choose(DEVICE, "bfloat16"), forms=Forms(step_tokens=2048))
-    compiling, capturing, sharing = model.findings[-3:]
+    compiling, capturing = model.findings[-2:]
     assert compiling.startswith("layers compiled in "), compiling
     assert " graphs captured and measured in " in capturing, capturing
     assert ", 0 of them used" not in capturing, "launches are what a tiny model's step takes"
-    assert sharing.startswith("a step of 2048 tokens shares "), sharing
 
 
 def test_a_form_can_be_switched_off(cuda: torch.device) -> None:

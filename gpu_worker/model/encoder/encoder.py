@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.model.encoder.sharing_times import SharingTimes
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
 
@@ -25,8 +24,6 @@ class Encoder:
     description: str
     padding_tokens = 0
     """Tokens that were computed so far although no batch held them, since graphs have fixed sizes."""
-    sharing_times: SharingTimes | None = None
-    """Measured times that say which steps share tokens; None where nothing was measured."""
 
     def __init__(self, model: Any, *, uncounted: int | None, token_types: TokenTypes | None, width: int | None) -> None:
         self.model = model

@@ -38,8 +38,8 @@ class CompiledEncoder(Encoder):
             (layer, torch.compile(layer.forward, backend=backend, dynamic=True, fullgraph=True, **options))
             for layer in repeated_layers(packed.model)
         ]
-        self.takes_pieces = self.takes_followers = True
-        """Whether batches with pieces, and with followers, may run compiled."""
+        self.takes_pieces = True
+        """Whether batches with pieces may run compiled."""
         self.seconds = 0.0
         """Time that compiling has taken, in seconds."""
 
@@ -74,7 +74,7 @@ class CompiledEncoder(Encoder):
 
     def _run(self, batch: RaggedBatch) -> Tensor:
         """Runs the packed encoder with the compiled layers in place."""
-        if (batch.pieces and not self.takes_pieces) or (batch.followers and not self.takes_followers):
+        if batch.has_parts and not self.takes_pieces:
             return self._packed(batch)
         for layer, forward in self._forwards:
             layer.forward = forward

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +19,11 @@ from gpu_worker.device.memory import reclaim
 from gpu_worker.device.timing import PAYS, Seconds, device_seconds
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.encoder.sharing_times import SharingTimes
 from gpu_worker.model.tune.compiled import INDUCTOR, CompiledEncoder
 from gpu_worker.model.tune.form_gate import Gate, Run
 from gpu_worker.model.tune.graph_sizes import TOKENS, Bucket, buckets
 from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder, Recorder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.launches import LEAST_SAVED, TILE
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
@@ -40,18 +37,8 @@ BUSY = 4
 launches, and a large model's graphs would take a minute to capture."""
 MOST_COMPILING = 90.0
 """Seconds of compiling after which captured sizes are no longer compiled for: one compilation should serve them all."""
-PartsRun = Callable[[Encoder, RaggedBatch], Tensor]
-"""Runs the whole texts of a batch by an encoder, cut or as followers of others."""
-
-
-class Parts(NamedTuple):
-    """How texts are tried in pieces and as followers; None where they are not to run so."""
-
-    pieces: PartsRun | None = None
-    followers: PartsRun | None = None
-
-
-NO_PARTS = Parts()
+PiecesRun = Callable[[Encoder, RaggedBatch], Tensor]
+"""Runs the whole texts of a batch by an encoder, cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +61,19 @@ class FormChoice:
         *,
         longest: int,
         tails: bool = False,
-        parts: Parts = NO_PARTS,
+        pieces: PiecesRun | None = None,
         backend: Any = INDUCTOR,
         recorder: Callable[[], Recorder] = CudaRecorder,
         seconds: Seconds | None = None,
     ) -> None:
         """`packed` passed the gate as it is written. `longest`: most tokens of a text; `tails`: whether texts may end
-        with tokens that no other attends to; `parts`: how batches with pieces and with followers are tried. `backend`,
+        with tokens that no other attends to; `pieces`: how batches with pieces are tried, None: not. `backend`,
         `recorder` and `seconds` (of a run) replace the device's in tests.
         """
         self.encoder: Encoder = packed
         self.findings: list[str] = []
         self._packed, self._judge, self._longest, self._tails = packed, judge, longest, tails
-        self._parts = parts
+        self._pieces = pieces
         self._backend, self._recorder, self._seconds = backend, recorder, seconds or device_seconds
         self._sizes = [tokens for tokens in TOKENS if tokens <= forms.step_tokens]
         self._buckets = buckets(forms.step_tokens, longest) if forms.graphs else []
@@ -99,8 +86,6 @@ class FormChoice:
         if self._for_graphs and isinstance(self.encoder, CompiledEncoder):
             self.encoder = packed
             self.findings.append("compiled layers are faster in graphs alone, and there are none: not used")
-        if self._parts.followers:
-            self._try("times of texts that share tokens", self._time_sharing)
 
     def _try(self, form: str, choose: Callable[[], None]) -> None:
         """Tries a form. Compilers and foreign classes may raise anything; then that form does not serve."""
@@ -116,10 +101,8 @@ class FormChoice:
             self._judge.check(compiled, numbers, compiled.run_compiling)
         if self._tails:
             self._compile_tails(compiled)
-        if self._parts.pieces and not self._passes(compiled, self._parts.pieces, self._cut()):
+        if self._pieces and not self._passes(compiled, self._pieces, self._cut()):
             compiled.takes_pieces = False
-        if self._parts.followers and not self._passes(compiled, self._parts.followers, self._sharing(self._sizes[-1])):
-            compiled.takes_followers = False
         written, fused = (self._seconds_by_size(encoder) for encoder in (self._packed, compiled))
         launched, replayed = sum(fused) / sum(written), self._replayed_share(compiled, written)
         # Launching compiled layers may take a slow host longer; where graphs serve, that does not count.
@@ -179,28 +162,15 @@ class FormChoice:
             self.findings.append(f"batches with unattended tails run as the layers are written: {first_line(error)}")
         self._judge.check(compiled)
 
-    def _passes(self, compiled: CompiledEncoder, run: PartsRun, batch: RaggedBatch) -> bool:
-        """Compiles layers for a batch with parts. Returns whether the gate's texts pass by `run`."""
+    def _passes(self, compiled: CompiledEncoder, run: PiecesRun, batch: RaggedBatch) -> bool:
+        """Compiles layers for a batch with pieces. Returns whether the gate's texts pass by `run`."""
         try:
             compiled.compile([batch])
             self._judge.check(compiled, self._judge.whole, partial(run, compiled))
         except Exception as error:
-            parts = "texts in pieces" if batch.pieces else "texts that share tokens"
-            self.findings.append(f"{parts} run as the layers are written: {first_line(error)}")
+            self.findings.append(f"texts in pieces run as the layers are written: {first_line(error)}")
             return False
         return True
-
-    def _time_sharing(self) -> None:
-        """Measures how long steps take as they are served, of whole texts and of texts that share tokens."""
-        whole = self._seconds_by_size(self.encoder)
-        sharing = [self._time(self.encoder, self._sharing(tokens)) for tokens in self._sizes]
-        self.encoder.sharing_times = SharingTimes(tokens=self._sizes, whole=whole, sharing=sharing)
-        least, tokens = self.encoder.sharing_times.least_spared(self._sizes[-1], PAYS), self._sizes[-1]
-        worth = "shares none" if least == inf else f"shares them where that spares {least:.0%}"
-        self.findings.append(
-            f"a step of {tokens} tokens {worth}: one with shared tokens takes {sharing[-1] / whole[-1]:.1f} times as "
-            f"long, one of {self._sizes[0]} tokens {sharing[0] / whole[0]:.1f} times"
-        )
 
     def _capture(self) -> None:
         start, before, alone = time.monotonic(), self._reserved(), self._seconds_by_size(self.encoder)
@@ -258,14 +228,6 @@ class FormChoice:
         yield self._usual(self._sizes[-1])
         if self._longest > 2 * TILE:
             yield [*([2] * LEAST_SAVED), min(self._longest, 4 * TILE)]
-
-    def _sharing(self, tokens: int) -> RaggedBatch:
-        """A batch of so many tokens: a text, and others of its length that share half of it."""
-        length = min(USUAL, self._longest, tokens // 2)
-        shared = np.arange(length // 2)
-        text = np.full(length, self._usual_id, dtype=np.int32)
-        followers = [Follower(sequence=text, shared=shared)] * ((tokens - length) // (length - len(shared)))
-        return RaggedBatch.pack([text], self.encoder.device, self.encoder.uncounted, followers=followers)
 
     def _cut(self) -> RaggedBatch:
         """A batch of the first half of a text."""

@@ -1,24 +1,16 @@
 """Compiled layers without a device: one graph a kind of layer and all batches; all else runs as it is written."""
 
-from itertools import count, product
+from itertools import count
 
-import numpy as np
 import pytest
 import torch
 
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune import graphs
 from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
 from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.verify.in_pieces import reason_against, run_in_pieces
-from gpu_worker.model.verify.shared_prefixes import run_sharing
 from gpu_worker.ragged import batch as ragged_batch
 from gpu_worker.ragged import upload
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower
-from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.sequence_cache import SequenceCache
 from support.forms import KINDS, SIZES, Counting, Playing, batch, families, packed_encoder, reference_of
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
@@ -77,50 +69,6 @@ def test_what_was_not_compiled_runs_as_it_is_written() -> None:
     assert counting.runs == 2 * 3
 
 
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-gemma3"])
-def test_one_graph_for_all_batches_with_pieces_or_followers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caches that grow, and the launches that differ from step to step, are behind one operator; the same numbers
-    as with the layers as they are written."""
-    encoder, counting = packed_encoder(name), Counting()
-    compiled, ran = CompiledEncoder(encoder, counting), list[int]()
-    compiled.compile([with_follower(encoder, 8)])
-    assert counting.graphs == KINDS.get(name, 1)
-    layers, counting.runs = counting.runs, 0
-    run_by = encoder.run_by
-    monkeypatch.setattr(encoder, "run_by", lambda attention, each: ran.append(each.total) or run_by(attention, each))
-    with torch.inference_mode():
-        for run, lengths in product((run_in_pieces, run_sharing), SIZES):
-            before = len(ran)
-            found = run(compiled, batch(encoder, lengths))
-            whole = len(ran)
-            assert torch.equal(found, run(encoder, batch(encoder, lengths)))
-            del ran[whole:]
-            assert counting.runs == layers * sum(tokens > 1 for tokens in ran), (run.__name__, lengths, ran[before:])
-
-
-@pytest.mark.parametrize(("pieces", "followers"), [(True, False), (False, True)])
-def test_parts_that_did_not_pass_run_as_the_layers_are_written(pieces: bool, followers: bool) -> None:
-    """Each kind by itself."""
-    encoder, counting = packed_encoder("tiny-qwen3"), Counting()
-    compiled = CompiledEncoder(encoder, counting)
-    compiled.compile([with_follower(encoder, 8)])
-    compiled.takes_pieces, compiled.takes_followers = pieces, followers
-    text = np.arange(10, 18, dtype=np.int32)
-    piece = Piece(text, 0, 4, SequenceCache(len(text)))
-    batches = RaggedBatch.pack([], encoder.device, encoder.uncounted, pieces=[piece]), with_follower(encoder, 8)
-    for each, taken in zip(batches, (pieces, followers), strict=True):
-        counting.runs = 0
-        with torch.inference_mode():
-            compiled(each)
-        assert bool(counting.runs) == taken
-
-
-def with_follower(encoder: PackedEncoder, length: int) -> RaggedBatch:
-    text = np.arange(10, 10 + length, dtype=np.int32)
-    follower = Follower(sequence=text, shared=np.arange(length // 2))
-    return RaggedBatch.pack([text], encoder.device, encoder.uncounted, followers=[follower])
-
-
 def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
     """A late-interaction model with windows: its documents have no tails, its queries run as the layers are written."""
     reference, encoder = reference_of("tiny-modernbert", positions=200, unattended=True, limit=200)
@@ -158,9 +106,3 @@ def test_inductor_itself(name: str) -> None:
     with torch.inference_mode():
         for each in batches:
             assert torch.allclose(compiled(each), encoder(each), atol=2e-5)
-    if reason_against(encoder):
-        return
-    compiled.compile([with_follower(encoder, 8)])
-    with torch.inference_mode():
-        for run, each in product((run_in_pieces, run_sharing), batches):
-            assert torch.allclose(run(compiled, each), run(encoder, each), atol=2e-5)

@@ -1,13 +1,10 @@
 """In which form an encoder serves: the fastest that was measured, after the gate; a form that errs serves nobody."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from itertools import count
-from math import inf
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention.one_operator import OneOperator
@@ -17,8 +14,7 @@ from gpu_worker.model.tune.compiled import CompiledEncoder
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.graph_sizes import buckets
 from gpu_worker.model.tune.graphs import CaptureBroken, GraphedEncoder
-from gpu_worker.model.verify.shared_prefixes import run_sharing
-from support.forms import Counting, Playing, batch, found_out, loaded
+from support.forms import Counting, Playing, found_out, loaded
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 
@@ -97,30 +93,16 @@ def test_each_form_can_be_switched_off(forms: Forms, way: str) -> None:
     assert loaded("tiny-bert", forms, backend=Counting(), recorder=Playing, seconds=Clock()).encoder.description == way
 
 
-def test_texts_that_share_and_pieces_run_compiled_and_are_timed() -> None:
-    """Where the model is causal. A full step takes twice as long where texts share tokens, so many must be shared."""
-    captured = [AS_WRITTEN] * 3 + [COMPILED] * 3 + [AS_WRITTEN, COMPILED] + [COMPILED] * 3 + [GRAPHS] * ALL
-    told = iter([*captured, *[1.0, 2.0, 4.0], *[0.5, 2.0, 8.0]])
-    model = loaded(
-        "tiny-qwen3", FORMS, backend=Counting(), recorder=Playing, seconds=lambda run: (run(), next(told))[1]
-    )
+def test_pieces_run_compiled() -> None:
+    """Where the model is causal."""
+    model = loaded("tiny-qwen3", FORMS, backend=Counting(), recorder=Playing, seconds=Clock())
     assert isinstance(model.encoder, GraphedEncoder)
     assert isinstance(model.encoder.encoder, CompiledEncoder)
     assert model.encoder.encoder.takes_pieces
-    assert model.encoder.encoder.takes_followers
-    assert found_out(model)[-1] == (
-        "a step of 256 tokens shares them where that spares 35%: one with shared tokens takes 2.0 times as long, "
-        "one of 64 tokens 0.5 times"
-    )
-    assert model.least_spared(FORMS.step_tokens) == pytest.approx(0.35)
-    assert model.least_spared(64) == 0.125  # whatever times say: keys, values and rows are copied too
-    with torch.inference_mode():
-        texts = batch(model.encoder, [30, 40])
-        assert torch.equal(run_sharing(model.encoder, texts), run_sharing(model.encoder.as_written, texts))
 
 
 def test_pieces_that_err_compiled_run_as_the_layers_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are timed so; whole texts run compiled."""
+    """Whole texts run compiled."""
 
     def halves(self: OneOperator, query: Tensor, *others: Any) -> Tensor:
         return query.transpose(0, 1) / 2
@@ -130,27 +112,8 @@ def test_pieces_that_err_compiled_run_as_the_layers_are_written(monkeypatch: pyt
     assert isinstance(model.encoder, GraphedEncoder)
     assert isinstance(model.encoder.encoder, CompiledEncoder)
     assert not model.encoder.encoder.takes_pieces
-    assert not model.encoder.encoder.takes_followers
-    pieces, followers, *_, timed = found_out(model)
+    pieces, *_ = found_out(model)
     assert pieces.startswith("texts in pieces run as the layers are written: it does not run among")
-    assert followers.startswith("texts that share tokens run as the layers are written: it does not run among")
-    assert timed.startswith("a step of 256 tokens shares ")
-
-
-def _ticking(told: Iterator[float], run: Callable[[], object]) -> float:
-    run()
-    return next(told)
-
-
-def test_where_no_step_gains_the_log_says_so() -> None:
-    """Sharing steps take ten times as long; and none is timed where texts are not to share."""
-    captured = [AS_WRITTEN] * 3 + [COMPILED] * 3 + [AS_WRITTEN, COMPILED] + [COMPILED] * 3 + [GRAPHS] * ALL
-    for shares, times in ((True, [1.0, 1.0, 1.0, 10.0, 10.0, 10.0]), (False, [])):
-        told = iter([*captured, *times])
-        clock = partial(_ticking, told)
-        model = loaded("tiny-qwen3", FORMS, shares=shares, backend=Counting(), recorder=Playing, seconds=clock)
-        assert (": one with shared tokens takes 10.0 times" in found_out(model)[-1]) == shares
-        assert model.least_spared(FORMS.step_tokens) == inf
 
 
 def broken(module: Any, _: Any) -> Callable[..., Any]:
