@@ -32,7 +32,7 @@ from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.blocked_linear import BlockedLinear
-from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.same_bits import FixedLinear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.upload import Upload
@@ -79,10 +79,10 @@ class Ours:
         """Loads a model. `adapters`: folders of those over it, by name. Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
         place = Placement.choose(device, dtype)
-        forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
+        graphs = None if place.device.type == "cpu" else GraphSettings(step_tokens=place.step_tokens)
         named = [NamedAdapter(name=adapter, folder=folder) for adapter, folder in adapters.items()]
         self.model = loading.load(
-            name, place, max_tokens=max_tokens, forms=forms, linear=linear, same_bits=same_bits, adapters=named
+            name, place, max_tokens=max_tokens, graphs=graphs, linear=linear, same_bits=same_bits, adapters=named
         )
         self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
         self._submitted: dict[int, tuple[float, int]] = {}

@@ -75,13 +75,14 @@ class WorkerSettings(ServiceSettings):
     )
     compile: bool = Field(
         True,
-        description="On an accelerator, serve with layers compiled by torch.compile where they are right and faster; "
-        "the first start on a machine takes a minute longer.",
+        description="On an accelerator, capture graphs of layers compiled by torch.compile; the first start on a "
+        "machine takes up to a minute longer. Without --graphs nothing is compiled.",
     )
     graphs: bool = Field(
         True,
-        description="On an accelerator, run small steps as captured CUDA graphs where that is faster; they are filled "
-        "up to a captured size.",
+        description="On an accelerator, run steps of up to 8192 tokens as CUDA graphs, captured at load for up to 38 "
+        "sizes and filled up to one of them. Pieces of texts, larger steps, and sizes that cannot be captured or give "
+        "other numbers run without; the log says which.",
     )
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
         8_388_608,

@@ -33,7 +33,7 @@ class Encoder:
 
     @property
     def as_written(self) -> "Encoder":
-        """The same encoder with layers that are not compiled and without graphs."""
+        """The same encoder without graphs."""
         return self
 
     @property
