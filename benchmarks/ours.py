@@ -32,10 +32,9 @@ from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
-from gpu_worker.model.encoder.sharing_times import SharingTimes as SharingTimes  # re-exported to the other benchmarks
 from gpu_worker.model.native.linear import BlockedLinear
 from gpu_worker.model.tune import linear
-from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.native_linear import NativeLinear
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.upload import Upload
@@ -83,9 +82,9 @@ class Ours:
         """Loads a model. `adapters`: folders of those over it, by name. Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
         place = Placement.choose(device, dtype)
-        forms = None if place.device.type == "cpu" else Forms(step_tokens=place.step_tokens)
+        graphs = None if place.device.type == "cpu" else GraphSettings(step_tokens=place.step_tokens)
         named = [NamedAdapter(name=adapter, folder=folder) for adapter, folder in adapters.items()]
-        options: dict[str, Any] = {"max_tokens": max_tokens, "forms": forms, "linear": linear}
+        options: dict[str, Any] = {"max_tokens": max_tokens, "graphs": graphs, "linear": linear}
         with _without_weights(name) as folder:
             self.model = loading.load(folder, place, adapters=named, **options)
         self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
@@ -113,15 +112,9 @@ class Ours:
         """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their
         first tokens or not, and are served together in steps of `step_tokens`, 0 as the worker chooses at load."""
         assert not self._submitted
-        accelerated = self.model.placement.device_memory is not None
-        together = 0 if accelerated else (step_tokens or self.step_tokens) // PIECES_PER_STEP  # as `piece_limits` does
+        together = (step_tokens or self.step_tokens) // PIECES_PER_STEP  # as `piece_limits` does
         limits = PieceLimits(longest=tokens, shares=shares, together=together)
         self._engine.cut_texts(replace(limits, token_bytes=self.model.cutting.token_bytes) if tokens else limits)
-
-    @property
-    def shared_tokens(self) -> int:
-        """Number of tokens that were not computed since the latest `run_by`, since another text has them."""
-        return self._engine.shared_tokens
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""

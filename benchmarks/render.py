@@ -220,8 +220,8 @@ def goals() -> str:
 
 
 def texts_in_pieces() -> str:
-    """Renders the speed of texts in pieces, and of texts that begin alike, on a device."""
-    names = ("texts", "way", "tokens/s", "shared tokens", "peak GB", "least cosine")
+    """Renders the speed of texts in pieces on a device."""
+    names = ("texts", "way", "tokens/s", "peak GB", "least cosine")
     result, device = accelerator()
     measured = result.get("pieces", ())
     models = ", ".join(dict.fromkeys(row["model"] for row in measured))

@@ -67,13 +67,14 @@ class WorkerSettings(ServiceSettings):
     )
     compile: bool = Field(
         True,
-        description="On an accelerator, serve with layers compiled by torch.compile where they are right and faster; "
-        "the first start on a machine takes a minute longer.",
+        description="On an accelerator, capture graphs of layers compiled by torch.compile; the first start on a "
+        "machine takes up to a minute longer. Without --graphs nothing is compiled.",
     )
     graphs: bool = Field(
         True,
-        description="On an accelerator, run small steps as captured CUDA graphs where that is faster; they are filled "
-        "up to a captured size.",
+        description="On an accelerator, run steps of up to 8192 tokens as CUDA graphs, captured at load for up to 38 "
+        "sizes and filled up to one of them. Pieces of texts, larger steps, and sizes that cannot be captured or give "
+        "other numbers run without; the log says which.",
     )
     queued_tokens: Annotated[int, Field(ge=1)] = Field(
         8_388_608,
@@ -116,10 +117,10 @@ class WorkerSettings(ServiceSettings):
     )
     share_prefixes: bool = Field(
         True,
-        description="Compute first tokens once where texts of one caller begin alike and come into the same step, or "
-        "are long texts of one request: an instruction before short queries, the prompt and the query of a reranker "
-        "before each document. For causal models; the log and --check say whether the model's texts share. Rows are "
-        "the same but for rounding, and the same to the bit where the card says bitwise_invariant.",
+        description="On a processor, compute first tokens once where texts of one caller begin alike and come into the "
+        "same step, or are long texts of one request: an instruction before short queries, the prompt and the query of "
+        "a reranker before each document. For causal models; the log and --check say whether the model's texts share. "
+        "Rows are the same but for rounding, and the same to the bit where the card says bitwise_invariant.",
     )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(
         0,

@@ -21,7 +21,7 @@ from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.tune.encoder_forms import Forms
+from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.piece_limits import (
@@ -147,7 +147,7 @@ def load_model(settings: WorkerSettings) -> Model:
         trust_remote_code=settings.trust_remote_code,
         late=Path(settings.late_interaction) if settings.late_interaction else None,
         revision=settings.revision,
-        forms=_forms(settings, placement),
+        graphs=_graphs(settings, placement),
         linear=settings.linear,
         cuts=settings.chunk_tokens != 0,
         shares=settings.share_prefixes,
@@ -155,12 +155,11 @@ def load_model(settings: WorkerSettings) -> Model:
     )
 
 
-def _forms(settings: WorkerSettings, placement: Placement) -> Forms | None:
-    """The forms of the encoder to try, or None on a processor, which runs an encoder as it is written."""
-    if placement.device.type == "cpu":
+def _graphs(settings: WorkerSettings, placement: Placement) -> GraphSettings | None:
+    """The graphs to capture, or None on a processor and where the user wants none."""
+    if placement.device.type == "cpu" or not settings.graphs:
         return None
-    step_tokens = settings.step_tokens or placement.step_tokens
-    return Forms(compile=settings.compile, graphs=settings.graphs, step_tokens=step_tokens)
+    return GraphSettings(compile=settings.compile, step_tokens=settings.step_tokens or placement.step_tokens)
 
 
 def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:

@@ -20,7 +20,6 @@ from support.forked import AS_ON_AMX, IMPORTED, SHARED, end_parent, parent
 LONGEST_FIRST = (
     "unit/worker/test_parity.py",
     "unit/worker/test_attention.py",
-    "unit/worker/test_forms.py",
     "unit/worker/test_compiled.py",
     "unit/worker/test_largest_step.py",
     "unit/worker/test_as_the_reference.py",

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -149,11 +148,8 @@ class ModelEngine:
         upload = Upload(device)
         if query is not None:
             chosen = [selection.side(queries=model is query) for selection in selections]
-        least_spared = inf
-        if self.limits.shares:
-            timed = model.encoder.sharing_times is not None  # else it is the same for all steps
-            least_spared = model.least_spared(_tokens(chosen) if timed else 0)
-        step = Step.pack(chosen, device, model.encoder.uncounted, model.encoder.token_types, upload, least_spared)
+        encoder, shares = model.encoder, self.limits.shares and not model.unshared
+        step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, upload, shares=shares)
         outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
         step_slices = [
             job.step_slice(job_slice, packed)
@@ -189,13 +185,6 @@ class ModelEngine:
         for step_slice in side.slices:
             step_slice.on_device(download)
         outputs.compute_comparisons(download)
-
-
-def _tokens(selections: Sequence[Selection]) -> int:
-    """Tokens of a step of whole texts; 0 where it has pieces."""
-    if any(selection.caches for selection in selections):
-        return 0
-    return sum(int(selection.sequences.lengths[selection.numbers].sum()) for selection in selections)
 
 
 def _dropped_ids(model: Model) -> Ids:

@@ -10,7 +10,6 @@ from torch import nn
 
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
-from gpu_worker.device.timing import device_seconds
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import relative
@@ -19,24 +18,23 @@ from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.tune.encoder_forms import FormChoice
-from gpu_worker.model.tune.form_gate import Gate
 from gpu_worker.model.tune.linear import pack
-from gpu_worker.model.tune.merged import merge, saved_products
+from gpu_worker.model.tune.merged import merge, saved_products, separate
 from gpu_worker.model.verify import reference_attention
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
-FormFinder = Callable[[PackedEncoder, Gate], FormChoice]
+Capture = Callable[[PackedEncoder, Reference], tuple[Encoder, list[str]]]
+"""Makes graphs of an encoder, see `with_graphs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionMode:
     """An encoder that passed the gate. `unpacked_reason` is why it does not run packed, empty where it does.
 
-    `findings` are lines for the log about its attention and its forms.
+    `findings` are lines for the log about its attention and its graphs.
     """
 
     encoder: Encoder
@@ -57,7 +55,7 @@ class ModeChoice:
     """Chooses the execution mode of an encoder: packed where it can run so, else by equal length.
 
     `base` is the transformers model without its head, `reference` its own run. `packs`: linear layers are packed, also
-    those that an encoder of ours makes replaceable. `merging` allows linear layers to be merged where that is faster.
+    those that an encoder of ours makes replaceable.
     """
 
     base: Any
@@ -65,7 +63,6 @@ class ModeChoice:
     placement: Placement
     length_limits: LengthLimits
     packs: bool = False
-    merging: bool = True
 
     def choose(self) -> ExecutionMode:
         """Changes the model in place into what serves. Raises ModelRefused with the reasons of both modes."""
@@ -82,12 +79,26 @@ class ModeChoice:
     def _packed_mode(self) -> ExecutionMode:
         """The packed mode. Raises where the model does not pass."""
         encoder = self._packed_encoder()
-        findings = _check_attention(encoder, self.reference)
+        findings = self._check(encoder)
         fewer = saved_products(self.base)
         missing = attention_choice.missing_kernels(self.placement.device)
         findings += [missing] if missing else []
         findings += [f"{fewer} products of a step are made together with others"] if fewer else []
         return ExecutionMode(encoder=encoder, findings=tuple(findings))
+
+    def _check(self, encoder: PackedEncoder) -> list[str]:
+        """Checks a packed encoder, and takes merged layers apart where it does not pass with them.
+
+        Returns findings; raises ModelRefused where it passes in no way.
+        """
+        try:
+            return _check_attention(encoder, self.reference)
+        except ModelRefused:
+            if not saved_products(self.base):
+                raise
+            separate(self.base)
+        findings = _check_attention(encoder, self.reference)
+        return [*findings, "no merged products: the model does not run by them as by its own"]
 
     def _packed_encoder(self) -> PackedEncoder:
         """Changes the model in place so that it runs packed. Raises ModelRefused for what would surely fail."""
@@ -102,8 +113,8 @@ class ModeChoice:
             pack(base)
         reference = self.reference
         inputs = self.length_limits.uncounted, reference.types, reference.width
-        if placement.device.type == "cuda" and self.merging:
-            merge(base, device_seconds)
+        if placement.device.type == "cuda":
+            merge(base)
         attention_kernel = attention_choice.choose(
             placement.device,
             placement.dtype,
@@ -153,13 +164,13 @@ def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
     return []
 
 
-def in_fastest_form(mode: ExecutionMode, gate: Gate, form_finder: FormFinder | None) -> ExecutionMode:
-    """The same mode with the fastest encoder form that passes. `form_finder` is None where the device has no forms."""
+def captured(mode: ExecutionMode, reference: Reference, capture: Capture | None) -> ExecutionMode:
+    """The same mode with graphs, as far as they pass. `capture` is None where there are to be none."""
     packed = mode.encoder
-    if form_finder is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
-        return mode  # layers that look at lengths are not compiled
-    form = form_finder(packed, gate)
-    return replace(mode, encoder=form.encoder, findings=(*mode.findings, *form.findings))
+    if capture is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
+        return mode  # attention that looks at lengths cannot be captured
+    encoder, findings = capture(packed, reference)
+    return replace(mode, encoder=encoder, findings=(*mode.findings, *findings))
 
 
 def takes_attention(base: Any) -> bool:

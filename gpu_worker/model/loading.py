@@ -16,7 +16,6 @@ from gpu_worker.kernels.maxsim import choice as maxsim
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import read as read_beside
 from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.fingerprint import fingerprint_of
 from gpu_worker.model.model import Model as Model
 from gpu_worker.model.preparation import Preparation
@@ -24,13 +23,11 @@ from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import int8
-from gpu_worker.model.tune.encoder_forms import NO_PARTS, FormChoice, Forms, Parts
-from gpu_worker.model.tune.form_gate import Gate
+from gpu_worker.model.tune.graphs import GraphSettings, with_graphs
 from gpu_worker.model.tune.linear import Linear
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
-from gpu_worker.model.verify.in_pieces import Cutting, reason_against, run_in_pieces
+from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.model.verify.shared_prefixes import run_sharing
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.adapter_config import NamedAdapter
@@ -60,17 +57,17 @@ def load(
     trust_remote_code: bool = False,
     late: Path | None = None,
     revision: str = "",
-    forms: Forms | None = None,
+    graphs: GraphSettings | None = None,
     linear: Linear = "auto",
     cuts: bool = True,
     shares: bool = True,
     adapters: Sequence[NamedAdapter] = (),
 ) -> Model:
     """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
-    `max_tokens` 0 means as the files say; `revision` is of a hub id; `forms`: those that an accelerator may run its
-    encoder in, None for as it is written; `linear`: whether layers are rounded; `cuts`: whether long texts are to be
-    computed in pieces; `shares`: whether texts that begin alike are to share their first tokens; `adapters`: those that
-    are served over the model; `late`: the file of --late-interaction.
+    `max_tokens` 0 means as the files say; `revision` is of a hub id; `graphs`: those that an accelerator may run steps
+    by, None for none; `linear`: whether layers are rounded; `cuts`: whether long texts are to be computed in pieces;
+    `shares`: whether texts that begin alike are to share their first tokens; `adapters`: those that are served over the
+    model; `late`: the file of --late-interaction.
 
     Raises ModelRefused.
     """
@@ -88,7 +85,7 @@ def load(
                 raise ModelRefused("--adapter: static embeddings and Routers take no adapter")
             beside = read_beside(source, adapters, trust_remote_code)
             names = served_names or source.names
-            options = (names, max_tokens, forms, linear)
+            options = (names, max_tokens, graphs, linear)
             if source.query is None:
                 model = _loaded(source, *options, cuts, shares, beside)
                 return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
@@ -106,7 +103,7 @@ def _loaded(
     source: Source,
     names: tuple[str, ...],
     max_tokens: int,
-    forms: Forms | None,
+    graphs: GraphSettings | None,
     linear_setting: Linear,
     cuts: bool,
     shares: bool,
@@ -135,14 +132,13 @@ def _loaded(
     probes = Probes.of(
         config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
     )
-    parts = Parts(pieces=run_in_pieces if cuts else None, followers=run_sharing if shares else None)
-    form_finder = None if forms is None else partial(_form, forms, parts, longest=max(limits), tails=unattended)
+    capture = None if graphs is None else partial(with_graphs, settings=graphs, longest=max(limits))
     preparation = Preparation(
         source,
         length_limits,
         probes,
         feeding,
-        form_finder,
+        capture,
         linear_setting,
         cuts=cuts,
         shares=shares,
@@ -233,11 +229,6 @@ def _joined(query: Model, document: Model) -> Model:
         findings=(*(f"queries: {finding}" for finding in query.findings), *document.findings),
         fingerprint=hashlib.sha256(facts.encode()).hexdigest(),
     )
-
-
-def _form(forms: Forms, parts: Parts, packed: PackedEncoder, gate: Gate, **texts: Any) -> FormChoice:
-    """Chooses an encoder's form. `parts` are tried where it may compute tokens without later ones."""
-    return FormChoice(packed, gate, forms, parts=NO_PARTS if reason_against(packed) else parts, **texts)
 
 
 def _unattended(late: LateInteraction | None, config: Any) -> bool:

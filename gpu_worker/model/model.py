@@ -1,15 +1,12 @@
 """A loaded model, ready to serve."""
 
 from dataclasses import dataclass
-from math import inf
 
 from torch import Tensor
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.device.timing import PAYS
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.sharing_times import LEAST_SHARE
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.model import NativeModel
 from gpu_worker.model.verify.in_pieces import Cutting
@@ -79,14 +76,6 @@ class Model:
     def bits(self) -> str:
         """Tells people in one line whether a text has the same bits alone and in any batch."""
         return f"may differ in another batch: {self.other_bits}" if self.other_bits else "the same in any batch"
-
-    def least_spared(self, tokens: int) -> float:
-        """The smallest share of a step's tokens that is worth sharing them; `inf`: texts share none. `tokens`: those of
-        a step of whole texts, 0 for one that has pieces: it runs in the same form whether or not texts share."""
-        times = self.encoder.sharing_times
-        if self.unshared or (times is None and self.encoder.as_written is not self.encoder):
-            return inf
-        return LEAST_SHARE if times is None or not tokens else times.least_spared(tokens, PAYS)
 
     @property
     def table(self) -> bytes:

@@ -17,10 +17,10 @@ from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import install as install_adapters
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.execution import (
+    Capture,
     ExecutionMode,
-    FormFinder,
     ModeChoice,
-    in_fastest_form,
+    captured,
 )
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
@@ -74,7 +74,7 @@ class Preparation:
         length_limits: LengthLimits,
         probes: Probes,
         feeding: Feeding,
-        form_finder: FormFinder | None,
+        capture: Capture | None,
         linear: Linear,
         *,
         cuts: bool = True,
@@ -88,9 +88,9 @@ class Preparation:
         """
         model = source.model
         self._base, self._placement, self._length_limits = model.base_model, source.placement, length_limits
-        self._form_finder = form_finder
+        self._capture = capture
         self._kernels = library.load() if source.placement.device.type == "cpu" else KernelLibrary()
-        self._exact = linear == "auto"  # merged and packed layers cannot be rounded
+        self._exact = linear == "auto"  # packed layers cannot be rounded
         longformer.install(model, self._base)
         # The encoder comes before the heads: its long text finds out models that short texts change for good.
         self._reference = Reference(self._base, probes, feeding)
@@ -104,7 +104,7 @@ class Preparation:
         self._cuts, self._shares = cuts, shares
         if adapters:
             install_adapters(model, [*adapters.values()])
-            self._form_finder = None  # compiled layers and graphs know no adapters
+            self._capture = None  # graphs know no adapters
 
     def run(self) -> PreparedModel:
         """Chooses how the model runs, and compares it with the references. Raises ModelRefused where it differs."""
@@ -139,12 +139,12 @@ class Preparation:
         return f"may be faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
 
     def _exact_mode(self) -> tuple[ExecutionMode, str]:
-        """The fastest mode and form with exact linear layers, and how those run."""
+        """The fastest mode with exact linear layers, with graphs where they are, and how those layers run."""
         if self._placement.device.type == "cpu":
             mode, linear = self._mode_on_processor()
         else:
             mode, linear = self._mode(), STOCK
-        mode = in_fastest_form(mode, self._reference, self._form_finder)
+        mode = captured(mode, self._reference, self._capture)
         self._check_heads(mode.encoder)
         return mode, linear
 
@@ -212,7 +212,6 @@ class Preparation:
             placement=self._placement,
             length_limits=self._length_limits,
             packs=packs,
-            merging=self._exact,
         )
         return choice.choose()
 

@@ -36,18 +36,12 @@ class Followers:
     """The F followers of a batch, whose own tokens are the last of it, from `first` on.
 
     `layout` [F, 5] is that of `RaggedBatch`, where queries are counted from `first` and keys are places in `rows`.
-    `longest`, `longest_text`: most own tokens and most tokens of one of them. On the device: `rows` [R], the places in
-    the batch of all tokens of each follower; `query_ends` and `key_ends` [F + 1] int32, where the own tokens, and all
-    tokens, of each begin.
+    On the device: `rows` [R], the places in the batch of all tokens of each follower.
     """
 
     first: int
     layout: npt.NDArray[np.int64]
-    longest: int
-    longest_text: int
     uploaded_rows: UploadedArray
-    uploaded_query_ends: UploadedArray
-    uploaded_key_ends: UploadedArray
 
     @classmethod
     def of(cls, followers: Sequence[Follower], first: int, upload: Upload) -> "Followers":
@@ -63,24 +57,12 @@ class Followers:
         return cls(
             first=first,
             layout=np.stack([begins[:-1], totals - starts, ends[:-1], totals, starts], axis=1),
-            longest=int((totals - starts).max()),
-            longest_text=int(totals.max()),
             uploaded_rows=upload.add_array(np.concatenate(rows)),
-            uploaded_query_ends=upload.add_array(begins.astype(np.int32)),
-            uploaded_key_ends=upload.add_array(ends.astype(np.int32)),
         )
 
     @property
     def rows(self) -> Tensor:
         return self.uploaded_rows.tensor
-
-    @property
-    def query_ends(self) -> Tensor:
-        return self.uploaded_query_ends.tensor
-
-    @property
-    def key_ends(self) -> Tensor:
-        return self.uploaded_key_ends.tensor
 
     def __len__(self) -> int:
         """Number of followers: F."""

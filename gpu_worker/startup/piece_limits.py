@@ -55,8 +55,7 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
     largest = max(step_tokens, model.placement.step_tokens) if accelerated else step_tokens
     longest = max(1, min(largest // PIECES_PER_STEP, step_tokens)) if chunk_tokens is None else chunk_tokens
     limits = replace(WHOLE, shares=not model.unshared)
-    if limits.shares and not accelerated:
-        # Where memory is measured a step has as many tokens as heads have memory for.
+    if limits.shares:
         limits = replace(limits, together=step_tokens // PIECES_PER_STEP)
     if not kept_bytes or not longest:
         return limits

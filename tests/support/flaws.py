@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, attend_one_by_one, explicit
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, explicit
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.upload import Upload, UploadedArray
@@ -22,7 +22,7 @@ def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: 
     return whole
 
 
-class Flawed:
+class Flawed(PackedAttention):
     """An attention with one mistake, for negative controls."""
 
     name = "flawed"
@@ -70,9 +70,9 @@ class Flawed:
             for _, _, begin, _, start in followers.layout.tolist():
                 shared = rows[begin : begin + start]
                 wrong = shared < first if self._flaw == "rows of another leader" else shared >= first
-                shared[wrong] = (shared[wrong] + 1) % (first + int(followers.query_ends[-1]))
+                shared[wrong] = (shared[wrong] + 1) % (first + int(followers.layout[:, 1].sum()))
             followers = replace(followers, uploaded_rows=UploadedArray.on_device(rows))
-        return attend_one_by_one(self, query, key, value, followers, terms)
+        return super().attend_followers(query, key, value, followers, terms)
 
 
 def counted_on(batch: RaggedBatch) -> RaggedBatch:

@@ -17,8 +17,7 @@ class PieceLimits:
     """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_bytes`: most bytes that
     the device keeps of all texts in pieces. `token_bytes`: what it keeps of each of their tokens. `shares`: whether
     texts that begin alike are computed once. `together`: most tokens that a unit of several such texts costs, where a
-    shared token costs less than another; 0: each text is a unit, and costs all its tokens, so that heads never get more
-    tokens than a step may have."""
+    shared token costs less than another; 0: each text is a unit, and costs all its tokens."""
 
     longest: int = 0
     cache_bytes: float = inf

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
@@ -12,6 +11,9 @@ from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.prefixes import families, shared_with_previous
 from gpu_worker.ragged.texts import offsets_of
 from gpu_worker.ragged.token_types import Counts, Ids
+
+LEAST_SPARED = 0.125
+"""Part of a step's tokens that must be spared: keys, values and rows of its other texts are copied then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +37,17 @@ class SharedTokens:
     families: Sequence[Sequence[int]] = ()
 
     @classmethod
-    def of(cls, sharers: Sequence[Sharer], least_spared: float) -> "SharedTokens":
-        """Finds what they share. `least_spared`: see `Step.pack`."""
+    def of(cls, sharers: Sequence[Sharer], *, joined: bool) -> "SharedTokens":
+        """Finds what they share. Where that spares less than LEAST_SPARED they share nothing, unless units are `joined`
+        that count on it."""
         counts: Counts = np.zeros(len(sharers), dtype=np.int64)
-        if least_spared == inf:
-            return cls(sharers=sharers, counts=counts)
         texts = [sharer.tokens for sharer in sharers]
         kinds = [(sharer.kind, sharer.alone * place) for place, sharer in enumerate(sharers, 1)]
         alike = sorted(families(texts, kinds), key=lambda family: kinds[family[0]])  # by adapter
         for family in alike:
             counts[family] = shared_with_previous(texts, family)
         counts[[sharer.leader for sharer in sharers]] = 0
-        if counts.sum() < max(1, least_spared * sum(map(len, texts))):
+        if counts.sum() < max(1, (0 if joined else LEAST_SPARED) * sum(map(len, texts))):
             return cls(sharers=sharers, counts=np.zeros_like(counts))
         return cls(sharers=sharers, counts=counts, families=alike)
 

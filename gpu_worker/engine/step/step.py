@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import inf
 
 import numpy as np
 import torch
@@ -47,12 +46,12 @@ class Step:
         uncounted: int | None,
         types: TokenTypes | None,
         upload: Upload,
-        least_spared: float = inf,
+        *,
+        shares: bool = False,
     ) -> "Step":
         """Packs what the step computes of each job slice. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`.
 
-        `least_spared`: sequences share first tokens where this spares so large a part of all tokens, or where units
-        count on it; `inf`: none do.
+        `shares`: sequences may share first tokens.
         """
         whole = [(selection.sequences, selection.whole_numbers) for selection in selections]
         counts = [len(numbers) for _, numbers in whole]
@@ -67,10 +66,10 @@ class Step:
         pieces = [piece for _, piece in adapted]
         shown = [piece for piece in pieces if piece.last]
         shared = NONE_SHARED
-        if least_spared < inf:
-            least_spared = 0.0 if any(selection.joined for selection in selections) else least_spared
+        if shares:
+            joined = any(selection.joined for selection in selections)
             kinds = [sequences.kind for sequences, numbers in whole for _ in range(len(numbers))]
-            shared = SharedTokens.of([*sharers_of(texts, tails, kinds), *leaders_of(adapted)], least_spared)
+            shared = SharedTokens.of([*sharers_of(texts, tails, kinds), *leaders_of(adapted)], joined=joined)
         followers = np.array(shared.followers, dtype=np.int64)
         others = np.arange(len(texts))
         if len(followers):

@@ -3,13 +3,12 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.attention.interface import AttentionTerms, attend_one_by_one
+from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
 from gpu_worker.kernels.attention.written_out import written_out
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
-from gpu_worker.ragged.followers import Followers
 
 
-class EqualRuns:
+class EqualRuns(PackedAttention):
     """Attention that runs neighbouring sequences of equal length as one dense batch, without padding."""
 
     name, capturable = "equal-runs", False
@@ -27,11 +26,6 @@ class EqualRuns:
         q, k, v = (states[None] for states in (query, key, value))
         _attend(q, k, v, terms, keys, output.transpose(0, 1)[None], keys - query.shape[1])
         return output
-
-    def attend_followers(
-        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
-    ) -> Tensor:
-        return attend_one_by_one(self, query, key, value, followers, terms)
 
 
 def _attend(

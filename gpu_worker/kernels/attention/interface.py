@@ -81,29 +81,16 @@ class PackedAttention(LayerAttention, Protocol):
         self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
     ) -> Tensor:
         """Computes attention of the n own tokens of followers to all tokens of each: query [H, n, D], key and value
-        [Hkv, T, D] of the whole batch -> [n, H, D]. The terms are causal and have no bias."""
+        [Hkv, T, D] of the whole batch -> [n, H, D]. The terms are causal and have no bias.
 
-
-def attend_one_by_one(
-    attention: PackedAttention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    followers: Followers,
-    terms: AttentionTerms,
-) -> Tensor:
-    """`attend_followers` by one call of `attend_piece` for each follower.
-
-    Raises ModelRefused on an accelerator, where so many launches take longer than the tokens that are spared.
-    """
-    if query.device.type != "cpu":
-        raise ModelRefused(f"its attention, {attention.name}, has no kernel for texts that begin alike")
-    key, value = (states.index_select(1, followers.rows) for states in (key, value))
-    output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
-    for first, count, first_key, keys, _ in followers.layout.tolist():
-        rows, seen = slice(first, first + count), slice(first_key, first_key + keys)
-        output[rows] = attention.attend_piece(query[:, rows], key[:, seen], value[:, seen], terms)
-    return output
+        One follower after the other, as pieces of their texts.
+        """
+        key, value = (states.index_select(1, followers.rows) for states in (key, value))
+        output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
+        for first, count, first_key, keys, _ in followers.layout.tolist():
+            rows, seen = slice(first, first + count), slice(first_key, first_key + keys)
+            output[rows] = self.attend_piece(query[:, rows], key[:, seen], value[:, seen], terms)
+        return output
 
 
 def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
@@ -127,7 +114,7 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, a
     return torch.matmul(torch.softmax(scores, dim=-1), value)
 
 
-class OneByOne:
+class OneByOne(PackedAttention):
     """The obvious twin of all kernels: one sequence after the other, written out. Serves where no faster kernel can."""
 
     name = "one-by-one"
@@ -143,11 +130,6 @@ class OneByOne:
     def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         keys = key.shape[1]
         return explicit(query, key, value, terms, keys, keys - query.shape[1]).transpose(0, 1)
-
-    def attend_followers(
-        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
-    ) -> Tensor:
-        return attend_one_by_one(self, query, key, value, followers, terms)
 
 
 def terms_of(

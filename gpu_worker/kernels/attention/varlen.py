@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
-from gpu_worker.kernels.attention.interface import AttentionTerms
+from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.spans import Span
 
 
-class Varlen:
+class Varlen(PackedAttention):
     """PyTorch's FlashAttention over packed sequences, launched once for each span of a batch, in half precision.
 
     It has no softcap and no bias, and lines up the last query with the last key that counts. So causal layers and
@@ -61,16 +60,10 @@ class Varlen:
         assert terms.softcap is None
         assert terms.bias is None
         q, k, v = (states.transpose(0, 1) for states in (query, key, value))
-        return self._attend_keys(q, k, v, terms)
-
-    def attend_followers(
-        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
-    ) -> Tensor:
-        """See `PackedAttention`: one launch, with the keys of all followers laid end to end."""
-        assert terms.softcap is None
-        assert terms.bias is None
-        k, v = (states.index_select(1, followers.rows).transpose(0, 1) for states in (key, value))
-        return self._attend_texts(query.transpose(0, 1), k, v, followers, terms)
+        sides = (ends(len(states), q.device) for states in (q, k))
+        options = self._options(terms, grouped=q.shape[1] != k.shape[1])
+        output: Tensor = self._attend(q, k, v, *sides, len(q), len(k), **options)
+        return output
 
     def _attend_span(
         self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
@@ -84,18 +77,6 @@ class Varlen:
             k, v = (states.index_select(0, span.keys.rows) for states in (all_k, all_v))
             key_ends, longest_key = span.keys.cu_seqlens, span.keys.longest
         output: Tensor = self._attend(q, k, v, query_ends, key_ends, longest, longest_key, **options)
-        return output
-
-    def _attend_keys(self, q: Tensor, k: Tensor, v: Tensor, terms: AttentionTerms) -> Tensor:
-        sides = (ends(len(states), q.device) for states in (q, k))
-        options = self._options(terms, grouped=q.shape[1] != k.shape[1])
-        output: Tensor = self._attend(q, k, v, *sides, len(q), len(k), **options)
-        return output
-
-    def _attend_texts(self, q: Tensor, k: Tensor, v: Tensor, followers: Followers, terms: AttentionTerms) -> Tensor:
-        options = self._options(terms, grouped=q.shape[1] != k.shape[1])
-        ends, longest = (followers.query_ends, followers.key_ends), (followers.longest, followers.longest_text)
-        output: Tensor = self._attend(q, k, v, *ends, *longest, **options)
         return output
 
     def _options(self, terms: AttentionTerms, *, grouped: bool) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.model.encoder.sharing_times import SharingTimes
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.token_types import TokenTypes
 
@@ -29,8 +28,6 @@ class Encoder:
     """Whether tokens attend to earlier ones alone, as far as layers say so before they are called."""
     padding_tokens = 0
     """Tokens that were computed so far although no batch held them, since graphs have fixed sizes."""
-    sharing_times: SharingTimes | None = None
-    """Measured times that say which steps share tokens; None where nothing was measured."""
 
     def __init__(self, model: Any, *, uncounted: int | None, token_types: TokenTypes | None, width: int | None) -> None:
         self.model = model
@@ -40,7 +37,7 @@ class Encoder:
 
     @property
     def as_written(self) -> "Encoder":
-        """The same encoder with layers that are not compiled and without graphs."""
+        """The same encoder without graphs."""
         return self
 
     @property

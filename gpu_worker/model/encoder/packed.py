@@ -46,14 +46,14 @@ class PackedEncoder(Encoder):
         return is_causal(self.model)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        return self.run_by(attention_of(batch, self.attention), batch)
+        return self._run(attention_of(batch, self.attention), batch)
 
     def run_counting(self, batch: RaggedBatch) -> tuple[Tensor, int]:
         """Last hidden states [T, H], and how many layers attended through the packed attention."""
         counter = _AttentionCounter(self.attention)
-        return self.run_by(attention_of(batch, counter), batch), counter.calls
+        return self._run(attention_of(batch, counter), batch), counter.calls
 
-    def run_by(self, attention: LayerAttention, batch: RaggedBatch) -> Tensor:
+    def _run(self, attention: LayerAttention, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H], with layers that attend through `attention`."""
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
@@ -79,7 +79,7 @@ def attention_of(batch: RaggedBatch, attention: PackedAttention) -> LayerAttenti
 
 @dataclass(slots=True)
 class _AttentionCounter:
-    """An attention that counts its calls. Only the gate uses it: compiled layers must not change anything outside."""
+    """An attention that counts its calls. Only the gate uses it."""
 
     attention: PackedAttention
     calls: int = 0

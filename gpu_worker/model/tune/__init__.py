@@ -1,1 +1,1 @@
-"""Faster ways to the same numbers, each measured at load: linear layers, compiled layers, CUDA graphs, int8."""
+"""Faster ways to the same numbers, each chosen by a rule: linear layers, compiled layers, CUDA graphs, int8."""

@@ -1,29 +1,74 @@
 """An encoder captured as CUDA graphs: a step of a few thousand tokens then costs one launch instead of hundreds.
 
-A batch is filled up to the size that was captured with rows that belong to no sequence: `cu_seqlens` repeat the end of
+Which sizes are captured is a rule (`ladder`), the same for all models and devices; nothing is timed. A batch is filled
+up to the size that was captured with rows that belong to no sequence: `cu_seqlens` repeat the end of
 the last sequence, so attention neither reads nor writes the rows behind it, and all other operators work row by row.
 These rows may hold any number, even NaN, and are cut off from the result.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.memory import reclaim
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.tune.graph_sizes import Bucket, smallest
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.tune.compiled import INDUCTOR, CompiledLayers
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.spans import Span
 from gpu_worker.ragged.upload import Upload, UploadedArray
+from gpu_worker.repository.files import first_line
 
+TOKENS = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+"""Tokens of the sizes that are captured. Above the last one the device is busy for as long as a slow host launches: on
+an H100 12 ms for twelve layers, while a graph of 8,192 tokens took 6 ms."""
+LONGEST = (64, 256, 1024, 8192)
+"""Tokens of the longest sequence of a size."""
+ROOM = 8
+"""A size has room for so many times as many sequences as its tokens would fill with the longest: most texts are
+shorter. With more, most attention tiles of a full batch would be empty, which takes time as well."""
+MEBIBYTE = 1024 * 1024
+Run = Callable[[RaggedBatch], Tensor]
+"""Computes the last hidden states [T, H] of a batch."""
 Replay = Callable[[], Tensor]
 """Runs a capture again: reads what its input tensors hold now, and writes its result into the same tensor."""
-Worth = Callable[[Bucket, int], bool]
-"""Says whether a batch of so many tokens is faster by a bucket's graph."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """A size of batches: up to `tokens` tokens in up to `sequences` sequences of up to `longest` tokens."""
+
+    tokens: int
+    sequences: int
+    longest: int
+
+    def holds(self, tokens: int, sequences: int, longest: int) -> bool:
+        """Whether a batch of this size fits into the bucket."""
+        return tokens <= self.tokens and sequences <= self.sequences and longest <= self.longest
+
+    def __str__(self) -> str:
+        return f"{self.tokens} tokens, {self.sequences} sequences of up to {self.longest}"
+
+
+def ladder(step_tokens: int, longest: int) -> list[Bucket]:
+    """The sizes that are captured, the smallest first, for steps of `step_tokens` and texts of up to `longest`."""
+    sizes = []
+    for tokens in TOKENS:
+        most = min(tokens, longest)
+        for bound in LONGEST if tokens <= step_tokens else ():
+            length = min(bound, most)
+            sequences = ROOM * tokens // max(length, LONGEST[0])
+            sizes.append(Bucket(tokens=tokens, sequences=sequences, longest=length))
+            if bound >= most:
+                break
+    return sizes
 
 
 class CaptureBroken(RuntimeError):
@@ -108,23 +153,19 @@ def _waits_refused() -> Iterator[None]:
 class Graph:
     """The captured run of an encoder for one bucket. Every batch writes the same tensors: use one stream only."""
 
-    def __init__(
-        self, bucket: Bucket, encoder: Encoder, record: Recorder, prepare: Callable[[RaggedBatch], object] | None = None
-    ) -> None:
-        """Captures a run of `encoder` with a batch of the bucket's size; `prepare` is given that batch before. Raises
-        what `record` and `prepare` raise."""
+    def __init__(self, bucket: Bucket, encoder: Encoder, run: Run, record: Recorder) -> None:
+        """Captures `run`, of the encoder as it is written or compiled, with a batch of the bucket's size. Raises what
+        `record` raises."""
         self.bucket = bucket
-        # Uploaded as a batch's own tensors are: compiled layers were compiled for views of one buffer, and would run as
-        # they are written with tensors of any other kind.
+        # Uploaded as a batch's own tensors are: layers that were compiled for views of one buffer would be compiled
+        # again for tensors of any other kind.
         upload = Upload(encoder.device)
         rows = np.zeros((2 if encoder.token_types is None else 3, bucket.tokens), dtype=np.int64)
         full = np.arange(bucket.sequences + 1, dtype=np.int32) * np.int32(bucket.longest)
         uploaded = [upload.add_array(array) for array in (rows, np.minimum(full, np.int32(bucket.tokens)))]
         upload.send()
         self._rows, self._ends = (copy.tensor for copy in uploaded)
-        if prepare is not None:
-            prepare(self._filled)
-        self._replay = record(lambda: encoder(self._filled))
+        self._replay = record(lambda: run(self._filled))
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H] of a batch: a view, which the next batch overwrites."""
@@ -164,39 +205,144 @@ class Graph:
 
 
 class GraphedEncoder(Encoder):
-    """Runs a batch by the smallest graph that holds it, where that is faster, and else by `encoder`.
+    """Runs a batch by the smallest graph that holds it. Where none does, and with parts or tails, `packed` runs it as
+    its layers are written.
 
     For half precision only: all results of a step are float32, so none is a view of the hidden states, which the next
     batch overwrites.
     """
 
-    def __init__(self, encoder: Encoder, graphs: Mapping[Bucket, Graph], worth: Worth) -> None:
-        """`graphs` were captured of `encoder`. Those that are slower even with a full batch are left out."""
-        super().__init__(
-            encoder.model, uncounted=encoder.uncounted, token_types=encoder.token_types, width=encoder.width
-        )
-        self.encoder, self._worth = encoder, worth
-        self.graphs = {size: graph for size, graph in graphs.items() if worth(size, size.tokens)}
+    def __init__(self, packed: PackedEncoder, graphs: Sequence[Graph], *, compiled: bool = False) -> None:
+        """`graphs` were captured of `packed`, the smallest first, `compiled` or as it is written."""
+        super().__init__(packed.model, uncounted=packed.uncounted, token_types=packed.token_types, width=packed.width)
+        self.packed, self.graphs, self._compiled = packed, graphs, compiled
 
     @property
     def description(self) -> str:  # type: ignore[override]
-        return f"{self.encoder.description}, {len(self.graphs)} graphs"
+        layers = " of compiled layers" if self._compiled else ""
+        return f"{self.packed.description}, {len(self.graphs)} graphs{layers}"
 
     @property
     def as_written(self) -> Encoder:
-        return self.encoder.as_written
+        return self.packed
 
     def graph_of(self, batch: RaggedBatch) -> Graph | None:
         """The graph that a batch runs by; None where it runs without one."""
         if batch.has_parts or len(batch.spans) > 1 or batch.spans[0].keys is not None:
             return None
-        bucket = smallest(list(self.graphs), batch.total, len(batch.lengths), batch.spans[0].longest)
-        return self.graphs[bucket] if bucket is not None and self._worth(bucket, batch.total) else None
+        size = batch.total, len(batch.lengths), batch.spans[0].longest
+        return next((graph for graph in self.graphs if graph.bucket.holds(*size)), None)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """See `Encoder`; valid until the next batch is run."""
         graph = self.graph_of(batch)
         if graph is None:
-            return self.encoder(batch)
+            return self.packed(batch)
         self.padding_tokens += graph.bucket.tokens - batch.total
         return graph(batch)
+
+
+class Gate(Protocol):
+    """Compares runs with the model itself. Batches are given as numbers of the gate's texts."""
+
+    def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
+        """Raises where `run`, or the encoder itself, does not give the model's own hidden states for these texts."""
+
+    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
+        """Numbers of as many texts as fit into such a batch and are attended to in one launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSettings:
+    """Graphs for steps of up to `step_tokens`. `compile`: their layers are compiled."""
+
+    compile: bool = True
+    step_tokens: int
+
+
+def with_graphs(
+    packed: PackedEncoder,
+    gate: Gate,
+    *,
+    settings: GraphSettings,
+    longest: int,
+    backend: Any = INDUCTOR,
+    recorder: Callable[[], Recorder] = CudaRecorder,
+) -> tuple[Encoder, list[str]]:
+    """The encoder with a graph for each size that can be captured and that passes the gate, and lines for the log.
+
+    `packed` passed the gate as it is written, and serves where there is no graph. `longest`: most tokens of a text.
+    `backend` and `recorder` replace the device's in tests.
+    """
+    sizes, findings = ladder(settings.step_tokens, longest), list[str]()
+    compiled = None
+    if settings.compile and sizes:
+        largest = max(sizes, key=lambda size: (size.tokens, size.sequences))
+        compiled = _compiled(packed, gate, largest, backend, findings)
+    start, before = time.monotonic(), _reserved(packed.device)
+    graphs = _captured(sizes, packed, gate, compiled or packed, recorder, findings)
+    reserved = (_reserved(packed.device) - before) / MEBIBYTE
+    findings.append(f"{len(graphs)} graphs captured in {time.monotonic() - start:.1f} s, {reserved:.0f} MiB")
+    if not graphs:
+        return packed, findings
+    return GraphedEncoder(packed, graphs, compiled=compiled is not None), findings
+
+
+def _compiled(
+    packed: PackedEncoder, gate: Gate, largest: Bucket, backend: Any, findings: list[str]
+) -> CompiledLayers | None:
+    """Compiles the layers for a large batch first, since compilers choose by that. None where they do not pass."""
+    start = time.monotonic()
+    try:
+        compiled = CompiledLayers(packed, backend)
+        gate.check(packed, _texts_for(largest, gate), compiled)
+    except Exception as error:  # compilers and foreign classes may raise anything
+        findings.append(f"no compiled layers: {type(error).__name__}: {first_line(error)}")
+        return None
+    findings.append(f"layers compiled in {time.monotonic() - start:.1f} s")
+    return compiled
+
+
+def _captured(
+    sizes: Sequence[Bucket],
+    packed: PackedEncoder,
+    gate: Gate,
+    run: Run,
+    recorder: Callable[[], Recorder],
+    findings: list[str],
+) -> list[Graph]:
+    """The graphs of all sizes that can be captured and that pass, the smallest first."""
+    graphs, failed = list[Graph](), list[str]()
+    try:
+        record = recorder()  # one for all: each keeps a workspace of its own
+    except Exception as error:
+        findings.append(f"no graphs: {type(error).__name__}: {first_line(error)}")
+        return graphs
+    for size in reversed(sizes):  # the largest first: the smaller ones fit into its memory
+        try:
+            with torch.inference_mode():
+                graph = Graph(size, packed, run, record)
+            gate.check(packed, _texts_for(size, gate), graph)
+        except CaptureBroken as error:
+            failed.append(f"{size}, after which nothing more is captured: {first_line(error)}")
+            break
+        except Exception as error:  # another size may do
+            failed.append(f"{size}: {type(error).__name__}: {first_line(error)}")
+            continue
+        graphs.insert(0, graph)
+    if failed:
+        findings.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
+    return graphs
+
+
+def _texts_for(size: Bucket, gate: Gate) -> list[int]:
+    """Numbers of the gate's texts that fit into a bucket."""
+    return gate.one_launch_batch(size.tokens, size.sequences, size.longest)
+
+
+def _reserved(device: torch.device) -> int:
+    """Bytes of the device's memory that PyTorch has reserved."""
+    if device.type != "cuda":
+        return 0
+    reclaim()  # what compilers tried out is kept, and would be given back meanwhile
+    return torch.cuda.memory_reserved(device)

@@ -2,19 +2,16 @@
 
 Such layers are a group. Their weights are copied into one tensor, of which each layer keeps a view. The first layer of
 the group that is called computes the product for all; the others are called with the same states, in any order, and
-return their columns of that product. A group is merged only where the load measures that this is faster.
+return their columns of that product.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from gpu_worker.device.timing import PAYS, Seconds
 
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -23,8 +20,6 @@ TOGETHER = (
     ("gate_proj", "up_proj"),
 )
 """Groups of layers that read the same states, by their names in transformers' classes."""
-TOKENS = 2048
-"""Rows of the product that is measured at load, in tokens."""
 
 
 @dataclass(slots=True)
@@ -77,21 +72,30 @@ class MergedLinear(nn.Linear):
         """states [.., in] -> [.., out], a view of the layer's columns of the group's product."""
         return self._last.columns_of(self.product, states)[..., self._columns]
 
+    def apart(self) -> nn.Linear:
+        """The layer by itself, over the same weights."""
+        linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        linear.weight, linear.bias = self.weight, self.bias
+        return linear
 
-def merge(model: nn.Module, seconds: Seconds) -> None:
-    """Merges the groups of a model in place where that is faster; `seconds` measures a run.
 
-    Groups of one shape are measured once.
-    """
-    faster: dict[tuple[Any, ...], bool] = {}
+def merge(model: nn.Module) -> None:
+    """Merges all groups of a model in place."""
     last = LastProduct()
     for parent, names in _groups(model):
         layers = [getattr(parent, name) for name in names]
-        shape = (layers[0].in_features, *(layer.out_features for layer in layers), layers[0].bias is None)
-        if shape not in faster:
-            faster[shape] = _is_faster(layers, seconds)
-        if faster[shape]:
-            _install(parent, names, layers, last)
+        product = _merged_weights(layers)
+        ends = accumulate((layer.out_features for layer in layers), initial=0)
+        for name, layer, (start, stop) in zip(names, layers, pairwise(ends), strict=True):
+            setattr(parent, name, MergedLinear(layer, product, slice(start, stop), last))
+
+
+def separate(model: nn.Module) -> None:
+    """Takes all groups of a model apart again, in place."""
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, MergedLinear):
+                setattr(parent, name, layer.apart())
 
 
 def saved_products(model: nn.Module) -> int:
@@ -121,21 +125,3 @@ def _merged_weights(layers: Sequence[nn.Linear]) -> MergedWeights:
         bias=None if bias is None else nn.Parameter(bias, requires_grad=False),
         sharers=len(layers),
     )
-
-
-def _is_faster(layers: Sequence[nn.Linear], seconds: Seconds) -> bool:
-    """Whether one product of a group is clearly faster than a product for each layer."""
-    merged, weight = _merged_weights(layers), layers[0].weight
-    states = torch.zeros(TOKENS, layers[0].in_features, dtype=weight.dtype, device=weight.device)
-    with torch.inference_mode():
-        together = seconds(lambda: F.linear(states, merged.weight, merged.bias))
-        apart = seconds(lambda: [layer(states) for layer in layers])
-    return together < PAYS * apart
-
-
-def _install(parent: nn.Module, names: Sequence[str], layers: Sequence[nn.Linear], last: LastProduct) -> None:
-    """Replaces the layers of a group in their model."""
-    product = _merged_weights(layers)
-    ends = accumulate((layer.out_features for layer in layers), initial=0)
-    for name, layer, (start, stop) in zip(names, layers, pairwise(ends), strict=True):
-        setattr(parent, name, MergedLinear(layer, product, slice(start, stop), last))

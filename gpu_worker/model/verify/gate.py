@@ -22,7 +22,7 @@ from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.reference_attention import FUSED, WRITTEN_OUT, attending_by, default_of, other_than, run_by
 from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.launches import LEAST_SAVED, launches
+from gpu_worker.ragged.launches import launches
 from gpu_worker.ragged.token_types import TokenTypes
 from shared.errors import ModelRefused
 
@@ -174,14 +174,6 @@ class Reference:
     def whole(self) -> list[int]:
         """Numbers of the texts without a tail: all their tokens are attended to."""
         return [number for number, tail in enumerate(self.probes.tails) if not tail]
-
-    def uneven(self) -> list[int]:
-        """Numbers of the texts of an uneven batch: many times the shortest one, and the longest one.
-
-        Attention takes two launches for such a batch if its longest text is long enough.
-        """
-        by_length = sorted(self.whole, key=lambda number: len(self.probes.texts[number]))
-        return [by_length[0]] * LEAST_SAVED + [by_length[-1]]
 
     def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
         """Numbers of texts without a tail that together fit into a batch of this size and take one attention launch.

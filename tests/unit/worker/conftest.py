@@ -15,7 +15,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.rows.interface import RowKernels
 from gpu_worker.kernels.rows.native import NativeRows
 from gpu_worker.model.loading import load
-from support import forms, parity
+from support import graphs, parity
 from support.parity import Oracle, Tables
 from support.tiny import write_encoder
 
@@ -68,9 +68,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def on_a_processor() -> Iterator[None]:
-    """What tests of an encoder's forms have in place of an accelerator."""
+    """What tests of graphs have in place of an accelerator."""
 
-    with forms.on_a_processor():
+    with graphs.on_a_processor():
         yield
 
 

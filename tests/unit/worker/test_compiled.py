@@ -1,38 +1,27 @@
-"""Compiled layers without a device: one graph a kind of layer and all batches; all else runs as it is written."""
+"""Compiled layers without a device: compiled once a kind of layer, for all batches."""
 
-from itertools import count, product
-
-import numpy as np
 import pytest
 import torch
 
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune import graphs
-from gpu_worker.model.tune.compiled import CompiledEncoder
-from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
-from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.verify.in_pieces import reason_against, run_in_pieces
-from gpu_worker.model.verify.shared_prefixes import run_sharing
+from gpu_worker.model.tune.compiled import CompiledLayers
+from gpu_worker.model.tune.graphs import ladder
 from gpu_worker.ragged import batch as ragged_batch
 from gpu_worker.ragged import upload
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower
-from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.sequence_cache import SequenceCache
-from support.forms import KINDS, SIZES, Counting, Playing, batch, families, packed_encoder, reference_of
+from support.graphs import KINDS, SIZES, Counting, Playing, batch, families, packed_encoder, reference_of
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
 
 
 @families("tiny-modernbert", "tiny-qwen3")
-def test_one_graph_for_each_kind_of_layer_and_all_batches(name: str) -> None:
+def test_once_for_each_kind_of_layer_and_all_batches(name: str) -> None:
     """Whatever the lengths, counts and longest texts; the same numbers, and the layers are left as they were."""
     encoder, counting = packed_encoder(name), Counting()
-    compiled = CompiledEncoder(encoder, counting)
+    compiled = CompiledLayers(encoder, counting)
     batches = [batch(encoder, lengths) for lengths in SIZES]
-    compiled.compile(batches[:1])
-    layers, counting.runs = counting.runs, 0
     with torch.inference_mode():
+        compiled(batches[0])
+        layers, counting.runs = counting.runs, 0
         for each in batches:
             assert torch.equal(compiled(each), encoder(each))
     assert counting.graphs == KINDS.get(name, 1)
@@ -45,102 +34,17 @@ def test_a_graph_has_the_compiled_layers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(upload, "to_device", lambda host, _: host.clone())
     for module in (ragged_batch, graphs):
         monkeypatch.setattr(module, "Upload", lambda _: upload.Upload(torch.device("xpu")))
-    compiled = CompiledEncoder(encoder, counting)
-    compiled.compile([batch(encoder, [16] * 16)])
-    layers, counting.runs = counting.runs, 0
+    compiled = CompiledLayers(encoder, counting)
     with torch.inference_mode():
-        for size in buckets(256, 64):
+        compiled(batch(encoder, [16] * 16))
+        layers = counting.runs
+        for size in ladder(256, 60):
             counting.runs = 0
-            graph = graphs.Graph(size, compiled, Playing())
+            graph = graphs.Graph(size, encoder, compiled, Playing())
             assert counting.runs == layers
-            each = batch(encoder, size.filled)
+            each = batch(encoder, [size.tokens // size.sequences] * size.sequences)
             assert torch.equal(graph(each), encoder(each))
     assert counting.graphs == 1
-
-
-def test_what_was_not_compiled_runs_as_it_is_written() -> None:
-    """Nobody waits for a compiler: batches of one token, of two launches, with tails."""
-    encoder, counting = packed_encoder("tiny-bert"), Counting()
-    compiled = CompiledEncoder(encoder, counting)
-    compiled.compile([batch(encoder, [3, 5])])
-    others = [batch(encoder, [1]), batch(encoder, [*([2] * 60), 400]), batch(encoder, [4, 9], [1, 3])]
-    with torch.inference_mode():
-        for each in others:
-            assert torch.equal(compiled(each), encoder(each))
-    assert counting.graphs == 1
-    compiled.compile(others[1:])
-    assert counting.graphs == 3
-    counting.runs = 0
-    with torch.inference_mode():
-        for each in others[1:]:
-            compiled(each)
-    assert counting.runs == 2 * 3
-
-
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-gemma3"])
-def test_one_graph_for_all_batches_with_pieces_or_followers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caches that grow, and the launches that differ from step to step, are behind one operator; the same numbers
-    as with the layers as they are written."""
-    encoder, counting = packed_encoder(name), Counting()
-    compiled, ran = CompiledEncoder(encoder, counting), list[int]()
-    compiled.compile([with_follower(encoder, 8)])
-    assert counting.graphs == KINDS.get(name, 1)
-    layers, counting.runs = counting.runs, 0
-    run_by = encoder.run_by
-    monkeypatch.setattr(encoder, "run_by", lambda attention, each: ran.append(each.total) or run_by(attention, each))
-    with torch.inference_mode():
-        for run, lengths in product((run_in_pieces, run_sharing), SIZES):
-            before = len(ran)
-            found = run(compiled, batch(encoder, lengths))
-            whole = len(ran)
-            assert torch.equal(found, run(encoder, batch(encoder, lengths)))
-            del ran[whole:]
-            assert counting.runs == layers * sum(tokens > 1 for tokens in ran), (run.__name__, lengths, ran[before:])
-
-
-@pytest.mark.parametrize(("pieces", "followers"), [(True, False), (False, True)])
-def test_parts_that_did_not_pass_run_as_the_layers_are_written(pieces: bool, followers: bool) -> None:
-    """Each kind by itself."""
-    encoder, counting = packed_encoder("tiny-qwen3"), Counting()
-    compiled = CompiledEncoder(encoder, counting)
-    compiled.compile([with_follower(encoder, 8)])
-    compiled.takes_pieces, compiled.takes_followers = pieces, followers
-    text = np.arange(10, 18, dtype=np.int32)
-    piece = Piece(text, 0, 4, SequenceCache(len(text)))
-    batches = RaggedBatch.pack([], encoder.device, encoder.uncounted, pieces=[piece]), with_follower(encoder, 8)
-    for each, taken in zip(batches, (pieces, followers), strict=True):
-        counting.runs = 0
-        with torch.inference_mode():
-            compiled(each)
-        assert bool(counting.runs) == taken
-
-
-def with_follower(encoder: PackedEncoder, length: int) -> RaggedBatch:
-    text = np.arange(10, 10 + length, dtype=np.int32)
-    follower = Follower(sequence=text, shared=np.arange(length // 2))
-    return RaggedBatch.pack([text], encoder.device, encoder.uncounted, followers=[follower])
-
-
-def test_windows_are_compiled_though_tails_beside_them_are_not() -> None:
-    """A late-interaction model with windows: its documents have no tails, its queries run as the layers are written."""
-    reference, encoder = reference_of("tiny-modernbert", positions=200, unattended=True, limit=200)
-    counting, slower = Counting(), (0.9**number for number in count())
-    form = FormChoice(
-        encoder,
-        reference,
-        Forms(step_tokens=64, graphs=False),
-        longest=200,
-        tails=True,
-        backend=counting,
-        seconds=lambda run: (run(), next(slower))[1],
-    )
-    assert form.encoder.description == "varlen, compiled layers"
-    assert form.findings[0].startswith("batches with unattended tails run as the layers are written: ")
-    assert counting.graphs >= 2
-    with torch.inference_mode():
-        for lengths, tails in (([5, 40], [2, 0]), ([5, 40], None)):
-            each = batch(encoder, lengths, tails)
-            assert torch.equal(form.encoder(each), encoder(each))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor imports what warns
@@ -152,15 +56,8 @@ def test_inductor_itself(name: str) -> None:
     Linear layers are PyTorch's, as on an accelerator: inductor compiles no packed ones for batches of any size.
     """
     _, encoder = reference_of(name, positions=640, limit=640)
-    compiled = CompiledEncoder(encoder)
+    compiled = CompiledLayers(encoder)
     batches = [batch(encoder, lengths) for lengths in SIZES]
-    compiled.compile(batches[:1])
     with torch.inference_mode():
         for each in batches:
             assert torch.allclose(compiled(each), encoder(each), atol=2e-5)
-    if reason_against(encoder):
-        return
-    compiled.compile([with_follower(encoder, 8)])
-    with torch.inference_mode():
-        for run, each in product((run_in_pieces, run_sharing), batches):
-            assert torch.allclose(run(compiled, each), run(encoder, each), atol=2e-5)

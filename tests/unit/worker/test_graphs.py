@@ -1,5 +1,7 @@
-"""Captured graphs without a device: rows behind the last bound are harmless, and graphs are taken where they pay."""
+"""Captured graphs without a device: rows behind the last bound are harmless, every graph passes the gate, and what has
+no graph runs as it is written."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any
@@ -8,17 +10,28 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model
-from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import CudaRecorder, GraphedEncoder
+from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, GraphedEncoder, GraphSettings, ladder
 from gpu_worker.ragged.launches import launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
-from support.forms import SIZES, batch, captured, families, loaded, packed_encoder, reference_of
+from support.graphs import (
+    SIZES,
+    Counting,
+    Playing,
+    batch,
+    captured,
+    families,
+    found_out,
+    loaded,
+    packed_encoder,
+    reference_of,
+)
 from support.tiny import encode, run, score, tokens
 
 
@@ -27,7 +40,7 @@ from support.tiny import encode, run, score, tokens
 def test_rows_behind_the_last_bound_change_no_bit(name: str) -> None:
     """Attention leaves NaN there: hidden states of every bucket against the batch by itself."""
     encoder = packed_encoder(name)
-    graphs = captured(encoder, 256, 640).values()
+    graphs = captured(encoder, 256, 640)
     with torch.inference_mode():
         for lengths in SIZES:
             alone = encoder(batch(encoder, lengths))
@@ -57,7 +70,7 @@ def test_whole_steps_by_graphs_give_the_same_bytes(name: str) -> None:
     model = loaded(name)
     expected = [run(ModelEngine(model), [job]) for job in jobs(model)]
     assert isinstance(model.encoder, PackedEncoder)
-    encoder = GraphedEncoder(model.encoder, captured(model.encoder, 512, 512), lambda size, tokens: True)
+    encoder = GraphedEncoder(model.encoder, captured(model.encoder, 512, 512))
     object.__setattr__(model, "encoder", encoder)
     engine = ModelEngine(model)
     assert [run(engine, [job]) for job in jobs(model)] == expected
@@ -65,17 +78,20 @@ def test_whole_steps_by_graphs_give_the_same_bytes(name: str) -> None:
 
 
 @pytest.mark.usefixtures("on_a_processor")
-def test_graphs_are_taken_where_they_are_faster() -> None:
-    """A batch that fills little of a bucket runs as it is; one that a graph does not hold does as well."""
+def test_the_smallest_graph_that_holds_a_batch_runs_it() -> None:
+    """One that no graph holds runs as it is written, and so does one with a tail."""
     encoder = packed_encoder("tiny-bert")
-    graphed = GraphedEncoder(encoder, captured(encoder, 256, 640), lambda size, tokens: 2 * tokens > size.tokens)
+    graphed = GraphedEncoder(encoder, captured(encoder, 256, 640))
+    padding = 0
+    cases = ([60, 60, 60], 256), ([20], 64), ([70], 128), ([8] * 8, 64), ([7] * 9, 128), ([300], 0)
     with torch.inference_mode():
-        for lengths, used in (([60, 60, 60], True), ([20], False), ([40], True), ([300], False)):
+        for lengths, tokens in cases:
             graph = graphed.graph_of(batch(encoder, lengths))
-            assert (graph is not None) == used
+            assert (graph.bucket.tokens if graph else 0) == tokens
             assert torch.equal(graphed(batch(encoder, lengths)), encoder(batch(encoder, lengths)))
+            padding += tokens - sum(lengths) if tokens else 0
     assert graphed.graph_of(batch(encoder, [9, 60], [1, 0])) is None
-    assert graphed.padding_tokens == (256 - 180) + (64 - 40)
+    assert graphed.padding_tokens == padding
 
 
 @pytest.mark.parametrize("longest", [2, 100, 180, 384, 512, 640])
@@ -83,13 +99,137 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
     """At the size of an accelerator's steps, for any longest text."""
     reference, _ = reference_of("tiny-bert", positions=longest, limit=longest)
     lengths = [len(text) for text in reference.probes.texts]
-    for size in buckets(16_384, longest):
+    for size in ladder(16_384, longest):
         own = sorted(
             lengths[number] for number in reference.one_launch_batch(size.tokens, size.sequences, size.longest)
         )
         assert own
         assert size.holds(sum(own) + 1, len(own), own[-1])
         assert len(launches(np.array(own))) == 1
+
+
+GRAPHS = GraphSettings(step_tokens=256)
+LADDER = ladder(GRAPHS.step_tokens, 640)
+ALL, LARGEST = len(LADDER), LADDER[-1]
+
+
+@pytest.mark.usefixtures("on_a_processor")
+def test_a_load_captures_every_size_with_compiled_layers() -> None:
+    model = loaded("tiny-bert", GRAPHS, backend=Counting(), recorder=Playing)
+    assert isinstance(model.encoder, GraphedEncoder)
+    assert model.encoder.description == f"varlen, {ALL} graphs of compiled layers"
+    assert [graph.bucket for graph in model.encoder.graphs] == LADDER
+    compiled, captures = found_out(model)
+    assert compiled.startswith("layers compiled in ")
+    assert captures.startswith(f"{ALL} graphs captured in ")
+    assert captures.endswith(", 0 MiB")
+
+
+@pytest.mark.usefixtures("on_a_processor")
+def test_each_can_be_switched_off() -> None:
+    """Without graphs nothing is compiled either."""
+    counting = Counting()
+    written = GraphSettings(compile=False, step_tokens=256)
+    for settings, serves in ((written, f"varlen, {ALL} graphs"), (None, "varlen")):
+        assert loaded("tiny-bert", settings, backend=counting, recorder=Playing).encoder.description == serves
+    assert counting.graphs == 0
+
+
+@pytest.mark.usefixtures("on_a_processor")
+def test_steps_that_are_smaller_than_any_graph_have_none() -> None:
+    model = loaded("tiny-bert", GraphSettings(step_tokens=63), backend=Counting(), recorder=Playing)
+    assert model.encoder.description == "varlen"
+    assert [line[:8] for line in found_out(model)] == ["0 graphs"]
+
+
+def broken(module: Any, _: Any) -> Callable[..., Any]:
+    raise RuntimeError("no compiler here\nsecond line")
+
+
+def doubling(module: Any, _: Any) -> Callable[..., Any]:
+    def wrong(*arguments: Any) -> Any:
+        return [each * 2 if isinstance(each, Tensor) else each for each in module(*arguments)]
+
+    return wrong
+
+
+def stale(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Records a result and never computes another."""
+    result = work()
+    return lambda: result
+
+
+def refused(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
+
+
+def no_recorder() -> Any:
+    raise RuntimeError("no graphs here\nsecond line")
+
+
+@pytest.mark.usefixtures("on_a_processor")
+@pytest.mark.parametrize(
+    ("backend", "recorder", "serves", "told"),
+    [
+        (broken, Playing, f"varlen, {ALL} graphs", ["no compiled layers: ", f"{ALL} graphs captured"]),
+        (doubling, Playing, f"varlen, {ALL} graphs", ["does not run among other texts", f"{ALL} graphs captured"]),
+        (
+            Counting(),
+            lambda: stale,
+            "varlen",
+            [
+                "compiled in",
+                f"{ALL} sizes have no graph, such as {LARGEST}: ModelRefused: it ",
+                "0 graphs",
+            ],
+        ),
+        (Counting(), lambda: refused, "varlen", ["compiled in", ": RuntimeError: operation not permitted", "0 graphs"]),
+        (Counting(), no_recorder, "varlen", ["compiled in", "no graphs: RuntimeError: no graphs here", "0 graphs"]),
+    ],
+    ids=["no compiler", "compiled wrongly", "graphs are wrong", "nothing can be captured", "no recorder"],
+)
+def test_what_fails_or_errs_serves_nobody(backend: Any, recorder: Any, serves: str, told: list[str]) -> None:
+    """One line says why, and the layers as they are written serve."""
+    model = loaded("tiny-bert", GRAPHS, backend=backend, recorder=recorder)
+    assert model.encoder.description == serves
+    for line, part in zip(found_out(model), told, strict=True):
+        assert part in line
+        assert "\n" not in line
+
+
+class Failing(Playing):
+    """A recorder of which one capture fails."""
+
+    def __init__(self, capture: int, error: Exception) -> None:
+        super().__init__()
+        self._capture, self._error = capture, error
+
+    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        if self.captured == self._capture:
+            self.captured += 1
+            raise self._error
+        return super().__call__(work)
+
+
+@pytest.mark.usefixtures("on_a_processor")
+def test_a_size_that_cannot_be_captured_runs_without() -> None:
+    """All others have their graphs."""
+    failing = Failing(1, RuntimeError("not this one"))
+    model = loaded("tiny-bert", GRAPHS, backend=Counting(), recorder=lambda: failing)
+    assert isinstance(model.encoder, GraphedEncoder)
+    *others, missing, largest = LADDER
+    assert [graph.bucket for graph in model.encoder.graphs] == [*others, largest]
+    assert found_out(model)[1] == f"1 sizes have no graph, such as {missing}: RuntimeError: not this one"
+
+
+@pytest.mark.usefixtures("on_a_processor")
+def test_after_a_broken_capture_nothing_more_is_captured() -> None:
+    """Graphs that are there serve; trying on would leak the device's memory on some versions of PyTorch."""
+    breaking = Failing(2, CaptureBroken("RuntimeError: operation failed\nsecond line"))
+    model = loaded("tiny-bert", GRAPHS, backend=Counting(), recorder=lambda: breaking)
+    assert breaking.captured == 3
+    assert model.encoder.description == "varlen, 2 graphs of compiled layers"
+    assert ", after which nothing more is captured: RuntimeError: operation failed" in found_out(model)[1]
 
 
 class _Capture:

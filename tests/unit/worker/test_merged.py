@@ -1,24 +1,27 @@
 """Products that are made together: the same numbers, fewer products, and layers that are compiled as before."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
+from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.source import open_source
-from gpu_worker.model.tune.compiled import CompiledEncoder
-from gpu_worker.model.tune.merged import MergedLinear, merge, saved_products
+from gpu_worker.model.tune.compiled import CompiledLayers
+from gpu_worker.model.tune.merged import MergedLinear, merge, saved_products, separate
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.repository.fitting import LengthLimits
 from support import varlen_twin
+from support.graphs import reference_of
 from support.random_models import random_model
 from support.tiny import CPU
 
@@ -41,18 +44,6 @@ def batch(encoder: PackedEncoder, *lengths: int) -> RaggedBatch:
     return RaggedBatch.pack(texts, encoder.device, encoder.uncounted)
 
 
-def ticking(*, together: float) -> Callable[[Callable[[], object]], float]:
-    """Seconds of what is measured; apart takes one."""
-    times: list[float] = []
-
-    def seconds(run: Callable[[], object]) -> float:
-        run()
-        times.append(together if len(times) % 2 == 0 else 1.0)
-        return times[-1]
-
-    return seconds
-
-
 @pytest.mark.parametrize("name", FEWER)
 @torch.inference_mode()
 def test_the_same_numbers_by_fewer_products(name: str) -> None:
@@ -60,7 +51,7 @@ def test_the_same_numbers_by_fewer_products(name: str) -> None:
     batches = [batch(encoder, 3, 40, 7), batch(encoder, 12)]
     expected = [encoder(each) for each in batches]
     weights = {key: value.clone() for key, value in encoder.model.state_dict().items()}
-    merge(encoder.model, ticking(together=0.5))
+    merge(encoder.model)
     assert saved_products(encoder.model) == FEWER[name] * LAYERS
     for each, wanted in zip(batches, expected, strict=True):
         assert torch.allclose(encoder(each), wanted, atol=2e-5)
@@ -69,17 +60,48 @@ def test_the_same_numbers_by_fewer_products(name: str) -> None:
     assert all(torch.equal(found[key], value) for key, value in weights.items())
 
 
-def test_what_is_slower_together_stays_apart() -> None:
-    encoder = encoder_of("tiny-qwen3")
-    merge(encoder.model, ticking(together=0.96))
+@torch.inference_mode()
+def test_what_was_merged_can_be_taken_apart() -> None:
+    """The layers are as they were, with the same weights and bits."""
+    encoder = encoder_of("tiny-qwen2")
+    known = batch(encoder, 3, 40, 7)
+    expected = encoder(known)
+    weights = {key: value.clone() for key, value in encoder.model.state_dict().items()}
+    merge(encoder.model)
+    separate(encoder.model)
     assert saved_products(encoder.model) == 0
-    assert not any(isinstance(each, MergedLinear) for each in encoder.model.modules())
+    assert {type(each) for each in encoder.model.modules() if isinstance(each, nn.Linear)} == {nn.Linear}
+    assert torch.equal(encoder(known), expected)
+    found = encoder.model.state_dict()
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[key], value) for key, value in weights.items())
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_gate_decides_whether_products_are_merged(right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the model does not run by them as by its own, its layers serve as they are, and the log says so."""
+    reference, encoder = reference_of("tiny-qwen3", positions=64, limit=64)
+    if not right:
+        monkeypatch.setattr(MergedLinear, "forward", lambda layer, states: 2 * F.linear(states, layer.weight))
+    monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
+    choice = execution.ModeChoice(
+        base=encoder.model,
+        reference=reference,
+        placement=Placement(device=torch.device("cuda"), dtype=torch.float32),
+        length_limits=LengthLimits(usual=64, requested=0, positions=64, uncounted=None),
+    )
+    mode = choice.choose()
+    assert isinstance(mode.encoder, PackedEncoder)
+    assert saved_products(encoder.model) == (FEWER["tiny-qwen3"] * LAYERS if right else 0)
+    merged = "9 products of a step are made together with others"
+    told = merged if right else "no merged products: the model does not run by them as by its own"
+    assert mode.findings == (told,)
 
 
 def test_compiled_layers_make_one_product_of_a_group() -> None:
     """One graph for all layers; it has four products, not seven, and leaves nothing behind."""
     encoder = encoder_of("tiny-qwen3")
-    merge(encoder.model, ticking(together=0.5))
+    merge(encoder.model)
     products: list[int] = []
 
     def counted(module: Any, _: Any) -> Any:
@@ -87,9 +109,8 @@ def test_compiled_layers_make_one_product_of_a_group() -> None:
         return module.forward
 
     torch.compiler.reset()
-    compiled = CompiledEncoder(encoder, aot_autograd(fw_compiler=counted))
+    compiled = CompiledLayers(encoder, aot_autograd(fw_compiler=counted))
     batches = [batch(encoder, 3, 40, 7), batch(encoder, 12, 5)]
-    compiled.compile(batches[:1])
     with torch.inference_mode():
         for each in batches:
             assert torch.allclose(compiled(each), encoder(each), atol=2e-5)
@@ -104,7 +125,7 @@ def test_compiled_layers_make_one_product_of_a_group() -> None:
 def test_a_step_that_failed_leaves_one_product_at_most() -> None:
     """The next layer that is called drops it before it makes its own, and the numbers are right."""
     encoder = encoder_of("tiny-qwen3")
-    merge(encoder.model, ticking(together=0.5))
+    merge(encoder.model)
     known = batch(encoder, 3, 40, 7)
     layers = encoder.model.layers
     with torch.inference_mode():
@@ -134,7 +155,7 @@ def test_other_states_are_multiplied_by_themselves() -> None:
     one, other = torch.randn(2, 5, 8)
     with torch.inference_mode():
         expected = model(one, other)
-        merge(model, ticking(together=0.5))
+        merge(model)
         assert saved_products(model) == 2
         for ours, theirs in zip(model(one, other), expected, strict=True):
             assert torch.allclose(ours, theirs, atol=1e-6)

@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import inf
 from typing import cast
 
 import numpy as np
@@ -25,7 +24,6 @@ from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.step_budget import LATEST_WEIGHT
 from gpu_worker.loop.steps import LaunchedStep, PlannedStep
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.sharing_times import SharingTimes
 from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.prefixes import LEAST, families, shared_with_previous
@@ -188,13 +186,10 @@ def test_texts_of_two_callers_share_nothing() -> None:
 
 
 class _Watched:
-    """An encoder beside another, as those with compiled layers or graphs are. Runs out of memory `failing` times where
-    a batch has followers."""
+    """An encoder that is watched. Runs out of memory `failing` times where a batch has followers."""
 
     def __init__(self, encoder: Encoder, failing: int = 0) -> None:
         self._encoder, self._failing = encoder, failing
-        self.as_written: _Watched = self
-        self.sharing_times: SharingTimes | None = None
         self.ran: list[bool] = []
         """Whether each batch that it ran had followers."""
 
@@ -231,44 +226,6 @@ def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> N
     assert failed.shared_tokens == {1: 14, 3: 12}[failing] * (len(PREFIX) - 1)
 
 
-@pytest.mark.parametrize(
-    ("others", "sharing", "shares"),
-    [(0, 1.25, True), (3, 1.25, True), (4, 1.25, False), (4, 0.9, True), (0, 3.0, False), (0, None, False)],
-)
-def test_a_form_shares_where_its_times_say_that_it_pays(others: int, sharing: float | None, shares: bool) -> None:
-    """`sharing`: the time of a token of texts that share, to that of one of whole texts; None where that was not
-    measured, and so is not known to pay."""
-    engine = vector_engine("tiny-qwen3", "float32", True)
-    form = _Watched(engine.model.encoder)
-    form.as_written = _Watched(engine.model.encoder)
-    if sharing is not None:
-        form.sharing_times = SharingTimes(tokens=(1, 1000), whole=(0.001, 1.0), sharing=(0.001 * sharing, sharing))
-    texts = [PREFIX, PREFIX, *random_ids([len(PREFIX) // 2] * others, seed=2), *random_ids([4], seed=3)]
-    job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of(texts))
-    [expected] = by_themselves(engine, [job])
-    assert_alike(run(watched(engine, form), [job]), [expected], "float32")
-    assert (form.ran, form.as_written.ran) == ([shares], [])
-
-
-@pytest.mark.parametrize(("lengths", "cut"), [((50, 4), True), ((4, 9), False)])
-def test_pieces_run_in_the_form_that_serves_and_share_whatever_its_times_say(
-    lengths: tuple[int, ...], cut: bool
-) -> None:
-    """A step that has pieces is in no graph in any case; without pieces these times let none share."""
-    engine = vector_engine("tiny-qwen3", "float32", True)
-    form = _Watched(engine.model.encoder)
-    form.as_written = _Watched(engine.model.encoder)
-    form.sharing_times = SharingTimes(tokens=(1, 1000), whole=(0.001, 1.0), sharing=(3.0, 3.0))
-    job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of([PREFIX, PREFIX, *random_ids([*lengths], seed=3)]))
-    [expected] = by_themselves(engine, [job])
-    longest = len(PREFIX) + 1
-    limits = PieceLimits(longest=longest, shares=True, token_bytes=engine.model.cutting.token_bytes)
-    served = ModelEngine(replace(engine.model, encoder=cast(Encoder, form)), limits=limits)
-    assert_alike(run(served, [job], width=4), [expected], "float32")
-    assert form.as_written.ran == []
-    assert any(form.ran) == (served.pieces > 0) == cut
-
-
 def test_texts_of_two_adapters_share_nothing() -> None:
     """Nor do those with an unattended tail: their rows differ from the first layer on."""
     device, tokens = torch.device("cpu"), RaggedTokens.of([PREFIX])
@@ -286,7 +243,7 @@ def test_texts_of_two_adapters_share_nothing() -> None:
         for each, adapter in zip(sequences, adapters, strict=True):
             each.adapter = adapter
         parts = [TextJob(each, by_length(each), PieceLimits(shares=True)).selection(0, 1) for each in sequences]
-        assert Step.pack(parts, device, None, None, Upload(device), 0.0).shared_tokens == spared
+        assert Step.pack(parts, device, None, None, Upload(device), shares=True).shared_tokens == spared
 
 
 def test_texts_that_begin_alike_are_served_together_and_cost_less() -> None:
@@ -325,7 +282,7 @@ def test_a_step_computes_no_more_than_its_budget(together: int) -> None:
     while len(queue):
         taken = queue.next_step(BUDGET)
         parts = [job.selection(units.start, units.stop) for job, units in taken.items()]
-        step = Step.pack(parts, device, None, None, Upload(device), least_spared=0.125)
+        step = Step.pack(parts, device, None, None, Upload(device), shares=True)
         slices = [JobSlice(job=job, start=units.start, stop=units.stop) for job, units in taken.items()]
         cost = sum(part.tokens for part in slices)
         assert step.batch is not None
@@ -336,22 +293,19 @@ def test_a_step_computes_no_more_than_its_budget(together: int) -> None:
     assert steps * BUDGET < 0.5 * total if together > BUDGET else steps * BUDGET > total
 
 
-@pytest.mark.parametrize(
-    ("together", "least_spared", "spared"), [(0, 0.05, 0), (0, 0.04, 20), (64, 0.05, 20), (0, inf, 0)]
-)
-def test_a_step_shares_where_that_spares_enough_or_is_counted_on(
-    together: int, least_spared: float, spared: int
-) -> None:
-    """To share takes copies of all that the step has. Here 20 of 480 tokens are shared."""
+@pytest.mark.parametrize(("together", "other", "spared"), [(0, 120, 0), (0, 110, 20), (64, 120, 20)])
+def test_a_step_shares_where_that_spares_an_eighth_or_is_counted_on(together: int, other: int, spared: int) -> None:
+    """To share takes copies of all that the step has. Here 20 tokens of 160 and more are shared."""
     begin, device = PREFIX[:20], torch.device("cpu")
-    alike = RaggedTokens.of([[*begin, *rest] for rest in random_ids([20, 20], seed=3)])
+    alike = RaggedTokens.of([[*begin, *rest] for rest in random_ids([10, 10], seed=3)])
     sequences = [
         Sequences(Job(id=number, work=Classify(), tokens=tokens))
-        for number, tokens in enumerate([alike, RaggedTokens.of(random_ids([400], seed=4))])
+        for number, tokens in enumerate([alike, RaggedTokens.of(random_ids([other - 10], seed=4))])
     ]
     jobs = [TextJob(each, by_length(each), PieceLimits(shares=True, together=together)) for each in sequences]
     parts = [job.selection(0, len(job.costs)) for job in jobs]
-    assert Step.pack(parts, device, None, None, Upload(device), least_spared).shared_tokens == spared
+    assert Step.pack(parts, device, None, None, Upload(device), shares=True).shared_tokens == spared
+    assert Step.pack(parts, device, None, None, Upload(device)).shared_tokens == 0
 
 
 def test_frontends_are_told_a_load_in_tokens_of_texts() -> None:

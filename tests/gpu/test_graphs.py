@@ -1,6 +1,6 @@
-"""An encoder's forms on CUDA: compiled by the compiler itself, captured as graphs, chosen by measuring."""
+"""Graphs on CUDA, of layers compiled by the compiler itself and as they are written."""
 
-from itertools import count, product
+from itertools import count
 
 import numpy as np
 import pytest
@@ -10,14 +10,9 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
-from gpu_worker.model.tune.compiled import CompiledEncoder
-from gpu_worker.model.tune.encoder_forms import Forms
-from gpu_worker.model.tune.graph_sizes import buckets
-from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder
-from gpu_worker.model.verify.in_pieces import run_in_pieces
-from gpu_worker.model.verify.shared_prefixes import run_sharing
+from gpu_worker.model.tune.compiled import CompiledLayers
+from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder, GraphSettings, Run, ladder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower
 from support.random_models import random_model
 
 pytestmark = pytest.mark.gpu
@@ -39,11 +34,10 @@ def batch(encoder: Encoder, lengths: list[int]) -> RaggedBatch:
     return RaggedBatch.pack(texts, encoder.device, encoder.uncounted)
 
 
-def captured(encoder: Encoder, step_tokens: int) -> GraphedEncoder:
-    """With every size, worth it or not."""
+def captured(encoder: PackedEncoder, run: Run, step_tokens: int) -> GraphedEncoder:
+    """With every size."""
     record = CudaRecorder()
-    graphs = {size: Graph(size, encoder, record) for size in buckets(step_tokens, 640)}
-    return GraphedEncoder(encoder, graphs, lambda size, tokens: True)
+    return GraphedEncoder(encoder, [Graph(size, encoder, run, record) for size in ladder(step_tokens, 640)])
 
 
 def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -53,41 +47,17 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 @torch.inference_mode()
-def test_both_forms_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.device, name: str) -> None:
-    """Batches of every kind, in any order, each form again and again."""
+def test_graphs_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.device, name: str) -> None:
+    """Batches of every kind, in any order, again and again; compiled or not."""
     encoder = packed(name)
-    compiled = CompiledEncoder(encoder)
-    compiled.compile([batch(encoder, SIZES[0])])
-    graphed = captured(compiled, 1024)
-    for lengths in [*SIZES, *reversed(SIZES)]:
-        expected = encoder(batch(encoder, lengths))
-        for form in (compiled, graphed):
-            found = form(batch(encoder, lengths))
+    for run in (encoder, CompiledLayers(encoder)):
+        graphed = captured(encoder, run, 1024)
+        for lengths in [*SIZES, *reversed(SIZES)]:
+            expected = encoder(batch(encoder, lengths))
+            found = graphed(batch(encoder, lengths))
             assert torch.isfinite(found).all()
-            assert distance(found, expected) < 1e-3, (type(form).__name__, lengths)
-    assert graphed.padding_tokens > 0
-
-
-class Strict(CompiledEncoder):
-    """One that refuses to run a batch of several tokens as the layers are written."""
-
-    def __call__(self, batch: RaggedBatch) -> torch.Tensor:
-        with torch.compiler.set_stance("fail_on_recompile" if batch.total > 1 else "eager_on_recompile"):
-            return self._run(batch)
-
-
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-gemma3"])
-@torch.inference_mode()
-def test_pieces_and_followers_run_compiled(cuda: torch.device, name: str) -> None:
-    """By one compilation, with the rows of the layers as they are written."""
-    encoder = packed(name)
-    compiled = Strict(encoder)
-    text = np.arange(10, 50, dtype=np.int32)
-    follower = Follower(sequence=text, shared=np.arange(20))
-    compiled.compile([RaggedBatch.pack([text], encoder.device, encoder.uncounted, followers=[follower])])
-    for run, lengths in product((run_in_pieces, run_sharing), SIZES):
-        found, expected = (run(each, batch(encoder, lengths)) for each in (compiled, encoder))
-        assert distance(found, expected) < 1e-3, (run.__name__, lengths)
+            assert distance(found, expected) < 1e-3, (type(run).__name__, lengths)
+        assert graphed.padding_tokens > 0
 
 
 @torch.inference_mode()
@@ -104,7 +74,7 @@ def test_more_is_captured_after_all_graphs_are_gone(cuda: torch.device) -> None:
 def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
     """Nothing is allocated by a replay but what a batch itself needs, and CUDA's debug mode finds no wait."""
     encoder = packed("tiny-qwen3")
-    graphed = captured(encoder, 512)
+    graphed = captured(encoder, encoder, 512)
     known = batch(encoder, [40, 50, 60])
     graphed(known)
     torch.cuda.synchronize()
@@ -118,18 +88,21 @@ def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
     assert torch.cuda.memory_allocated(cuda) == before
 
 
-def test_a_load_chooses_by_measuring(cuda: torch.device) -> None:
-    """Every form passes its gate, and what was found out is told."""
-    model = load(random_model("tiny-qwen3"), Placement.choose(DEVICE, "bfloat16"), forms=Forms(step_tokens=2048))
-    compiling, capturing, sharing = model.findings[-3:]
+def test_a_load_captures_every_size(cuda: torch.device) -> None:
+    """Every graph passes its gate, and what was found out is told."""
+    model = load(
+        random_model("tiny-qwen3"), Placement.choose(DEVICE, "bfloat16"), graphs=GraphSettings(step_tokens=2048)
+    )
+    assert isinstance(model.encoder, GraphedEncoder), model.findings
+    assert [graph.bucket for graph in model.encoder.graphs] == ladder(2048, model.longest), model.findings
+    assert model.encoder.description.endswith(" graphs of compiled layers"), model.findings
+    compiling, capturing = model.findings[-2:]
     assert compiling.startswith("layers compiled in "), compiling
-    assert " graphs captured and measured in " in capturing, capturing
-    assert ", 0 of them used" not in capturing, "launches are what a tiny model's step takes"
-    assert sharing.startswith("a step of 2048 tokens shares "), sharing
+    assert " graphs captured in " in capturing, capturing
 
 
-def test_a_form_can_be_switched_off(cuda: torch.device) -> None:
-    loaded = load(random_model("tiny-bert"), Placement.choose(DEVICE), forms=Forms(compile=False, graphs=False))
+def test_graphs_can_be_switched_off(cuda: torch.device) -> None:
+    loaded = load(random_model("tiny-bert"), Placement.choose(DEVICE))
     assert isinstance(loaded.encoder, PackedEncoder)
     assert [each for each in loaded.findings if "layers compiled" in each or "graphs" in each] == []
 

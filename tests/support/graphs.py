@@ -1,4 +1,4 @@
-"""Encoders in an accelerator's forms, on a processor: what stands for its attention, its compiler and its recorder."""
+"""Graphs of encoders, on a processor: what stands for a device's attention, its compiler and its recorder."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,11 +18,7 @@ from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import open_source
-from gpu_worker.model.tune import encoder_forms as choice
-from gpu_worker.model.tune.encoder_forms import FormChoice, Forms
-from gpu_worker.model.tune.graph_sizes import Bucket, buckets
-from gpu_worker.model.tune.graphs import Graph
-from gpu_worker.model.verify import gate
+from gpu_worker.model.tune.graphs import Graph, GraphSettings, ladder, with_graphs
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged import launches
@@ -62,8 +58,7 @@ def on_a_processor() -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "linear", row_by_row)
-        for module in (launches, gate, choice):
-            patch.setattr(module, "LEAST_SAVED", 32)
+        patch.setattr(launches, "LEAST_SAVED", 32)
         yield
     torch.set_num_threads(threads)
     torch.compiler.reset()  # else graphs of other tests count
@@ -97,13 +92,13 @@ class Playing:
         return work
 
 
-def loaded(name: str, forms: Forms | None = None, *, shares: bool = True, **device: Any) -> Model:
-    """With the attention that an accelerator has; `device`: what stands for it where forms are chosen."""
+def loaded(name: str, graphs: GraphSettings | None = None, **device: Any) -> Model:
+    """With the attention that an accelerator has; `device`: what stands for it where graphs are captured."""
     with pytest.MonkeyPatch.context() as patch:
         no_kernels(patch)
         patch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
-        patch.setattr(loading, "FormChoice", partial(FormChoice, **device))
-        return load(random_model(name), CPU, forms=forms, shares=shares)
+        patch.setattr(loading, "with_graphs", partial(with_graphs, **device))
+        return load(random_model(name), CPU, graphs=graphs)
 
 
 @cache
@@ -113,9 +108,9 @@ def packed_encoder(name: str) -> PackedEncoder:
     return encoder
 
 
-def captured(encoder: Encoder, step_tokens: int, longest: int) -> dict[Bucket, Graph]:
+def captured(encoder: Encoder, step_tokens: int, longest: int) -> list[Graph]:
     with torch.inference_mode():
-        return {size: Graph(size, encoder, Playing()) for size in buckets(step_tokens, longest)}
+        return [Graph(size, encoder, encoder, Playing()) for size in ladder(step_tokens, longest)]
 
 
 def batch(encoder: Encoder, lengths: list[int], tails: list[int] | None = None) -> RaggedBatch:
@@ -134,5 +129,5 @@ def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedEncoder]:
 
 
 def found_out(model: Any) -> list[str]:
-    """What was found out while loading, of forms and attention: linear layers are measured beside, on a processor."""
+    """What was found out while loading, of graphs and attention; linear layers are a processor's here."""
     return [each for each in model.findings if not each.startswith("linear layers")]
