@@ -22,7 +22,7 @@ class Encoder:
     """
 
     description: str
-    packed = False
+    runs_packed = False
     """Whether texts of all lengths run end to end, in one run."""
     causal = False
     """Whether tokens attend to earlier ones alone, as far as layers say so before they are called."""

@@ -23,7 +23,7 @@ from gpu_worker.ragged.token_types import TokenTypes
 class PackedEncoder(Encoder):
     """An encoder in which every layer attends through `attention`."""
 
-    packed = True
+    runs_packed = True
 
     def __init__(
         self,

@@ -36,9 +36,12 @@ class Embeddings(nn.Module):
 
     def __init__(self, base: Any, names: EmbeddingNames) -> None:
         super().__init__()
-        parts = {field: _part_of(base, getattr(names, field)) for field in EmbeddingNames.__dataclass_fields__}
-        self.words, self.types, self.positions = parts["words"], parts["types"], parts["positions"]
-        self.tasks, self.norm, self.projection = parts["tasks"], parts["norm"], parts["projection"]
+        self.words: nn.Embedding = attrgetter(names.words)(base)
+        self.types: nn.Embedding | None = _part_of(base, names.types)
+        self.positions: nn.Embedding | None = _part_of(base, names.positions)
+        self.tasks: nn.Embedding | None = _part_of(base, names.tasks)
+        self.norm: nn.Module | None = _part_of(base, names.norm)
+        self.projection: nn.Module | None = _part_of(base, names.projection)
 
     def forward(self, batch: RaggedBatch) -> Tensor:
         """Adds the rows of all tables, normalises them and changes their width, as far as the model does."""
@@ -54,13 +57,12 @@ class Embeddings(nn.Module):
         return states if self.projection is None else self.projection(states)
 
 
-def _part_of(base: Any, name: str) -> nn.Module | None:
+def _part_of(base: Any, name: str) -> Any:
     """A part of a model; None where its family has none, or this model."""
     try:
-        part: nn.Module | None = attrgetter(name)(base) if name else None
+        return attrgetter(name)(base) if name else None
     except AttributeError:
         return None
-    return part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,8 @@ class NativeModel(nn.Module):
         if any(parameter.dtype not in library.formats for parameter in base.parameters()):
             raise ModelRefused(library.missing or f"they have no {str(next(base.parameters()).dtype)[6:]}")
         self.embeddings = Embeddings(base, family.embeddings)
-        self.rotary, self.norm = _part_of(base, family.rotary), _part_of(base, family.norm)
+        self.rotary: nn.Module | None = _part_of(base, family.rotary)
+        self.norm: nn.Module | None = _part_of(base, family.norm)
         written = family.layers(base)
         types = base.config.layer_types if family.rotary_by_type else [ALL_TYPES] * len(written)
         made: dict[nn.Module, Layer] = {}  # a layer in several places stays one
@@ -165,7 +168,7 @@ class NativeModel(nn.Module):
 class NativeEncoder(Encoder):
     """The encoder of a model that runs by the kernels."""
 
-    packed = True
+    runs_packed = True
 
     def __init__(
         self,
@@ -179,7 +182,7 @@ class NativeEncoder(Encoder):
         self.description = f"native ({library.instructions})"
 
     @property
-    def causal(self) -> bool:
+    def causal(self) -> bool:  # type: ignore[override]
         return bool(self.model.causal)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:

@@ -66,7 +66,7 @@ def cutting(encoder: Encoder, reference: Reference) -> Cutting:
 
 def reason_against(encoder: Encoder) -> str:
     """Why an encoder cannot compute the tokens of a text without later ones; empty where that must be tried."""
-    if not encoder.packed:
+    if not encoder.runs_packed:
         return UNPACKED
     if not encoder.causal:
         return TWO_SIDED
