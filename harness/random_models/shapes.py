@@ -177,7 +177,7 @@ def pooled(pooling: str, width: int, **further: Any) -> Heads:
 def _colbert(strategy: str, inputs: int, outputs: int, attend: bool, **beside: Any) -> Heads:
     """Makes a late-interaction model that expands queries to 32 tokens and skips punctuation; its prompts are words."""
     tokens = {"module_input_name": "token_embeddings"}
-    linear = {"in_features": inputs, "out_features": outputs, "bias": False}
+    linear: dict[str, Any] = {"in_features": inputs, "out_features": outputs, "bias": False}
     linear["activation_function"] = "torch.nn.modules.linear.Identity"
     return Heads(
         modules={
