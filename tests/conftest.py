@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.forked import AS_ON_AMX, IMPORTED, SHARED, end_parent, parent
+from support.random_models import folder_of_the_run
 
 LONGEST_FIRST = (
     "unit/worker/test_parity.py",
@@ -94,6 +95,7 @@ class SharedNursery:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where there is one process only, it starts what it needs when it needs it."""
+    folder_of_the_run()  # before any other process of the run begins
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         gc.enable()  # it imports no tests
         config.pluginmanager.register(SharedNursery())
