@@ -97,7 +97,7 @@ test: $(VENV)/dev $(VENV)/all-kernels ## run all tests that need no GPU
 test-slow: $(VENV)/dev $(VENV)/all-kernels ## run the long ones: every text architecture of transformers, kills and restarts, the soak; half an hour
 	$(TOGETHER) -m slow
 
-KERNEL_TESTS = $(patsubst %,tests/unit/worker/test_%.py,maxsim native_attention native_layers native_rows joined_layers int8)
+KERNEL_TESTS = $(patsubst %,tests/unit/worker/test_%.py,maxsim native_attention native_layers native_rows native_model int8)
 
 # A library to preload, by which a processor with AVX-512 finds the instructions that it lacks, and computes them slowly.
 # Not float16, which oneDNN would compute with instructions that it does not have.

@@ -382,8 +382,8 @@ def test_lesser_instructions_give_the_same(instructions: str) -> None:
     build.build(held, build.compiler())
     limits = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
     environment = os.environ | limits.get(instructions, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"})
-    names = ("attention", "layers", "rows")
-    files = ["test_int8.py", "test_joined_layers.py", "test_maxsim.py", *(f"test_native_{name}.py" for name in names)]
+    names = ("attention", "layers", "model", "rows")
+    files = ["test_int8.py", "test_maxsim.py", *(f"test_native_{name}.py" for name in names)]
     paths = [str(Path(__file__).with_name(name)) for name in files]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
     tests = "equals_one_by_one or neighbours or past or overflow or none or equal_pytorchs or equals_pytorch or twin"
