@@ -53,6 +53,8 @@ UNIT, OTHER = 1e-5, 1e-4
 """How far float32's rows may be off: those of unit length, and scores and others as a share of their largest number."""
 COSINES = {"bfloat16": 0.95, "int8": 0.9}
 """Least cosine of a row to float32's by PyTorch's own layers."""
+NOT_NATIVE = 0.8
+"""The same of models that do not run by the kernels: random weights magnify what PyTorch's own bfloat16 rounds."""
 COSINE_ALONE = 0.98
 """Least cosine to the row that the same engine gives a job by itself; a rounding may fall otherwise there."""
 
@@ -226,7 +228,7 @@ def test_random_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if drawn.number_format == "float32":
             assert_near(results, expected)
         else:
-            assert_close(results, expected, COSINES[drawn.number_format])
+            assert_close(results, expected, COSINES[drawn.number_format] if engine.model.native_layers else NOT_NATIVE)
         alone = [run(engine, [job])[0] for job in jobs]
         if not engine.model.other_bits:
             assert_same_bits(results, alone)
