@@ -17,7 +17,7 @@ class EngineOptions(TypedDict, total=False):
     adapter: str | Sequence[str]
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
-    linear: Literal["auto", "fp8", "int8"]
+    linear: Literal["auto", "int8"]
     max_tokens: int
     step_tokens: int
     chunk_tokens: int | None

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.activations import GELUActivation
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.static import StaticEncoder
@@ -27,6 +28,8 @@ NOT_NATIVE = "its layers do not run whole by the processor's kernels"
 """Why texts may have other bits among others, where that is known without a run."""
 COMPARED = 4
 """Probes that are compared: the first ones, which are short."""
+UNEVEN = nn.GELU, nn.SiLU, nn.Sigmoid, GELUActivation
+"""Functions that PyTorch computes otherwise for the last numbers of a tensor; `native_linear` replaces GELU."""
 Rows = Mapping[str, Sequence[Tensor]]
 """Rows of each text of a batch, by the name of what made them."""
 
@@ -40,7 +43,7 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cut
         return NOT_NATIVE
     for module in (part for head in heads.modules() for part in head.modules()):
         matrices = [weight for weight in module.parameters(recurse=False) if weight.dim() > 1]
-        if matrices and not isinstance(module, nn.Embedding):
+        if (matrices and not isinstance(module, nn.Embedding)) or isinstance(module, UNEVEN):
             return f"its head has a {type(module).__name__}, which PyTorch computes"
     runs: dict[str, Run] = {"among others": encoder}
     runs |= {"in pieces": partial(run_in_pieces, encoder)} if cuts else {}

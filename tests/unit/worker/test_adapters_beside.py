@@ -107,9 +107,9 @@ def test_no_format_is_advised_that_adapters_refuse(beside: Model) -> None:
 
 
 def test_the_card_promises_no_same_bits(beside: Model) -> None:
-    """PyTorch multiplies by adapters."""
+    """Layers run as transformers wrote them, and PyTorch multiplies by adapters."""
     assert not card_of(beside).bitwise_invariant
-    assert beside.bits == "may differ in another batch: the products of adapters are PyTorch's"
+    assert beside.bits == "may differ in another batch: its layers do not run whole by the processor's kernels"
 
 
 LAYERS = {"tiny-t5": ["q", "v", "wi"]}

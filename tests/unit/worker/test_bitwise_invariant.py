@@ -352,8 +352,9 @@ def test_runs_find_a_model_that_mixes_texts(monkeypatch: pytest.MonkeyPatch) -> 
     assert _reason(model).startswith("its hidden states differ alone and among others by up to")
 
 
-def test_products_of_a_head_that_pytorch_makes_are_named() -> None:
+@pytest.mark.parametrize("part", [nn.Linear(64, 16), nn.Sigmoid()])
+def test_what_pytorch_computes_in_a_head_is_named(part: nn.Module) -> None:
     """Even where the compared texts happen to have the same bits."""
     model = engine("tiny-bert", "float32").model
-    heads = Heads(dense=DenseHead(("mean",), nn.Sequential(nn.Linear(64, 16)), 16))
-    assert _reason(replace(model, heads=heads)) == "its head has a Linear, which PyTorch computes"
+    heads = Heads(dense=DenseHead(("mean",), nn.Sequential(part), 16))
+    assert _reason(replace(model, heads=heads)) == f"its head has a {type(part).__name__}, which PyTorch computes"
