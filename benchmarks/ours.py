@@ -33,6 +33,7 @@ from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
 from gpu_worker.model.native.linear import BlockedLinear
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.native_linear import NativeLinear
@@ -86,7 +87,7 @@ class Ours:
         named = [NamedAdapter(name=adapter, folder=folder) for adapter, folder in adapters.items()]
         options: dict[str, Any] = {"max_tokens": max_tokens, "graphs": graphs, "linear": linear}
         with _without_weights(name) as folder:
-            self.model = loading.load(folder, place, adapters=named, **options)
+            self.model = loading.load(folder, place, LoadOptions(adapters=named, **options))
         self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder

@@ -21,6 +21,7 @@ from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.callbacks import ObserveStep, unobserved
 from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import try_step_sizes
@@ -139,10 +140,8 @@ def load_model(settings: WorkerSettings) -> Model:
     # weights would race for it. Here it is made before they start.
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     placement = Placement.choose(settings.device, settings.dtype)
-    return load(
-        settings.model,
-        placement,
-        served_names=settings.served_name,
+    options = LoadOptions(
+        names=settings.served_name,
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=Path(settings.late_interaction) if settings.late_interaction else None,
@@ -153,6 +152,7 @@ def load_model(settings: WorkerSettings) -> Model:
         shares=settings.share_prefixes,
         adapters=settings.named_adapters(),
     )
+    return load(settings.model, placement, options)
 
 
 def _graphs(settings: WorkerSettings, placement: Placement) -> GraphSettings | None:

@@ -1,10 +1,11 @@
-"""Loads what `--model` names: encoder, heads, tokenizer and fingerprint, ready to serve; or refuses in one line."""
+"""Loads what `--model` names: encoder, heads, tokenizer and fingerprint, ready to serve; or refuses in one line.
+
+The stages, each a function: read the files, fit limits to each other, take the reference runs, build the heads, tune,
+verify, and put the model together.
+"""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -17,24 +18,24 @@ from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import read as read_beside
 from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
 from gpu_worker.model.fingerprint import fingerprint_of
+from gpu_worker.model.head_building import HeadBuilder
+from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model as Model
-from gpu_worker.model.preparation import Preparation
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import int8
-from gpu_worker.model.tune.graphs import GraphSettings, with_graphs
-from gpu_worker.model.tune.linear import Linear
+from gpu_worker.model.tuning import Tuned, Verified, take_references, tune, verify
 from gpu_worker.model.verify.feeding import Feeding, feeding_of
 from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
-from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
 from gpu_worker.repository.recipe import Recipe
-from shared.card import LateInteraction
+from shared.card import LateInteraction, Listwise
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
@@ -42,55 +43,49 @@ USUAL = 512
 """Most tokens of a text where neither positions nor files set a limit."""
 USUAL_STATIC = 8192
 """The same for static embeddings, which cost next to nothing a token."""
+USUAL_ROWS = 128
+"""Numbers of a row that MaxSim is chosen for where the model has none of its own."""
 STATIC = "static"
 """The family of static embeddings, for the card."""
+DEFAULTS = LoadOptions()
 ROUTED = "queries and documents of a Router are computed in one step"
 """Why no text of a Router is cut."""
 
 
-def load(
-    name: str,
-    placement: Placement,
-    *,
-    served_names: tuple[str, ...] = (),
-    max_tokens: int = 0,
-    trust_remote_code: bool = False,
-    late: Path | None = None,
-    revision: str = "",
-    graphs: GraphSettings | None = None,
-    linear: Linear = "auto",
-    cuts: bool = True,
-    shares: bool = True,
-    adapters: Sequence[NamedAdapter] = (),
-) -> Model:
-    """Loads, checks and prepares a model. `served_names`: what clients call it, none for its own name and id;
-    `max_tokens` 0 means as the files say; `revision` is of a hub id; `graphs`: those that an accelerator may run steps
-    by, None for none; `linear`: whether layers are rounded; `cuts`: whether long texts are to be computed in pieces;
-    `shares`: whether texts that begin alike are to share their first tokens; `adapters`: those that are served over the
-    model; `late`: the file of --late-interaction.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """What the files, the tokenizer and the user's options say together. `rows`: those of the vocabulary. `late`: late
+    interaction as resolved. `longest`: most tokens of a sequence."""
 
-    Raises ModelRefused.
-    """
+    rows: int
+    limits: LengthLimits
+    late: LateInteraction | None = None
+    listwise: Listwise | None = None
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a text, or of a side of late interaction."""
+        return max(self.limits.usual, *((self.late.query_length, self.late.document_length) if self.late else (0,)))
+
+
+def load(name: str, placement: Placement, options: LoadOptions = DEFAULTS) -> Model:
+    """Loads, checks and prepares a model. Raises ModelRefused."""
     placement.enter()
-    if adapters and linear == "int8":
-        raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8")
-    if linear == "int8":
+    if options.rounded:
+        if options.adapters:
+            raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8")
         int8.check_device(placement)
         placement = replace(placement, automatic=False)
     with quiet():
         attention.register()
-        source = open_source(name, placement, trust_remote_code, late, revision)
+        source = open_source(name, placement, options.trust_remote_code, options.late, options.revision)
         try:
-            if adapters and (source.recipe.static or source.query):
+            if options.adapters and (source.recipe.static or source.query):
                 raise ModelRefused("--adapter: static embeddings and Routers take no adapter")
-            beside = read_beside(source, adapters, trust_remote_code)
-            names = served_names or source.names
-            options = (names, max_tokens, graphs, linear)
             if source.query is None:
-                model = _loaded(source, *options, cuts, shares, beside)
-                return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
-            query, document = (_loaded(side, *options, False, False) for side in (source.query, source))
-            return _joined(query, document)
+                return _loaded(source, options)
+            whole = replace(options, cuts=False, shares=False)
+            return _joined(*(_loaded(side, whole) for side in (source.query, source)))
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -99,114 +94,107 @@ def load(
             raise ModelRefused(f"{type(source.model).__name__} cannot be run: {first_line(error)}") from error
 
 
-def _loaded(
-    source: Source,
-    names: tuple[str, ...],
-    max_tokens: int,
-    graphs: GraphSettings | None,
-    linear_setting: Linear,
-    cuts: bool,
-    shares: bool,
-    beside: Sequence[BesideAdapter] = (),
-) -> Model:
+def _loaded(source: Source, options: LoadOptions) -> Model:
+    """The model of a source, with those of its adapters."""
     if source.recipe.static:
-        return _static(source, names, max_tokens)
-    placement = source.placement
-    config = source.model.config.get_text_config()
-    rows = vocabulary_rows(source.model.config)
-    uncounted = uncounted_id_of(source.model)
-    positions = positions_of(config, uncounted)
-    limit = _limit(max_tokens, source.recipe, positions)
-    length_limits = LengthLimits(usual=limit, requested=max_tokens, positions=positions, uncounted=uncounted)
-    late_recipe = source.recipe.late_interaction
-    reading = fitting.resolve(late_recipe, source.tokenizer, length_limits) if late_recipe else None
-    fitting.check(source.recipe, source.reader, length_limits, reading)
-    blocks = source.recipe.listwise
-    listwise = listwise_format.resolve(blocks, source.tokenizer, source.reader, rows) if blocks else None
-    vocabulary.check_used(source.recipe, reading, rows)
-    flops = 2.0 * multiplied_weights(source.model.base_model)
-    special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
-    limits = (limit, *((reading.query_length, reading.document_length) if reading else ()))
-    unattended, costs = _unattended(reading, config), ProbeCosts.of(placement.device)
-    feeding = _feeding(source, reading)
-    probes = Probes.of(
-        config, positions, special, flops, unattended, max(limits), costs, feeding.types, feeding.written
+        return _static(source, options)
+    beside = read_beside(source, options.adapters, options.trust_remote_code)
+    fitted = _fitted(source, options)
+    multiplied = multiplied_weights(source.model.base_model)
+    feeding = _feeding(source, fitted.late)
+    probes = _probes(source, fitted, feeding, 2.0 * multiplied)
+    references = take_references(source, fitted.limits, probes, feeding, beside)
+    width = references.encoder.width
+    heads = HeadBuilder(source.recipe, source.model, source.placement, source.layers, width).build()
+    tuned = tune(source, references, heads, fitted.limits, options, beside, fitted.longest)
+    huge_pages.move_weights([tuned.mode.encoder.model, *heads.modules()])
+    verified = verify(tuned.mode.encoder, heads, references, options)
+    notices = (source.recipe.notice, references.encoder.notice, tuned.mode.notice, probes.notice(fitted.longest))
+    model = _assembled(source, options, fitted, heads, tuned, verified)
+    model = replace(
+        model,
+        family=source.model.config.get_text_config().model_type,
+        notice="; ".join(filter(None, notices)),
+        flops_per_token=max(2.0 * multiplied, model.flops_per_token),
     )
-    capture = None if graphs is None else partial(with_graphs, settings=graphs, longest=max(limits))
-    preparation = Preparation(
-        source,
-        length_limits,
-        probes,
-        feeding,
-        capture,
-        linear_setting,
-        cuts=cuts,
-        shares=shares,
-        beside=beside,
-    )
-    prepared = preparation.run()
-    mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
-    huge_pages.move_weights([mode.encoder.model, *heads.modules()])
-    notices = (source.recipe.notice, prepared.notice, mode.notice, probes.notice(max(limits)))
-    mark = source.recipe.instruction_mark
+    return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
+
+
+def _static(source: Source, options: LoadOptions) -> Model:
+    """Loads a static embedding, which has no layers to tune."""
+    table: nn.Embedding = source.model
+    limit = options.max_tokens or source.recipe.max_tokens or USUAL_STATIC
+    limits = LengthLimits(usual=limit, requested=options.max_tokens, positions=ENDLESS, uncounted=None)
+    fitting.check(source.recipe, source.reader, limits, None)
+    fitted = _Fitted(rows=table.num_embeddings, limits=limits)
+    return _assembled(source, options, fitted, *prepare_static(source))
+
+
+def _assembled(
+    source: Source, options: LoadOptions, fitted: _Fitted, heads: Heads, tuned: Tuned, verified: Verified
+) -> Model:
+    """Puts a model together. Its notice is that of its files alone, and its family that of static embeddings."""
+    recipe, mode, limit = source.recipe, tuned.mode, fitted.limits.usual
+    mark, listwise, width = recipe.instruction_mark, fitted.listwise, mode.encoder.width
+    rows = heads.multi_vector.width if heads.multi_vector else width if recipe.static else USUAL_ROWS
     return Model(
-        names=names,
-        family=config.model_type,
+        names=options.names or source.names,
+        family=STATIC,
         encoder=mode.encoder,
         heads=heads,
-        recipe=source.recipe,
+        recipe=recipe,
         tokenizer=source.tokenizer,
         instruction_marks=source.tokenizer.marks(mark) if mark else [],
-        vocabulary_size=rows,
+        vocabulary_size=fitted.rows,
         max_tokens=limit,
-        late_interaction=reading,
-        placement=placement,
-        linear=linear,
-        fingerprint=fingerprint_of(source, limit, reading, linear),
-        notice="; ".join(notice for notice in notices if notice),
-        formats=prepared.formats,
+        late_interaction=fitted.late,
+        placement=source.placement,
+        linear=tuned.linear,
+        fingerprint=fingerprint_of(source, limit, fitted.late, tuned.linear),
+        notice=recipe.notice,
+        formats=tuned.formats,
         findings=(*source.findings, *mode.findings),
         unpacked_reason=mode.unpacked_reason,
-        flops_per_token=max(flops, 2.0 * mode.encoder.width**2),
+        flops_per_token=2.0 * width if recipe.static else 2.0 * width**2,
         weight_bytes=weight_bytes([mode.encoder.model, *heads.modules()]),
-        maxsim=maxsim.choose(placement.device, heads.multi_vector.width if heads.multi_vector else 128),
-        cutting=prepared.cutting,
-        unshared=prepared.unshared,
-        other_bits=prepared.other_bits,
+        maxsim=maxsim.choose(source.placement.device, rows),
+        cutting=verified.cutting,
+        unshared=verified.unshared,
+        other_bits=verified.other_bits,
         listwise=replace(listwise, dimensions=heads.dense.width) if listwise and heads.dense else None,
     )
 
 
-def _static(source: Source, names: tuple[str, ...], max_tokens: int) -> Model:
-    """Loads a static embedding, which has no layers to tune."""
-    table: nn.Embedding = source.model
-    limit = max_tokens or source.recipe.max_tokens or USUAL_STATIC
-    limits = LengthLimits(usual=limit, requested=max_tokens, positions=ENDLESS, uncounted=None)
-    fitting.check(source.recipe, source.reader, limits, None)
-    prepared = prepare_static(source)
-    return Model(
-        names=names,
-        family=STATIC,
-        encoder=prepared.mode.encoder,
-        heads=prepared.heads,
-        recipe=source.recipe,
-        tokenizer=source.tokenizer,
-        instruction_marks=[],
-        vocabulary_size=table.num_embeddings,
-        max_tokens=limit,
-        late_interaction=None,
-        placement=source.placement,
-        linear=prepared.linear,
-        fingerprint=fingerprint_of(source, limit, None, prepared.linear),
-        notice=source.recipe.notice,
-        formats="",
-        findings=(),
-        unpacked_reason="",
-        flops_per_token=2.0 * table.embedding_dim,
-        weight_bytes=weight_bytes([table, *prepared.heads.modules()]),
-        maxsim=maxsim.choose(source.placement.device, table.embedding_dim),
-        cutting=prepared.cutting,
-        other_bits=prepared.other_bits,
+def _fitted(source: Source, options: LoadOptions) -> _Fitted:
+    """Fits limits, late interaction and the tokenizer to each other. Raises ModelRefused where they do not fit."""
+    recipe, rows = source.recipe, vocabulary_rows(source.model.config)
+    uncounted = uncounted_id_of(source.model)
+    positions = positions_of(source.model.config.get_text_config(), uncounted)
+    limit = _limit(options.max_tokens, recipe, positions)
+    limits = LengthLimits(usual=limit, requested=options.max_tokens, positions=positions, uncounted=uncounted)
+    late = fitting.resolve(recipe.late_interaction, source.tokenizer, limits) if recipe.late_interaction else None
+    fitting.check(recipe, source.reader, limits, late)
+    blocks = recipe.listwise
+    listwise = listwise_format.resolve(blocks, source.tokenizer, source.reader, rows) if blocks else None
+    vocabulary.check_used(recipe, late, rows)
+    return _Fitted(rows=rows, limits=limits, late=late, listwise=listwise)
+
+
+def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> Probes:
+    """The texts that the gates compare. `flops`: those of a token."""
+    config, uncounted = source.model.config.get_text_config(), fitted.limits.uncounted
+    special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
+    unattended, costs = _unattended(fitted.late, config), ProbeCosts.of(source.placement.device)
+    return Probes.of(
+        config,
+        fitted.limits.positions,
+        special,
+        flops,
+        unattended,
+        fitted.longest,
+        costs,
+        feeding.types,
+        feeding.written,
     )
 
 

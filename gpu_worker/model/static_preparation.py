@@ -15,9 +15,9 @@ from gpu_worker.model.execution import ExecutionMode
 from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.pooling import pool
-from gpu_worker.model.preparation import PreparedModel
 from gpu_worker.model.source import Source
 from gpu_worker.model.tune import native_linear
+from gpu_worker.model.tuning import Tuned, Verified
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.gate import compare
 from gpu_worker.model.verify.in_pieces import Cutting
@@ -31,7 +31,7 @@ WHOLE = "rows of a table are looked up at once"
 NO_LINEAR = "none"
 
 
-def prepare(source: Source) -> PreparedModel:
+def prepare(source: Source) -> tuple[Heads, Tuned, Verified]:
     """Builds the heads and compares. Raises ModelRefused where a text's mean differs alone and among others."""
     table: nn.Embedding = source.model
     encoder = StaticEncoder(table)
@@ -40,16 +40,9 @@ def prepare(source: Source) -> PreparedModel:
     if heads.dense is not None:
         _check_means(encoder, heads, probes)
     native_linear.install(heads.modules(), library.load() if encoder.device.type == "cpu" else KernelLibrary())
-    return PreparedModel(
-        mode=ExecutionMode(encoder=encoder),
-        heads=heads,
-        linear=NO_LINEAR,
-        notice="",
-        formats="",
-        cutting=Cutting(refusal=WHOLE),
-        unshared=WHOLE,
-        other_bits=reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False),
-    )
+    bits = reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False)
+    verified = Verified(cutting=Cutting(refusal=WHOLE), unshared=WHOLE, other_bits=bits)
+    return heads, Tuned(mode=ExecutionMode(encoder=encoder), linear=NO_LINEAR), verified
 
 
 def _probes(rows: int) -> Probes:

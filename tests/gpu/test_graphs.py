@@ -10,6 +10,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune.compiled import CompiledLayers
 from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder, GraphSettings, Run, ladder
 from gpu_worker.ragged.batch import RaggedBatch
@@ -91,7 +92,9 @@ def test_a_graph_neither_waits_nor_takes_memory(cuda: torch.device) -> None:
 def test_a_load_captures_every_size(cuda: torch.device) -> None:
     """Every graph passes its gate, and what was found out is told."""
     model = load(
-        random_model("tiny-qwen3"), Placement.choose(DEVICE, "bfloat16"), graphs=GraphSettings(step_tokens=2048)
+        random_model("tiny-qwen3"),
+        Placement.choose(DEVICE, "bfloat16"),
+        LoadOptions(graphs=GraphSettings(step_tokens=2048)),
     )
     assert isinstance(model.encoder, GraphedEncoder), model.findings
     assert [graph.bucket for graph in model.encoder.graphs] == ladder(2048, model.longest), model.findings

@@ -15,6 +15,7 @@ from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import native_linear
 from gpu_worker.repository.recipe import POOLINGS
 from shared.jobs import HybridWeights, Job, JobResult, MaxSim
@@ -58,7 +59,7 @@ def with_all_heads(model: Model, splade: bool) -> Model:
 @cache
 def vector_engine(name: str, dtype: str, splade: bool) -> ModelEngine:
     placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
-    return ModelEngine(with_all_heads(load(random_model(name), placement, max_tokens=MOST), splade))
+    return ModelEngine(with_all_heads(load(random_model(name), placement, LoadOptions(max_tokens=MOST)), splade))
 
 
 def vector_jobs(

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.model import execution, loading
+from gpu_worker.model import execution, tuning
 from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.source import open_source
 from gpu_worker.model.tune.graphs import Graph, GraphSettings, ladder, with_graphs
 from gpu_worker.model.verify.gate import Reference
@@ -97,8 +98,8 @@ def loaded(name: str, graphs: GraphSettings | None = None, **device: Any) -> Mod
     with pytest.MonkeyPatch.context() as patch:
         no_kernels(patch)
         patch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
-        patch.setattr(loading, "with_graphs", partial(with_graphs, **device))
-        return load(random_model(name), CPU, graphs=graphs)
+        patch.setattr(tuning, "with_graphs", partial(with_graphs, **device))
+        return load(random_model(name), CPU, LoadOptions(graphs=graphs))
 
 
 @cache

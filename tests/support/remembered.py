@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gpu_worker.model import preparation
+from gpu_worker.model import tuning
 from gpu_worker.model.verify.feeding import NO_TYPES, Feeding
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
@@ -54,4 +54,4 @@ SetAttribute = Callable[[Any, str, Any], None]
 
 def remember(set_attribute: SetAttribute) -> None:
     """From now on, or for as long as what is set holds."""
-    set_attribute(preparation, "Reference", Remembered())
+    set_attribute(tuning, "Reference", Remembered())

@@ -16,6 +16,7 @@ from benchmarks.published.rows import rows
 from benchmarks.published.servers import launches
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.settings import WorkerSettings
 from harness.random_models import shapes, synthetic
 from shared.vectors import ScoringMethod
@@ -70,7 +71,7 @@ def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
     row = replace(ROW, projected=48, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
     folder = models.folder_of(row)
     flags = [f"--model={folder}", *rows()["late-interaction"].ours[""]]
-    model = load(str(folder), CPU, late=ROOT / WorkerSettings.read(flags).late_interaction)
+    model = load(str(folder), CPU, LoadOptions(late=ROOT / WorkerSettings.read(flags).late_interaction))
     assert model.recipe.multi_vector is not None
     reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
     for (texts, _), expected in zip(comparison.probes(row), comparison.reference(row, folder), strict=True):

@@ -15,6 +15,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.rows.interface import RowKernels
 from gpu_worker.kernels.rows.native import NativeRows
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from support import graphs, parity
 from support.parity import Oracle, Tables
 from support.tiny import write_encoder
@@ -40,7 +41,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     def engine(name: str, output: str, dtype: str) -> ModelEngine:
         placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
         # No text of the table is longer. The gate runs one that is as long as a text may be, over and over.
-        return ModelEngine(load(str(folder(name, output)), placement, max_tokens=max(parity.LONG)))
+        return ModelEngine(load(str(folder(name, output)), placement, LoadOptions(max_tokens=max(parity.LONG))))
 
     @cache
     def oracle(name: str, output: str, dtype: str) -> Oracle:

@@ -16,6 +16,7 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import adapters_by_fingerprint
@@ -53,7 +54,7 @@ def beside(encoder: Path, folders: dict[str, Path]) -> Model:
 
 def loaded(base: Path | str, folders: dict[str, Path], **options: Any) -> Model:
     named = [NamedAdapter(name=name, folder=str(folder)) for name, folder in folders.items()]
-    return load(str(base), CPU, adapters=named, **options)
+    return load(str(base), CPU, LoadOptions(adapters=named, **options))
 
 
 def engine_of(model: Model) -> ModelEngine:

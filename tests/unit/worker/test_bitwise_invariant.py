@@ -27,6 +27,7 @@ from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.model import NativeModel
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import native_linear
 from gpu_worker.model.tune.native_linear import EvenGelu, NativeLinear
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
@@ -60,7 +61,7 @@ def engine(name: str, number_format: str) -> ModelEngine:
     dtype, linear = ("float32", "int8") if number_format == "int8" else (number_format, "auto")
     placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
     name = name if name == "minilm" else random_model(name)
-    return ModelEngine(load(name, placement, max_tokens=MOST, linear=linear))  # type: ignore[arg-type]
+    return ModelEngine(load(name, placement, LoadOptions(max_tokens=MOST, linear=linear)))  # type: ignore[arg-type]
 
 
 def rows_by_text(model: Model, result: JobResult, texts: Ids) -> list[list[np.ndarray]]:
@@ -323,19 +324,19 @@ def test_layers_that_do_not_run_by_the_kernels_promise_nothing(name: str) -> Non
 def test_texts_by_equal_length_promise_nothing(tmp_path: Path) -> None:
     """A class that does not run packed multiplies by PyTorch."""
     miniature.write(tmp_path, "longformer")
-    assert not card_of(load(str(tmp_path), CPU, max_tokens=MOST)).bitwise_invariant
+    assert not card_of(load(str(tmp_path), CPU, LoadOptions(max_tokens=MOST))).bitwise_invariant
 
 
 def test_a_processor_without_kernels_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     no_kernels(monkeypatch, "none are built")
-    assert not card_of(load(random_model("tiny-bert"), CPU, max_tokens=MOST)).bitwise_invariant
+    assert not card_of(load(random_model("tiny-bert"), CPU, LoadOptions(max_tokens=MOST))).bitwise_invariant
 
 
 def test_no_rounding_by_the_instructions_is_in_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers on different processors serve one model together."""
     with_kernels = engine("tiny-bert", "float32").model
     no_kernels(monkeypatch, "none are built")
-    assert load(random_model("tiny-bert"), CPU, max_tokens=MOST).fingerprint == with_kernels.fingerprint
+    assert load(random_model("tiny-bert"), CPU, LoadOptions(max_tokens=MOST)).fingerprint == with_kernels.fingerprint
 
 
 def _reason(model: Model) -> str:

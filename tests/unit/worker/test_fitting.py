@@ -12,6 +12,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.startup.warm_up import check_model
 from shared.errors import ModelRefused
 from support.late_forms import write_pylate
@@ -66,7 +67,7 @@ def test_the_reference_gives_all_documents_one_score(tmp_path: Path) -> None:
 def test_a_template_within_the_limit_is_served(tmp_path: Path, limit: int) -> None:
     """A token of each text, and one of an instruction, are enough; the setting that the refusal names helps."""
     assert load(str(write_reranker(tmp_path / "a", limit)), CPU).max_tokens == limit
-    assert load(str(write_reranker(tmp_path / "b", 160)), CPU, max_tokens=limit).max_tokens == limit
+    assert load(str(write_reranker(tmp_path / "b", 160)), CPU, LoadOptions(max_tokens=limit)).max_tokens == limit
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(2, False), (3, True)])
@@ -103,7 +104,7 @@ def test_max_tokens_below_a_prompt_is_refused(encoder: Path, tmp_path: Path) -> 
     shutil.copytree(encoder, folder)
     modules(folder, config_sentence_transformers={"prompts": {"query": "w5 " * 6}})
     with pytest.raises(ModelRefused, match=r"the prompt 'query' .*, and --max-tokens is 8: nothing would be left"):
-        load(str(folder), CPU, max_tokens=8)
+        load(str(folder), CPU, LoadOptions(max_tokens=8))
 
 
 def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) 
         load(str(folder), CPU)
     late = tmp_path / "late.json"
     late.write_text('{"document_length": 6}')
-    assert load(str(folder), CPU, late=late).late_interaction is not None
+    assert load(str(folder), CPU, LoadOptions(late=late)).late_interaction is not None
 
 
 def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
@@ -125,8 +126,8 @@ def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
     with pytest.raises(
         ModelRefused, match="special tokens and a word of each text take 5 tokens, and --max-tokens is 4"
     ):
-        load(str(tmp_path), CPU, max_tokens=4)
-    assert load(str(tmp_path), CPU, max_tokens=5).max_tokens == 5
+        load(str(tmp_path), CPU, LoadOptions(max_tokens=4))
+    assert load(str(tmp_path), CPU, LoadOptions(max_tokens=5)).max_tokens == 5
 
 
 def test_the_model_s_positions_are_the_last_word(tmp_path: Path) -> None:

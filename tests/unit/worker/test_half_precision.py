@@ -17,6 +17,7 @@ from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from shared.vectors import ScoringMethod
 from support.references import mini_lm_path
 from support.tiny import MULTI, ask, encode, ids_of, score, scores, token_rows
@@ -49,7 +50,7 @@ class Cut:
         self.ours = cache(self._ours)
 
     def _ours(self, dtype: Dtype) -> Ours:
-        model = load(str(self._folder), Placement.choose("cpu", dtype), max_tokens=MOST)
+        model = load(str(self._folder), Placement.choose("cpu", dtype), LoadOptions(max_tokens=MOST))
         engine, ids = ModelEngine(model), ids_of(model, TEXTS)
         rows = token_rows(ask(engine, encode(MULTI), ids))
         found = scores(ask(engine, score(ScoringMethod.LATE_INTERACTION, 1), ids), len(TEXTS) - 1)[0]

@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.repository import hub
 from shared.errors import ModelRefused
 from support.tiny import CPU
@@ -74,5 +75,5 @@ def test_a_hub_that_does_not_answer_is_told_after_one_wait(
     assert (slept, caplog.records) == ([], [])
     silent_hub.close()  # from now on connections are refused
     with pytest.raises(ModelRefused, match=r"no files of --revision = 'v1' were .* cannot be reached: .*[Rr]efused"):
-        load(HUB_ID, CPU, revision="v1")
+        load(HUB_ID, CPU, LoadOptions(revision="v1"))
     assert (slept, caplog.records) == ([], [])

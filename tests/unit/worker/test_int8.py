@@ -17,14 +17,16 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model import execution, preparation
+from gpu_worker.model import execution, tuning
 from gpu_worker.model.card import card_of
-from gpu_worker.model.loading import Linear, Model, load
+from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import BlockedLinear, QuantizedLinear, blocked, rounded
 from gpu_worker.model.native.model import NativeEncoder
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tune.int8 import Int8Linear
+from gpu_worker.model.tune.linear import Linear
 from gpu_worker.model.verify import closeness
 from gpu_worker.model.verify.closeness import Cosines, cosines
 from gpu_worker.model.verify.gate import ProbeStates
@@ -134,7 +136,7 @@ def test_neighbours_of_half_a_step_are_rounded_up_together() -> None:
 
 
 def loaded(name: str, linear: Linear, dtype: str = "float32") -> Model:
-    return load(random_model(name), Placement.choose("cpu", dtype), linear=linear, max_tokens=64)  # type: ignore[arg-type]
+    return load(random_model(name), Placement.choose("cpu", dtype), LoadOptions(linear=linear, max_tokens=64))  # type: ignore[arg-type]
 
 
 def vectors(model: Model) -> np.ndarray:
@@ -208,7 +210,7 @@ def test_logits_are_judged_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a classifier that passes, and does not by a bound above what rounding leaves."""
     findings = loaded("tiny-classifier", "int8").findings
     assert any(line.startswith("logits of rounded layers: cosine 0.99") for line in findings)
-    monkeypatch.setattr(preparation, "LEAST_COSINE", 0.999999)
+    monkeypatch.setattr(tuning, "LEAST_COSINE", 0.999999)
     with pytest.raises(ModelRefused, match=r"change its logits too much: cosine 0\.99\d+, wanted is 0\.999999"):
         loaded("tiny-classifier", "int8")
 
@@ -250,7 +252,7 @@ def test_cosines_of_nothing() -> None:
 def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_path: Path) -> None:
     """Whole layers run in packed batches alone; linear layers run anywhere. Nor does an exact load try whole layers."""
     miniature.write(tmp_path, family)
-    eight, exact = load(str(tmp_path), CPU, linear="int8"), load(str(tmp_path), CPU)
+    eight, exact = load(str(tmp_path), CPU, LoadOptions(linear="int8")), load(str(tmp_path), CPU)
     assert eight.unpacked_reason == exact.unpacked_reason == "transformers' class takes no attention but its own"
     assert any(isinstance(module, Int8Linear) for module in eight.encoder.model.modules())
     assert not any("native" in line for line in exact.findings)
@@ -259,7 +261,7 @@ def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_p
 @needs_kernels
 def test_minilm_stays_near_to_itself() -> None:
     """Real weights: a mean cosine of 0.995 over texts, 0.99 at least, by the gate's hard texts."""
-    model = load("minilm", CPU, linear="int8")
+    model = load("minilm", CPU, LoadOptions(linear="int8"))
     line = next(line for line in model.findings if "int8 by token" in line)
     texts, lowest = (float(line.partition(f" {words}")[0].split()[-1]) for words in ("over texts", "at the lowest"))
     assert texts >= 0.995
@@ -285,6 +287,6 @@ def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatc
     ):
         monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)
         with pytest.raises(ModelRefused, match=f"--linear = 'int8'.*{reason}"):
-            load("no such model", Placement.choose("cpu", "bfloat16"), linear=setting)
+            load("no such model", Placement.choose("cpu", "bfloat16"), LoadOptions(linear=setting))
     with pytest.raises(ModelRefused, match="it is for processors; this is cuda:0"):
         int8.check_device(Placement(device=torch.device("cuda:0"), dtype=torch.bfloat16))

@@ -12,6 +12,7 @@ import pytest
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.repository.late_interaction import KEYS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import load_model
@@ -302,7 +303,7 @@ def test_a_model_of_another_kind_refuses_the_file(encoder: Path, tmp_path: Path,
 
 def test_a_file_that_is_missing_is_refused(folder: Path) -> None:
     with pytest.raises(ModelRefused, match=r"nowhere\.json is missing"):
-        load(str(folder), CPU, late=Path("nowhere.json"))
+        load(str(folder), CPU, LoadOptions(late=Path("nowhere.json")))
 
 
 def test_the_file_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

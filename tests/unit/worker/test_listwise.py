@@ -16,6 +16,7 @@ from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.startup.warm_up import check_model
 from shared.errors import LimitExceeded, UnsupportedTask
 from shared.jobs import Job
@@ -168,7 +169,7 @@ def test_the_card_tells_how_texts_are_read(engine: ModelEngine, twin: Twin) -> N
 
 def test_the_card_names_no_length_over_the_context(folder: Path) -> None:
     """Lowered by --max-tokens or by what the device keeps; with a fingerprint of its own."""
-    model = load(str(folder), CPU, max_tokens=1000)
+    model = load(str(folder), CPU, LoadOptions(max_tokens=1000))
     cards = [card_of(model), card_of(model, chunk_tokens=64, cache_tokens=400)]
     for card, longest in zip(cards, (1000, 400), strict=True):
         assert card.listwise is not None

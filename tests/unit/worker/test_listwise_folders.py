@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config
 
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.repository import listwise_format
 from support import listwise
 from support.breakages import refusal, settings
@@ -52,7 +53,7 @@ def test_the_fingerprint_counts_how_blocks_are_made(
 
 def test_the_fingerprint_counts_the_context(fingerprint: str, folder: Path) -> None:
     """Smaller blocks, other scores."""
-    same, smaller = (load(str(folder), CPU, max_tokens=tokens) for tokens in (0, 2000))
+    same, smaller = (load(str(folder), CPU, LoadOptions(max_tokens=tokens)) for tokens in (0, 2000))
     assert same.fingerprint == fingerprint != smaller.fingerprint
 
 

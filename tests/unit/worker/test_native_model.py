@@ -15,6 +15,7 @@ from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.model import NativeEncoder, NativeModel, _Call
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.pieces import Piece
@@ -78,7 +79,7 @@ def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, d
 
 
 def test_rounded_layers_run_together_too() -> None:
-    encoder = load(random_model("tiny-bert"), CPU, linear="int8").encoder
+    encoder = load(random_model("tiny-bert"), CPU, LoadOptions(linear="int8")).encoder
     assert isinstance(encoder, NativeEncoder)
     assert encoder.model.calls == [3]
     together = run(encoder, [text(length) for length in LENGTHS])

@@ -18,6 +18,7 @@ from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import piece_limits as limits
 from gpu_worker.startup import warm_up
@@ -101,7 +102,7 @@ def test_lengths_of_late_interaction_are_lowered_likewise(model: Model) -> None:
     ],
 )
 def test_the_card_says_why_texts_are_not_cut(name: str, cuts: bool, why: str) -> None:
-    whole = load(random_model(name), CPU, cuts=cuts)
+    whole = load(random_model(name), CPU, LoadOptions(cuts=cuts))
     card = limits.card_with_limits(whole, limits.piece_limits(whole, 2048, None, limits.cache_bytes(whole, 0)))
     assert (card.chunk_tokens, card.cache_tokens, card.whole_texts) == (0, 0, why)
     assert card == card_of(whole)

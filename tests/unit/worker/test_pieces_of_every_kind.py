@@ -9,6 +9,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
 from support.every_kind import MOST, assert_alike, assert_same_bits, vector_engine, vector_jobs
@@ -117,7 +118,9 @@ def test_same_bits_in_pieces_of_any_size(name: str, dtype: str, chunk: int) -> N
 @pytest.mark.parametrize("chunk", [7, 16])
 def test_a_reranker_has_the_same_bits_in_pieces(chunk: int) -> None:
     """One that answers yes or no."""
-    engine = ModelEngine(load(random_model("tiny-yes-no"), Placement.choose("cpu", "float32"), max_tokens=MOST))
+    engine = ModelEngine(
+        load(random_model("tiny-yes-no"), Placement.choose("cpu", "float32"), LoadOptions(max_tokens=MOST))
+    )
     jobs = [Job(id=1, work=Classify(), tokens=RaggedTokens.of(TEXTS))]
     expected = run(engine, jobs)
     with cut_texts(engine, chunk):

@@ -21,6 +21,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from harness.random_models import synthetic
 from harness.random_models.shapes import pooled
 from harness.random_models.writing import write
@@ -118,8 +119,7 @@ class RandomModel:
             model = load(
                 folder,
                 Placement.choose("cpu", dtype),  # type: ignore[arg-type]
-                max_tokens=MOST,
-                linear=linear,  # type: ignore[arg-type]
+                LoadOptions(max_tokens=MOST, linear=linear),  # type: ignore[arg-type]
             )
         return with_all_heads(model, self.splade)
 

@@ -13,6 +13,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model import source
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.repository import hub, tokenizer
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
@@ -132,10 +133,10 @@ def test_the_fingerprint_changes_with_everything_that_changes_a_row(encoder: Pat
     for file in encoder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     first = load(str(encoder), CPU)
-    assert load(str(tmp_path), CPU, served_names=("other", "another")).fingerprint == first.fingerprint
+    assert load(str(tmp_path), CPU, LoadOptions(names=("other", "another"))).fingerprint == first.fingerprint
     prints = {
         first.fingerprint,
-        load(str(encoder), CPU, max_tokens=100).fingerprint,
+        load(str(encoder), CPU, LoadOptions(max_tokens=100)).fingerprint,
         load(str(encoder), Placement.choose("cpu", "bfloat16")).fingerprint,
     }
     write_json(tmp_path, config_sentence_transformers={"prompts": {"query": "q: "}})
@@ -147,9 +148,9 @@ def test_a_model_has_the_names_that_it_is_served_by(encoder: Path) -> None:
     """One a flag, or with commas between; the first is the card's id. The embedded default has its hub id too."""
     for flags in (["--served-name", "mine", "--served-name", "org/mine"], ["--served-name", "mine, org/mine"]):
         names = WorkerSettings.read(flags).served_name
-        card = card_of(load(str(encoder), CPU, served_names=names))
+        card = card_of(load(str(encoder), CPU, LoadOptions(names=names)))
         assert (card.id, card.aliases) == ("mine", ("org/mine",))
-    unnamed = card_of(load(str(encoder), CPU, served_names=WorkerSettings.read([]).served_name))
+    unnamed = card_of(load(str(encoder), CPU, LoadOptions(names=WorkerSettings.read([]).served_name)))
     assert unnamed.names == (encoder.name,)
     assert source._names("minilm", encoder) == ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", "minilm")
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from shared.errors import ModelRefused
 from support.tiny import CPU, DENSE, ask, dense_rows, encode, write_encoder, write_json
 
@@ -63,7 +64,7 @@ def rows(model: Model) -> np.ndarray:
 def test_a_revision_is_what_is_read(hub: Path) -> None:
     """Weights, pooling, lengths and tokenizer are all of the commit that it names, by branch, tag or hash."""
     folder = hub / "models--someone--a-model" / "snapshots"
-    newest, old = load(HUB_ID, CPU), load(HUB_ID, CPU, revision="v1")
+    newest, old = load(HUB_ID, CPU), load(HUB_ID, CPU, LoadOptions(revision="v1"))
     assert (newest.names, old.names) == (("a-model", HUB_ID), ("a-model", HUB_ID))
     assert (newest.max_tokens, old.max_tokens) == (640, 77)
     assert (b'"oldword"' in newest.tokenizer.content, b'"oldword"' in old.tokenizer.content) == (False, True)
@@ -73,7 +74,7 @@ def test_a_revision_is_what_is_read(hub: Path) -> None:
         assert model.fingerprint == same.fingerprint
     assert newest.fingerprint != old.fingerprint
     assert np.abs(rows(newest) - rows(old)).max() > 0.01
-    assert load(HUB_ID, CPU, revision=OLD).fingerprint == old.fingerprint
+    assert load(HUB_ID, CPU, LoadOptions(revision=OLD)).fingerprint == old.fingerprint
 
 
 def test_the_hub_is_asked_for_that_revision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_the_hub_is_asked_for_that_revision(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(ModelRefused, match="of --revision = 'v2': no such revision"):
-        load(HUB_ID, CPU, revision="v2")
+        load(HUB_ID, CPU, LoadOptions(revision="v2"))
     with pytest.raises(ModelRefused, match="the hub says: no such revision"):
         load(HUB_ID, CPU)
     assert asked == [(call, HUB_ID, which) for which in ("v2", None) for call in ("list", "download")]
@@ -103,16 +104,16 @@ def test_the_hub_is_asked_for_that_revision(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_revision_that_is_not_there_is_refused() -> None:
     """By name."""
     with pytest.raises(ModelRefused, match="of --revision = 'v3'"):
-        load(HUB_ID, CPU, revision="v3")
+        load(HUB_ID, CPU, LoadOptions(revision="v3"))
 
 
 def test_the_model_of_a_package_is_refused_with_one() -> None:
     """Else it would be ignored in silence."""
     with pytest.raises(ModelRefused, match="--revision = 'v1' is for models of the hub, this is in a package"):
-        load("minilm", CPU, revision="v1")
+        load("minilm", CPU, LoadOptions(revision="v1"))
 
 
 def test_a_directory_is_refused_with_one(hub: Path) -> None:
     """Likewise."""
     with pytest.raises(ModelRefused, match="this is a directory"):
-        load(str(hub), CPU, revision="v1")
+        load(str(hub), CPU, LoadOptions(revision="v1"))

@@ -30,6 +30,7 @@ from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.attention.relative import t5
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from harness.random_models import miniature, shapes, synthetic
 from shared.errors import ModelRefused
 from support.flaws import Flawed
@@ -172,7 +173,7 @@ def test_a_text_among_others_is_the_text_alone(tmp_path: Path) -> None:
 def test_a_text_may_be_longer_than_it_was_trained_on(tmp_path: Path) -> None:
     """Distances have no end: what the config calls positions is no limit."""
     theirs = sentence_t5(tmp_path, T5EncoderModel, "t5")
-    model = load(str(tmp_path), CPU, max_tokens=1000)
+    model = load(str(tmp_path), CPU, LoadOptions(max_tokens=1000))
     assert model.max_tokens == 1000
     theirs.max_seq_length = 1000
     text = " ".join(sentences(12, seed=2))

@@ -18,6 +18,7 @@ from gpu_worker.model.heads.dense import DenseHead
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.pooling import OF_ANY_TOKENS
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.repository.recipe import POOLINGS
 from shared.errors import InvalidInput, LimitExceeded, UnsupportedTask
 from shared.jobs import Classify, Job
@@ -43,7 +44,7 @@ MOST = 200
 @cache
 def engine(name: str, modes: tuple[str, ...] = MODES) -> ModelEngine:
     """A tiny model that pools in these ways, one after the other."""
-    model = load(random_model(name), Placement.choose("cpu", "float32"), max_tokens=MOST)
+    model = load(random_model(name), Placement.choose("cpu", "float32"), LoadOptions(max_tokens=MOST))
     dense = DenseHead(modes, nn.Sequential(), model.encoder.width * len(modes))
     return ModelEngine(replace(model, heads=Heads(dense=dense, multi_vector=model.heads.multi_vector)))
 

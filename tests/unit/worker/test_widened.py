@@ -12,9 +12,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import CONFIG_MAPPING
 
 from gpu_worker.device.placement import Dtype, Placement
-from gpu_worker.model import preparation
+from gpu_worker.model import tuning
 from gpu_worker.model.encoder.equal_length import dense_run
 from gpu_worker.model.loading import load
+from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.verify import widened
 from gpu_worker.model.verify.gate import Reference
@@ -205,9 +206,11 @@ BY_TURNS = [
 def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted over all runs of both gates, heads of a vocabulary included; of a table only the rows that are read."""
     counter, placement = Counter(monkeypatch), Placement.choose("cpu", dtype)
-    monkeypatch.setattr(preparation, "Reference", Reference)  # taken anew, whatever other tests remember
+    monkeypatch.setattr(tuning, "Reference", Reference)  # taken anew, whatever other tests remember
     monkeypatch.setattr(widened, "at_once", None)  # nothing falls back
-    load(random_model(name), placement, max_tokens=100)  # the gate runs a text that is as long as one may be
+    load(
+        random_model(name), placement, LoadOptions(max_tokens=100)
+    )  # the gate runs a text that is as long as one may be
     config, recipe = synthetic.shape_of(name)
     whole = synthetic.build(config, recipe.weights_of, placement)
     modules = [each for each in whole.modules() if not list(each.children()) and not isinstance(each, nn.Embedding)]
