@@ -100,13 +100,14 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
         return _static(source, options)
     beside = read_beside(source, options.adapters, options.trust_remote_code)
     fitted = _fitted(source, options)
-    multiplied = multiplied_weights(source.model.base_model)
+    base = source.model.base_model  # heads of transformers' classes take the model apart
+    multiplied = multiplied_weights(base)
     feeding = _feeding(source, fitted.late)
     probes = _probes(source, fitted, feeding, 2.0 * multiplied)
     references = take_references(source, fitted.limits, probes, feeding, beside)
     width = references.encoder.width
     heads = HeadBuilder(source.recipe, source.model, source.placement, source.layers, width).build()
-    tuned = tune(source, references, heads, fitted.limits, options, beside, fitted.longest)
+    tuned = tune(source, base, references, heads, fitted.limits, options, beside, fitted.longest)
     huge_pages.move_weights([tuned.mode.encoder.model, *heads.modules()])
     verified = verify(tuned.mode.encoder, heads, references, options)
     notices = (source.recipe.notice, references.encoder.notice, tuned.mode.notice, probes.notice(fitted.longest))

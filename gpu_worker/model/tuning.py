@@ -7,10 +7,12 @@ Each stage is a function. Reference runs come first, since all others change the
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
+from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
@@ -98,6 +100,7 @@ def take_references(
 
 def tune(
     source: Source,
+    base: Any,
     references: References,
     heads: Heads,
     limits: LengthLimits,
@@ -105,13 +108,14 @@ def tune(
     beside: Sequence[BesideAdapter] = (),
     longest: int = 0,
 ) -> Tuned:
-    """Makes the model run in the fastest way that gives what its own code gives. `longest`: most tokens of a text.
+    """Makes a model run in the fastest way that gives what its own code gives. `base`: it without its head, which may
+    have been taken from it since. `longest`: most tokens of a text.
 
     Raises ModelRefused where there is no such way.
     """
     if beside:
         install_adapters(source.model, [adapter.parts for adapter in beside])
-    tuning = _Tuning(source, references, heads, limits)
+    tuning = _Tuning(base, source.placement, references, heads, limits)
     if options.rounded:
         return Tuned(mode=tuning.rounded_mode(), linear=int8.NAME)
     mode, linear = tuning.exact_mode()
@@ -136,10 +140,12 @@ def verify(encoder: Encoder, heads: Heads, references: References, options: Load
 class _Tuning:
     """The ways to run one model, the fastest first; each changes the model, and the first that passes serves."""
 
-    def __init__(self, source: Source, references: References, heads: Heads, limits: LengthLimits) -> None:
-        self._base, self._placement, self._limits = source.model.base_model, source.placement, limits
+    def __init__(
+        self, base: Any, placement: Placement, references: References, heads: Heads, limits: LengthLimits
+    ) -> None:
+        self._base, self._placement, self._limits = base, placement, limits
         self._references, self._reference, self._heads = references, references.encoder, heads
-        self._kernels = library.load() if source.placement.device.type == "cpu" else KernelLibrary()
+        self._kernels = library.load() if placement.device.type == "cpu" else KernelLibrary()
 
     def exact_mode(self) -> tuple[ExecutionMode, str]:
         """A mode, and how linear layers run: on a processor the whole model by its kernels where these have its family

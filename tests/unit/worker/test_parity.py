@@ -12,8 +12,11 @@ import pytest
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.loading import Model, load
+from gpu_worker.model.options import LoadOptions
 from support import parity
 from support.flaws import Flawed, counted_on
 from support.parity import Expected, Tables, Texts, assert_parity
@@ -90,6 +93,14 @@ CONTROLS: list[Any] = [
 ]
 
 
+def layers_as_written(tables: Tables, name: str, output: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """The model with the layers of its class, which take another attention."""
+    with monkeypatch.context() as patch:
+        patch.setattr("gpu_worker.model.native.model.FAMILIES", {})
+        placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
+        return load(str(tables.folder(name, output)), placement, LoadOptions(max_tokens=max(parity.LONG)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "output", "flaw"), CONTROLS)
 def test_the_table_sees_every_mistake(
@@ -97,7 +108,7 @@ def test_the_table_sees_every_mistake(
 ) -> None:
     """Negative controls: the same assertion, after the gate was passed."""
     expected = Expected.of(tables, name, output, dtype)
-    model = tables.engine(name, output, dtype).model
+    model = layers_as_written(tables, name, output, dtype, monkeypatch)
     if flaw == "positions not restarted":
         honest = PackedEncoder.__call__
         monkeypatch.setattr(PackedEncoder, "__call__", lambda encoder, batch: honest(encoder, counted_on(batch)))
