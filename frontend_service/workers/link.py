@@ -205,10 +205,6 @@ class WorkerLink:
             else:
                 texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
-            if not instance or instance != description.instance:
-                # Another worker may have described itself, and one of an earlier version does not see token ranges.
-                cards = [replace(allowed, pools_spans=False) for allowed in cards]
-                card, *_ = described = [replace(model_card, pools_spans=False) for model_card in described]
             expected = partial(_expected, {model_card.fingerprint: model_card for model_card in described}, card)
             stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
             self._last = ServedModel(
@@ -256,7 +252,8 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
         raise WorkerUnavailable(f"it did not answer for {SILENCE:g} s") from None
     welcome = pb.Welcome() if first is grpc.aio.EOF else parse_response(first).welcome
     if welcome.version != LINK_VERSION:
-        raise WorkerUnavailable(f"it does not speak version {LINK_VERSION} of the link")
+        versions = f"it speaks version {welcome.version} of the link, this frontend version {LINK_VERSION}"
+        raise WorkerUnavailable(f"{versions}: run both in one version of Selvage")
     if welcome.fingerprint not in ("", fingerprint):
         raise WrongReply("it welcomes with another model's fingerprint than its card has")
     return call, welcome.instance

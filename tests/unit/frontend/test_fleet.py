@@ -22,7 +22,7 @@ from shared.errors import (
 from shared.estimate import UNREAD_MARGIN
 from shared.jobs import Classify, Job, Priority
 from shared.load import Backlog, Load
-from shared.ragged import RaggedTokens, TokenRanges
+from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from support.references import eventually
 
@@ -73,45 +73,6 @@ async def test_workers_with_other_formats_are_told_apart() -> None:
             await world.until_scores(b"2222")
             assert world.fleet.model("").card.dtype == "float32"
             await exact.server.stop(0)
-
-
-async def test_token_ranges_go_to_workers_that_know_them() -> None:
-    """An older worker of the same model would answer with rows of whole sequences. Whichever came first: the card is
-    that of a worker that can do more, as long as there is one."""
-    old, new = FakeWorker(b"1111"), FakeWorker(b"2222", pools_spans=True)
-    job = replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,)))
-    async with World(old) as world:
-        await world.until(True)
-        assert not world.fleet.model("").card.pools_spans
-        with pytest.raises(WorkerUnavailable, match="no worker with this model"):
-            await world.run(job)
-        world.fleet._targets = [old.address, new.address]
-        await new.server.start()
-        await eventually(lambda: world.fleet.model("").card.pools_spans)
-        assert {(await world.run(job)).scores for _ in range(20)} == {b"2222"}
-        await new.server.stop(0)
-        await eventually(lambda: not world.fleet.model("").card.pools_spans)
-        assert (await world.run()).scores == b"1111"
-        await old.server.stop(0)
-
-
-async def test_token_ranges_are_known_while_a_worker_for_them_is_attached() -> None:
-    """Also where an older worker is the first that is looked at, and while the newer one drains."""
-    old, new = FakeWorker(b"1111"), FakeWorker(b"2222", pools_spans=True)
-    job = replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,)))
-    async with World(old, new) as world:
-        await eventually(lambda: len([link for link in world.fleet._links.values() if link.serving]) == 2)
-        world.fleet._links = {worker.address: world.fleet._links[worker.address] for worker in (old, new)}
-        world.fleet._served = {}
-        world.fleet._choose_models()
-        assert world.fleet.model("").card.pools_spans
-        new.load = Load(draining=True)
-        await eventually(lambda: not world.fleet._links[new.address].serving)
-        world.fleet._choose_models()
-        assert world.fleet.model("").card.pools_spans
-        with pytest.raises(WorkerUnavailable):
-            await world.run(job)
-        assert (await world.run()).scores == b"1111"
 
 
 async def test_models_of_several_names_are_chosen_by_name() -> None:

@@ -48,28 +48,22 @@ CHUNK_KIND_WINNERS: ChunkKind
 CHUNK_KIND_SIMILARITIES: ChunkKind
 
 class DescribeRequest(_message.Message):
-    __slots__ = ("knows_query_route", "knows_listwise")
-    KNOWS_QUERY_ROUTE_FIELD_NUMBER: _ClassVar[int]
-    KNOWS_LISTWISE_FIELD_NUMBER: _ClassVar[int]
-    knows_query_route: bool
-    knows_listwise: bool
-    def __init__(self, knows_query_route: bool = ..., knows_listwise: bool = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds", "instance", "adapters")
+    __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds", "adapters")
     CARD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     card: _model_pb2.ModelCard
     message_bytes: int
     queued_tokens: int
     queue_seconds: float
-    instance: str
     adapters: _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelCard]
-    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., instance: _Optional[str] = ..., adapters: _Optional[_Iterable[_Union[_model_pb2.ModelCard, _Mapping]]] = ...) -> None: ...
+    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., adapters: _Optional[_Iterable[_Union[_model_pb2.ModelCard, _Mapping]]] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()
