@@ -114,7 +114,7 @@ class Fleet:
             for served in link.serving:
                 links.setdefault(served.card.id, []).append(link)
         return {
-            name: min(link.wait(1, Priority.DEFAULT, "") for link in _not_aside(serving))
+            name: min(link.estimate(1, Priority.DEFAULT, "").wait for link in _not_aside(serving))
             for name, serving in links.items()
         }
 
@@ -335,7 +335,7 @@ async def _run_on(
     If it fails the job, as it failed those before, it is added to both. Not so where rows have come, since no other
     worker can begin anew, and where it was lost with the job: the job may have done that, and would do it to another.
     """
-    idle = link.wait(1, Priority.DEFAULT, "") == 0
+    idle = not link.estimate(1, Priority.DEFAULT, "").wait
     try:
         result = await link.run(job, parts)
     except GivenBack:

@@ -15,10 +15,10 @@ import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
 from gpu_worker.link.frontend_log import FrontendLog
-from gpu_worker.link.recent_work import RecentWork
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.loop.async_loop import AsyncLoop
+from gpu_worker.loop.recent_work import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard

@@ -34,15 +34,12 @@ class EndedJob:
 class UnansweredJob:
     """A job that was accepted and has no outcome yet. Times are seconds of the loop's clock.
 
-    `cost`: its tokens. `expected`: seconds after which it should be done if no more jobs came; 0 where that is not
-    known, or says nothing any more. `planned`: whether any slice of it was planned. `started`: when the first step with
+    `planned`: whether any slice of it was planned. `started`: when the first step with
     a slice of it began.
     """
 
     job: Job
     submitted: float
-    cost: int = 0
-    expected: float = 0.0
     planned: bool = False
     started: float | None = None
 

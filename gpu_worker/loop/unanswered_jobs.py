@@ -1,17 +1,14 @@
 """The loop's records of the jobs that have no outcome yet. No torch, asyncio or gRPC."""
 
-from collections.abc import Mapping
 from math import inf
 
 from gpu_worker.loop.deadlines import Deadlines
 from gpu_worker.loop.interface import OpenJob
-from gpu_worker.loop.slowdowns import Kind, Slowdowns
 from gpu_worker.loop.steps import UnansweredJob
-from shared.load import SHORT
 
 
 class UnansweredJobs:
-    """Jobs that were accepted and have no outcome yet, and how much longer than expected jobs took that ended.
+    """Jobs that were accepted and have no outcome yet.
 
     Length and membership may be asked for in other threads.
     """
@@ -19,7 +16,7 @@ class UnansweredJobs:
     def __init__(self) -> None:
         self._open: dict[int, OpenJob] = {}
         self._records: dict[OpenJob, UnansweredJob] = {}
-        self._deadlines, self._slowdowns = Deadlines(), Slowdowns()
+        self._deadlines = Deadlines()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -45,10 +42,6 @@ class UnansweredJobs:
         """Notes that a slice of a job is in a step."""
         self._records[open_job].planned = True
 
-    def expect_nothing(self, open_job: OpenJob) -> None:
-        """Forgets how long a job should take: it teaches no slowdown."""
-        self._records[open_job].expected = 0.0
-
     def take_expired(self, now: float) -> list[int]:
         """Removes the deadlines that have passed, and returns the ids of their jobs."""
         return self._deadlines.take_expired(now)
@@ -56,10 +49,6 @@ class UnansweredJobs:
     def seconds_to_deadline(self, now: float) -> float:
         """Seconds to the earliest deadline, or to an earlier one of a job that ended; `inf` where there is none."""
         return max(0.0, self._deadlines.earliest - now)
-
-    def slowdown_factors(self, now: float) -> Mapping[Kind, float]:
-        """See `Slowdowns.factors`."""
-        return self._slowdowns.factors(now)
 
     def add(self, open_job: OpenJob, unanswered: UnansweredJob, deadline: float) -> None:
         """Adds a job that was accepted. `deadline`: on the loop's clock; `inf` for none."""
@@ -77,10 +66,3 @@ class UnansweredJobs:
         # `test_a_job_may_be_cancelled_while_its_step_is_collected` holds it.
         self._deadlines.remove(identity)
         return self._records.pop(self._open.pop(identity))
-
-    def learn_slowdown(self, unanswered: UnansweredJob, *, now: float, ended: bool) -> None:
-        """Learns how much longer than expected a job took: one with a result, or one that had no result by then."""
-        expected, taken = unanswered.expected, now - unanswered.submitted
-        if expected and (ended or taken > expected):
-            kind = unanswered.job.priority, unanswered.cost >= SHORT
-            self._slowdowns.learn(kind, expected=expected, taken=taken, now=now)

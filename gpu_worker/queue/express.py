@@ -51,12 +51,20 @@ class ExpressSteps:
 
     def tokens_left(self, budget: int, pays: Pays) -> int:
         """Most tokens that another small job may have to be in the next express step; 0 where there is none, also where
-        one more job would be too many. `budget`: tokens of a full step. What waits in a class that is left out
-        counts for nothing."""
-        eligible, _ = self._eligible(budget)
-        if any(len(priority_class.small) >= MOST_JOBS for priority_class, _ in eligible):
+        no other work waits, and where one more job would be too many. `budget`: tokens of a full step.
+
+        It looks at no single job, and counts all small ones down to the class in which others wait, also those that
+        wait for their turn: so it tells too little sometimes, and never too much.
+        """
+        waiting = 0
+        for priority_class in self._classes:
+            if len(priority_class.small) >= MOST_JOBS:
+                return 0
+            waiting += priority_class.small_tokens
+            if priority_class.tokens > priority_class.small_tokens:
+                break
+        else:
             return 0
-        waiting = sum(job.tokens for _, jobs in eligible for job in jobs)
         size = self._most(budget)
         while size > waiting and not pays(size):
             size //= 2

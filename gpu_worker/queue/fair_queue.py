@@ -89,7 +89,9 @@ class FairQueue(Generic[J]):
             arrival=next(self._arrivals),
             deadline=deadline,
         )
-        self._jobs[job] = (self._classes.of(priority), waiting)
+        priority_class = self._classes.of(priority)
+        self._jobs[job] = (priority_class, waiting)
+        priority_class.counts.add_job(waiting)
         self._largest_units.add_job(waiting.longest)
         self._join(job)
 
@@ -101,8 +103,8 @@ class FairQueue(Generic[J]):
                 self._count_unserved(waiting, -1)
             else:
                 priority_class.leave(waiting)
-            if waiting.in_line and not waiting.aside:
-                priority_class.line.remove_job(waiting)
+            if not waiting.aside:
+                priority_class.counts.remove_job(waiting)
             self._forget(job, waiting)
         self.room.forget(job)
         self._admit_line()
@@ -119,9 +121,8 @@ class FairQueue(Generic[J]):
         if priority_class is None or waiting is None or waiting.aside:
             return
         waiting.aside = True
-        if waiting.in_line:
-            priority_class.line.remove_job(waiting)
-        else:
+        priority_class.counts.remove_job(waiting)
+        if not waiting.in_line:
             priority_class.leave(waiting)
             self._count_unserved(waiting, 1)
         if waiting.has_room:  # the sequence did not begin: others may have its room meanwhile
@@ -138,8 +139,8 @@ class FairQueue(Generic[J]):
         if priority_class is None or waiting is None or not waiting.aside:
             return
         waiting.aside = False
+        priority_class.counts.add_job(waiting)
         if waiting.in_line:
-            priority_class.line.add_job(waiting)
             self.room.heed(job)
             self._admit_line()
         else:
@@ -157,8 +158,8 @@ class FairQueue(Generic[J]):
         return self._tokens_unserved
 
     def tokens_of_key(self, priority: Priority, key: str) -> int:
-        """Tokens of a key that wait in a class."""
-        return self._classes.of(priority).tokens_of_key(key)
+        """Tokens of a key that wait in a class, also in line."""
+        return self._classes.of(priority).counts.by_key.get(key, 0)
 
     @property
     def largest_turn(self) -> int:
@@ -230,7 +231,6 @@ class FairQueue(Generic[J]):
         """Lets a job wait for the room that its next unit needs."""
         priority_class, waiting = self._jobs[job]
         priority_class.leave(waiting)
-        priority_class.line.add_job(waiting)
         waiting.in_line = True
         self._count_unserved(waiting, 1)
         self.room.stand_in_line(job, waiting.room[waiting.position])
@@ -238,8 +238,7 @@ class FairQueue(Generic[J]):
     def _admit_line(self) -> None:
         """Lets those be served who stand in line and have room now."""
         while (job := self.room.next_in_line()) is not None:
-            priority_class, waiting = self._jobs[job]
-            priority_class.line.remove_job(waiting)
+            waiting = self._jobs[job][1]
             waiting.in_line, waiting.has_room = False, True
             self._serve_again(job)
 

@@ -36,9 +36,9 @@ class PriorityClasses:
     def backlogs(self) -> dict[Priority, Backlog]:
         """What waits of each priority that has anything waiting, also in line."""
         return {
-            priority: priority_class.backlog
+            priority: priority_class.counts.backlog
             for priority, priority_class in self._by_priority.items()
-            if priority_class.tokens or priority_class.line.tokens
+            if priority_class.counts.jobs
         }
 
     def join(self, priority_class: PriorityClass, waiting: WaitingJob) -> None:

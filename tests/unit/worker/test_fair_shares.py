@@ -61,7 +61,7 @@ def test_every_job_is_served_within_its_bound(
     while left:
         arrive(max(0, min(chance.randint(0, 6), 50 - len(queue))))
         waits = queue.backlogs()[priority]
-        jobs, keys = max(jobs, sum(waits.jobs)), max(keys, waits.keys)
+        jobs, keys = max(jobs, waits.jobs), max(keys, waits.keys)
         before = queue.waiting_tokens
         left -= len(queue.next_step(budget, express_pays=lambda _: express).get(0, ()))
         taken += before - queue.waiting_tokens
@@ -122,7 +122,7 @@ def test_every_job_is_served_within_its_bound_in_pieces(
     while left:
         arrive(max(0, min(chance.randint(0, 6), 50 - len(queue) - queue.room.waiting)))
         waits = queue.backlogs().values()
-        jobs = max(jobs, queue.room.waiting + sum(sum(each.jobs) for each in waits))
+        jobs = max(jobs, queue.room.waiting + sum(each.jobs for each in waits))
         keys = max(keys, 6)
         cost, units = serve()
         taken, left, idle = taken + cost, left - units, 0 if cost else idle + 1

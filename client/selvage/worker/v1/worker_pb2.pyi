@@ -128,7 +128,7 @@ class Welcome(_message.Message):
     def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds", "express_tokens", "step_tokens", "slowdowns", "others")
+    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds", "express_tokens", "step_tokens", "others", "coming")
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
@@ -139,8 +139,8 @@ class Load(_message.Message):
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     EXPRESS_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    SLOWDOWNS_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    COMING_FIELD_NUMBER: _ClassVar[int]
     queued_tokens: int
     queued_jobs: int
     tokens_per_second: float
@@ -151,31 +151,25 @@ class Load(_message.Message):
     busy_seconds: float
     express_tokens: int
     step_tokens: int
-    slowdowns: _containers.RepeatedCompositeFieldContainer[Slowdown]
     others: float
-    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., express_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., slowdowns: _Optional[_Iterable[_Union[Slowdown, _Mapping]]] = ..., others: _Optional[float] = ...) -> None: ...
-
-class Slowdown(_message.Message):
-    __slots__ = ("priority", "long", "factor")
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    LONG_FIELD_NUMBER: _ClassVar[int]
-    FACTOR_FIELD_NUMBER: _ClassVar[int]
-    priority: Priority
-    long: bool
-    factor: float
-    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., long: bool = ..., factor: _Optional[float] = ...) -> None: ...
+    coming: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., express_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., others: _Optional[float] = ..., coming: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Backlog(_message.Message):
-    __slots__ = ("priority", "keys", "tokens", "jobs")
+    __slots__ = ("priority", "keys", "tokens", "jobs", "long_jobs", "long_tokens")
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    LONG_JOBS_FIELD_NUMBER: _ClassVar[int]
+    LONG_TOKENS_FIELD_NUMBER: _ClassVar[int]
     priority: Priority
     keys: int
     tokens: int
-    jobs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., keys: _Optional[int] = ..., tokens: _Optional[int] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
+    jobs: int
+    long_jobs: int
+    long_tokens: int
+    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., keys: _Optional[int] = ..., tokens: _Optional[int] = ..., jobs: _Optional[int] = ..., long_jobs: _Optional[int] = ..., long_tokens: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "key", "request_id", "encode", "score", "max_sim", "classify", "traceparent", "range_counts", "range_starts", "range_stops", "fingerprint")
