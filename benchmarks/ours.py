@@ -35,10 +35,10 @@ from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.blocked_linear import BlockedLinear
 from gpu_worker.model.tune.encoder_forms import Forms
 from gpu_worker.model.tune.same_bits import FixedLinear
-from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.random_models import synthetic
 from gpu_worker.repository.adapter_config import NamedAdapter
+from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs

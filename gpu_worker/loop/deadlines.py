@@ -3,7 +3,7 @@
 import heapq
 from math import inf
 
-from gpu_worker.queue.flows import STALE_ENTRIES
+from gpu_worker.schedule.priority_class import STALE_ENTRIES
 
 
 class Deadlines:

@@ -22,9 +22,9 @@ from gpu_worker.loop.step_budget import StepBudget
 from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
 from gpu_worker.loop.unanswered_jobs import UnansweredJobs
 from gpu_worker.loop.under_way import StepsUnderWay
-from gpu_worker.queue.admission import QueueAdmission
-from gpu_worker.queue.fair_queue import FairQueue
-from gpu_worker.queue.room import Room
+from gpu_worker.schedule.admission import QueueAdmission
+from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.room import Room
 from shared.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError
 from shared.jobs import Job, Priority
 from shared.load import SHORT, TURNS_PER_STEP, Load

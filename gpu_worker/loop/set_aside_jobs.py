@@ -3,7 +3,7 @@
 from math import inf
 
 from gpu_worker.loop.interface import OpenJob
-from gpu_worker.queue.room import Room
+from gpu_worker.schedule.room import Room
 
 MOST_SECONDS = 30.0
 """Seconds, over all times that it is set aside, for which a job may keep others from room: as many as a frontend gives

@@ -2,11 +2,12 @@
 
 from math import inf
 
-from gpu_worker.queue.express import EXPRESS_COST
-from gpu_worker.queue.pace import Pace
+from gpu_worker.schedule.pace import Pace
 
 LATEST_WEIGHT = 0.1
 """Weight of the latest step in what texts have for what they cost; the earlier ones have the rest."""
+EXPRESS_COST = 0.1
+"""Share of a full step's time that an express step before it may cost beyond its tokens' own part."""
 SMALLEST_BUDGET = 256
 """Smallest budget of a step that is bounded in time: a smaller step would mostly be its own overhead."""
 EFFICIENT, STRETCH = 512, 3

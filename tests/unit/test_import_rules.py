@@ -186,7 +186,7 @@ RULES = {
             "gpu_worker/loop/under_way.py",
             "gpu_worker/loop/deadlines.py",
             "gpu_worker/loop/steps.py",
-            "gpu_worker/queue/*.py",
+            "gpu_worker/schedule/*.py",
             "gpu_worker/loop/interface.py",
         ),
         {"torch", "numpy", "asyncio", "grpc", "selvage", "structlog"},
@@ -277,7 +277,7 @@ BARE = files(
     "shared/errors.py",
     "shared/deadline.py",
     "shared/offload.py",
-    "gpu_worker/queue/*.py",
+    "gpu_worker/schedule/*.py",
 )
 
 

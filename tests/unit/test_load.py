@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.express import Pays, never
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import FairQueue, Pays, never
 from shared.estimate import Estimate
 from shared.jobs import Priority
 from shared.load import REPORT_SECONDS, SHORT, Backlog, Load

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import FairQueue
 from shared.jobs import Priority
 from shared.load import Backlog, Load
 

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gpu_worker.queue.express import MOST_JOBS, never
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import MOST_JOBS, FairQueue, never
 from shared.jobs import Priority
 from support.synchronous_engine import job
 from support.timed_device import Device

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.fair_queue import FairQueue
-from gpu_worker.queue.room import Room
+from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.room import Room
 from shared.jobs import Priority
 from support.synchronous_engine import cut
 

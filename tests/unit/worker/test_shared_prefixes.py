@@ -26,10 +26,10 @@ from gpu_worker.loop.step_budget import LATEST_WEIGHT
 from gpu_worker.loop.steps import LaunchedStep, PlannedStep
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.sharing_times import SharingTimes
-from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.prefixes import LEAST, families, shared_with_previous
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.schedule.fair_queue import FairQueue
 from shared.jobs import Classify, Job, JobResult, Priority
 from shared.ragged import RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
