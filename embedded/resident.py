@@ -6,7 +6,7 @@ from functools import partial
 
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.row_parts import RowParts
-from gpu_worker.loop.async_loop import AsyncLoop, OnPart
+from gpu_worker.schedule.driver import Driver, OnPart
 from shared.errors import GivenBack, Internal, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 
@@ -14,7 +14,7 @@ from shared.jobs import Job, JobResult
 class Resident:
     """The `Workers` of the services, in this process. `lost`: why the device no longer computes, or empty."""
 
-    def __init__(self, loop: AsyncLoop, *served: ServedModel) -> None:
+    def __init__(self, loop: Driver, *served: ServedModel) -> None:
         """`served`: the worker's model, and the adapters over it."""
         self._worker_loop, self._served = loop, served
         self.lost = ""

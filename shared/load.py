@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import log
+from math import inf, log
 
 from shared.estimate import Estimate
 from shared.jobs import Priority
@@ -38,8 +38,9 @@ class Backlog:
     long_jobs: int = 0
     long_tokens: int = 0
 
-    def before(self, tokens: int, key_tokens: int, turn: int, short: int) -> float:
-        """Most tokens of this backlog that are served before a new job of `tokens`; of its key, `key_tokens` wait.
+    def before(self, tokens: int, key_tokens: int, turn: int, short: int) -> tuple[float, float]:
+        """Most tokens of this backlog that are served before a new job of `tokens`; of its key, `key_tokens` wait. And
+        most tokens that are, of what waits and of what other keys keep sending.
 
         `turn` and `short`: see `Load`. Its key's short jobs are all served before it. Its key's long jobs get a share
         beside a short new job, and no more than the new job if that is long. No other key is served more than its key,
@@ -47,12 +48,12 @@ class Backlog:
         back.
         """
         if self.tokens <= 2 * turn:  # all of it may be
-            return self.tokens
+            return self.tokens, self.tokens
         slack = turn * (3 + log(1 + self.jobs))
         of_key = min(key_tokens, self._before_in_key(tokens, slack, turn, short)) if key_tokens else 0
         share = of_key + tokens + slack
         others = max(0, self.keys - (key_tokens > 0)) * share
-        return min(self.tokens, of_key + min(others, self._within(share)))
+        return min(self.tokens, of_key + min(others, self._within(share))), of_key + others
 
     def _within(self, tokens: float) -> float:
         """Most tokens that are served if no long job is served more than `tokens`."""
@@ -110,12 +111,11 @@ class Load:
 
         `more`: tokens that are served before it and that this load does not show. Nothing while the speed is unknown.
         """
-        pace = self.pace(tokens, priority)
-        if not pace:
+        if not self.tokens_per_second:
             return Estimate()
-        return Estimate(
-            wait=self.busy + (self.tokens_ahead(tokens, priority, key_tokens) + more) / pace, takes=tokens / pace
-        )
+        ahead, coming = self._ahead(tokens, priority, key_tokens)
+        pace = self.pace(tokens, priority)
+        return Estimate(wait=self.busy + (ahead + coming + more) / pace, takes=tokens / pace)
 
     def pace(self, tokens: int, priority: Priority) -> float:
         """Tokens a second that are left to a job of `tokens` while jobs keep coming that go first.
@@ -132,13 +132,19 @@ class Load:
         These are all of higher priorities, a part of its own, the share of lower ones, and what may fill up steps out
         of order: as much as a turn in each. Small jobs go ahead of long ones, unless some of a higher priority wait.
         """
-        waiting, above, same, below = 0, 0, 0.0, 0.0
+        return self._ahead(tokens, priority, key_tokens)[0]
+
+    def _ahead(self, tokens: int, priority: Priority, key_tokens: int) -> tuple[int, float]:
+        """See `tokens_ahead`; and the tokens of short jobs of other keys that come meanwhile and go first."""
+        waiting, above, same, below, coming = 0, 0, 0.0, 0.0, 0.0
         for other, backlog in self.backlogs.items():  # the highest first
             waiting += backlog.tokens
             if other < priority:
                 above += backlog.tokens
             elif other == priority:
-                same = backlog.before(tokens, key_tokens, self.turn, self.short)
+                same, most = backlog.before(tokens, key_tokens, self.turn, self.short)
+                if key_tokens and most > same and tokens < self.short and self.coming:
+                    coming = min(most - same, self._coming_before(same, priority, key_tokens / backlog.tokens))
             else:
                 share = (same + tokens + self.turn) * WEIGHTS[other] / WEIGHTS[priority]
                 below += min(backlog.tokens, share + self.turn)
@@ -146,7 +152,15 @@ class Load:
         ahead += (ahead + tokens) / (TURNS_PER_STEP - 1)  # one turn of each step
         if 0 < tokens <= self.express_tokens and not above:
             ahead = min(ahead, self.step_tokens + self.turn)
-        return int(min(waiting, ahead))
+        return int(min(waiting, ahead)), coming
+
+    def _coming_before(self, tokens: float, priority: Priority, own_part: float) -> float:
+        """Tokens of other keys of a priority that come while so many tokens, and these themselves, are served.
+
+        `own_part`: the part of what waits that is of the job's key; of what comes it is taken to be the same.
+        """
+        left = self.tokens_per_second - max(0.0, 1 - own_part) * self.coming[priority - 1]
+        return tokens * (self.tokens_per_second / left - 1) if left > 0 else inf
 
     def unheard(self, age: float) -> float:
         """Seconds for which other frontends may have sent work without the reader's knowing, `age` seconds after this

@@ -17,8 +17,8 @@ from gpu_worker.link.attachment import Attachment, another_model
 from gpu_worker.link.frontend_log import FrontendLog
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.recent_work import RecentWork
+from gpu_worker.schedule.admission import RecentWork
+from gpu_worker.schedule.driver import Driver
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
@@ -58,7 +58,7 @@ class Ready:
     card: ModelCard
     adapters: tuple[ModelCard, ...] = ()
     files: Mapping[str, bytes]
-    loop: AsyncLoop
+    loop: Driver
     queued_tokens: int
     queue_seconds: float
 

@@ -1,1 +1,1 @@
-"""The jobs that wait: in which order they are served, how fast steps are, and which jobs are refused on arrival."""
+"""The jobs of a worker: which are refused, which are served when, and the steps that compute them."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.loop.loop import Loop
 from gpu_worker.model.loading import load
+from gpu_worker.schedule.scheduler import Scheduler
 from shared.jobs import Job, JobResult
 from shared.memory import give_back_large_blocks, give_back_what_is_free
 from shared.ragged import RaggedTokens
@@ -29,7 +29,7 @@ def row_bytes(engine: ModelEngine, length: int, in_parts: bool) -> int:
         assert part.tokens is not None
         sizes.append(len(part.tokens.data))
 
-    loop = Loop(engine, step_tokens=STEP, queued_tokens=1_000_000, on_part=add)
+    loop = Scheduler(engine, step_tokens=STEP, queued_tokens=1_000_000, on_part=add)
     text = RaggedTokens.of(random_ids([length]))
     loop.submit(Job(id=1, work=encode(MULTI, in_parts=in_parts), tokens=text))
     for ended in loop.until_idle():

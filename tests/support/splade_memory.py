@@ -7,11 +7,11 @@ import json
 import sys
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse
 from gpu_worker.model.loading import load
 from gpu_worker.random_models import shapes, synthetic
 from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.interface import JobSlice
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support.tiny import CPU, SPARSE, encode, random_ids

@@ -1,6 +1,7 @@
 """What a new job has to expect, from the load that the worker tells."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -139,6 +140,23 @@ def test_a_job_has_the_pace_that_those_who_keep_coming_leave() -> None:
     assert [load.pace(short, priority) for priority in Priority] == [800, 700, 500]
     assert [load.pace(long, priority) for priority in Priority] == [700, 500, 100]
     assert Load(tokens_per_second=800.0, coming=(900.0, 0.0, 0.0)).pace(long, Priority.BULK) == 100
+
+
+def test_a_key_that_waits_lets_others_have_their_share_of_what_keeps_coming() -> None:
+    """They go first until they were served as much; a key of which nothing waits has nobody to let go first."""
+    backlogs = {Priority.DEFAULT: Backlog(keys=2, jobs=40, tokens=20_000)}
+    load = Load(tokens_per_second=1000.0, backlogs=backlogs, turn=10, coming=(0.0, 800.0, 0.0))
+
+    def wait(key_tokens: int, keys: int = 2) -> float:
+        known = {Priority.DEFAULT: replace(backlogs[Priority.DEFAULT], keys=keys)}
+        return replace(load, backlogs=known).estimate(16, Priority.DEFAULT, key_tokens).wait
+
+    assert wait(15_000) == pytest.approx(20 / (1 - 0.8 / 4))
+    assert 20 < wait(10_000) < 20.1
+    assert wait(20_000, keys=1) == 20
+    assert wait(0) < 1
+    flooded = replace(load, coming=(0.0, 5000.0, 0.0))
+    assert 30 < flooded.estimate(16, Priority.DEFAULT, 15_000).wait < 30.1
 
 
 def test_a_load_in_tokens_of_texts_is_as_long() -> None:

@@ -11,9 +11,9 @@ from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowFormat, RowOutput
 from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.ragged.token_types import Counts, Ids
+from gpu_worker.schedule.interface import JobSlice
 from shared.jobs import Encode, JobResult, Rows
 from shared.vectors import OutputKind
 

@@ -76,7 +76,7 @@ class Witness:
         self.check()
 
     def collect_step(self) -> None:
-        """As the loop does: a job that ended meanwhile gives back nothing more."""
+        """As the scheduler does: a job that ended meanwhile gives back nothing more."""
         if self.under_way:
             for job, tokens in self.under_way.popleft().items():
                 if job in self.jobs:

@@ -13,10 +13,10 @@ from torch import nn
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.encode_parts import EncodePartsJob, EncodePartsSlice
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.loop.interface import OutOfMemory
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import JobOutcome
 from gpu_worker.model.loading import Model, load
+from gpu_worker.schedule.interface import OutOfMemory
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.steps import JobOutcome
 from shared.errors import Internal
 from shared.jobs import Job, JobResult
 from shared.ragged import RaggedTokens
@@ -66,9 +66,9 @@ class Sent:
 
 
 def sent_by(worker: ModelEngine, jobs: Sequence[Job], step_tokens: int) -> Sent:
-    """All jobs through the loop, in steps of so many tokens."""
+    """All jobs through the scheduler, in steps of so many tokens."""
     sent = Sent()
-    loop = Loop(worker, step_tokens=step_tokens, queued_tokens=1_000_000, on_part=sent.add_part)
+    loop = Scheduler(worker, step_tokens=step_tokens, queued_tokens=1_000_000, on_part=sent.add_part)
     for job in jobs:
         loop.submit(job)
     for ended in loop.until_idle():
@@ -175,7 +175,7 @@ def test_no_hidden_states_are_kept_and_rows_go_as_they_are_taken() -> None:
     """Beside keys and values nothing grows with the text."""
     worker, length = engine("tiny-qwen3"), 160
     sent = Sent()
-    loop = Loop(worker, step_tokens=CHUNK, queued_tokens=10_000, on_part=sent.add_part)
+    loop = Scheduler(worker, step_tokens=CHUNK, queued_tokens=10_000, on_part=sent.add_part)
     loop.submit(jobs_of([length])[0])
     [open_job] = map(loop._jobs.of, loop._jobs.ids)
     assert isinstance(open_job, EncodePartsJob)

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.device.inline import Inline
-from gpu_worker.loop.actions import Idle
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.set_aside_jobs import MOST_SECONDS
-from gpu_worker.loop.steps import EndedJob
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.room import MOST_SECONDS
+from gpu_worker.schedule.scheduler import Idle, Scheduler
+from gpu_worker.schedule.steps import EndedJob
 from shared.errors import Overloaded
 from support.clockwork import in_no_time
 from support.synchronous_engine import FakeEngine, job, shown
@@ -38,7 +37,7 @@ class Stage:
     def __init__(self) -> None:
         self.clock, self.ended = Clock(), list[tuple[int, object]]()
         engine = FakeEngine(chunk=CHUNK)
-        self.loop = Loop(engine, step_tokens=16, queued_tokens=10**6, cache_bytes=CAPACITY, clock=self.clock)
+        self.loop = Scheduler(engine, step_tokens=16, queued_tokens=10**6, cache_bytes=CAPACITY, clock=self.clock)
 
     def begin_and_set_aside(self, identity: int, length: int) -> None:
         """A job whose first piece is computed, and then nobody reads."""
@@ -189,14 +188,14 @@ async def test_the_driver_ends_a_slow_reader_by_its_own_timer() -> None:
     """Nothing else happens that would wake it: nothing is under way, and nobody comes or goes."""
     event_loop = asyncio.get_running_loop()
     options = {"step_tokens": 16, "queued_tokens": 10**6, "cache_bytes": CAPACITY, "clock": event_loop.time}
-    driver = AsyncLoop(FakeEngine(chunk=CHUNK), Inline(), **options)  # type: ignore[arg-type]
+    driver = Driver(FakeEngine(chunk=CHUNK), Inline(), **options)  # type: ignore[arg-type]
     serving = asyncio.create_task(driver.run())
     first = ask(driver, job(1, CAPACITY))
     for _ in range(100):  # turns of the event loop, of which a few are enough
-        if driver._loop.room.taken:
+        if driver._scheduler.room.taken:
             break
         await asyncio.sleep(0)
-    assert driver._loop.room.taken
+    assert driver._scheduler.room.taken
     second = ask(driver, job(2, 40))
     driver.set_aside([1])
     begin = event_loop.time()

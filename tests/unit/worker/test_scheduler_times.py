@@ -1,12 +1,11 @@
-"""What the loop does by its clock: whom it refuses, how large steps are, and what it tells of them."""
+"""What the scheduler does by its clock: whom it refuses, how large steps are, and what it tells of them."""
 
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from gpu_worker.loop.actions import Idle
-from gpu_worker.loop.interface import JobSlice
-from gpu_worker.loop.loop import Loop
+from gpu_worker.schedule.interface import JobSlice
+from gpu_worker.schedule.scheduler import Idle, Scheduler
 from shared.errors import DeadlineExceeded, Internal, Overloaded
 from shared.jobs import JobResult, Priority
 from support.synchronous_engine import FakeFlight, job, shown
@@ -131,7 +130,7 @@ def test_each_step_that_ended_is_observed() -> None:
     seen: list[tuple[float, int, int]] = []
     observe: Callable[[float, int, int], None] = lambda *step: seen.append(step)  # noqa: E731
     device = Device()
-    loop = Loop(device.engine, step_tokens=100, queued_tokens=1000, observe=observe, clock=lambda: device.now)
+    loop = Scheduler(device.engine, step_tokens=100, queued_tokens=1000, observe=observe, clock=lambda: device.now)
     loop.submit(job(1, *[10] * 15))
     list(loop.until_idle())
     assert [(tokens, sequences) for _, tokens, sequences in seen] == [(100, 10), (50, 5)]

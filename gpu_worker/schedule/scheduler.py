@@ -1,32 +1,38 @@
-"""The one loop of the worker: it accepts jobs, decides what happens next, and answers jobs. No torch, asyncio or gRPC.
+"""The scheduler of the worker: it accepts jobs, decides what happens next, and answers jobs. No torch, asyncio or gRPC.
 
 At most two steps are under way: while one is computed, the next is planned, packed and launched, and the one before is
 collected. `next_action` alone decides; a driver carries it out and waits. `until_idle` is the synchronous driver,
-`AsyncLoop` the asynchronous one. A driver may run `launch_step` and `collect_step` in another thread, one at a time,
-while its own thread calls the other methods. `queued`, `refused` and `cancelled_waiting` may be read from any thread.
+`Driver` the asynchronous one. A driver may run `launch_step` and `collect_step` in another thread, one at a time, while
+its own thread calls the other methods. `queued`, `refused` and `cancelled_waiting` may be read from any thread.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
+from typing import Required, TypedDict
 
-from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
-from gpu_worker.loop.callbacks import ObserveStep, OnPart, undelivered, unobserved
-from gpu_worker.loop.collector import StepCollector
-from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
-from gpu_worker.loop.recent_work import RecentWork
-from gpu_worker.loop.retries import Report, silent
-from gpu_worker.loop.set_aside_jobs import NOT_READ, SetAsideJobs
-from gpu_worker.loop.step_budget import StepBudget
-from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, JobPart, LaunchedStep, PlannedStep, UnansweredJob
-from gpu_worker.loop.unanswered_jobs import UnansweredJobs
-from gpu_worker.loop.under_way import StepsUnderWay
-from gpu_worker.schedule.admission import QueueAdmission
+from gpu_worker.schedule.admission import QueueAdmission, RecentWork
 from gpu_worker.schedule.fair_queue import FairQueue
-from gpu_worker.schedule.room import Room
+from gpu_worker.schedule.interface import JobSlice, OpenJob, StepEngine, StepHandle
+from gpu_worker.schedule.pace import StepBudget
+from gpu_worker.schedule.room import NOT_READ, Room, SetAsideJobs
+from gpu_worker.schedule.steps import (
+    EndedJob,
+    FailedLaunch,
+    JobOutcome,
+    JobPart,
+    LaunchedStep,
+    PlannedStep,
+    Report,
+    StepCollector,
+    StepsUnderWay,
+    silent,
+)
+from gpu_worker.schedule.unanswered_jobs import UnansweredJob, UnansweredJobs
 from shared.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError
-from shared.jobs import Job, Priority
+from shared.jobs import Job, JobResult, Priority
 from shared.load import SHORT, TURNS_PER_STEP, Load
 
 LOAD_SECONDS = 0.01
@@ -38,7 +44,63 @@ LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
 
 
-class Loop:
+ObserveStep = Callable[[float, int, int], None]
+"""A callback for every step that ended: its seconds, tokens and units."""
+OnPart = Callable[[int, JobResult], None]
+"""A callback for what leaves of a job, by its id, before the job ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The driver plans a step from what waits, and launches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """The driver collects the older step, which has arrived, and answers the jobs that end with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The driver waits until the older step arrives, a job comes, or `seconds` have passed (`inf`: no limit)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The driver waits until a job comes or one is late: no step is under way, and no job may be computed."""
+
+
+Action = Launch | Collect | Wait | Idle
+
+
+def undelivered(identity: int, part: JobResult) -> None:
+    """Drops parts: for drivers without jobs in parts."""
+
+
+def unobserved(seconds: float, tokens: int, units: int) -> None:
+    """Ignores the steps that ended."""
+
+
+class Limits(TypedDict, total=False):
+    """What a scheduler is told of the device and of its queue. Numbers are `inf` where there is no limit.
+
+    `step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, see `StepBudget`.
+    `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueAdmission`.
+    `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that is
+    not cut.
+    """
+
+    step_tokens: Required[int]
+    queued_tokens: Required[int]
+    queue_seconds: float
+    step_seconds: float
+    cache_bytes: float
+    chunk_tokens: float
+
+
+class Scheduler:
     """Accepts jobs and answers each exactly once: with a result or with one error."""
 
     def __init__(
@@ -56,12 +118,7 @@ class Loop:
         on_part: OnPart = undelivered,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, see `StepBudget`.
-
-        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueAdmission`.
-        `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
-        is not cut. `on_part`: called by `end_step`. Numbers are `inf` where there is no limit.
-        """
+        """`on_part`: called by `end_step`. For the rest see `Limits`."""
         self._engine, self._observe, self._clock = engine, observe, clock
         self._on_part, self._budget = on_part, StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         quantum = max(1, step_tokens // TURNS_PER_STEP)
@@ -87,7 +144,7 @@ class Loop:
         self._queue.add_job(
             open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline
         )
-        self._jobs.add(open_job, UnansweredJob(job=job, submitted=now), deadline)
+        self._jobs.add(open_job, UnansweredJob(job=job, submitted=now, deadline=deadline))
 
     def _admit(self, job: Job, cost: int, now: float) -> None:
         """Raises Overloaded for a job that would wait too long. A worker with nothing to do takes any job."""
