@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gpu_worker.schedule.interface import JobSlice
-from gpu_worker.schedule.scheduler import Idle, Scheduler
+from gpu_worker.schedule.scheduler import LOAD_SECONDS, Idle, Scheduler
 from shared.errors import DeadlineExceeded, Internal, Overloaded
 from shared.jobs import JobResult, Priority
+from shared.load import Load
 from support.synchronous_engine import FakeFlight, job, shown
 from support.timed_device import Device
 
@@ -174,3 +175,31 @@ def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.Monke
     loop.submit(job(2, 100))
     assert [shown(answer) for answer in loop.until_idle()] == [(2, Internal)]
     assert loop.load.tokens_per_second == before
+
+
+def test_jobs_that_come_together_are_admitted_by_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that came since it was made count. After a step's tokens, after a while, and once one is planned, another
+    one is made."""
+    device = Device()
+    loop, made, load = device.warm_loop(queued_tokens=250), list[float](), Scheduler.load
+
+    def counted(scheduler: Scheduler) -> Load:
+        made.append(device.now)
+        return load.fget(scheduler)  # type: ignore[attr-defined, no-any-return]
+
+    monkeypatch.setattr(Scheduler, "load", property(counted))
+    for number in range(11):
+        loop.submit(job(number, 10))
+    assert len(made) == 1
+    loop.submit(job(11, 10))
+    assert len(made) == 2
+    device.now += 2 * LOAD_SECONDS
+    for number in range(12, 25):
+        loop.submit(job(number, 10))
+    with pytest.raises(Overloaded, match="250 tokens wait, this job costs 10, the limit is 250"):
+        loop.submit(job(25, 10))
+    before = len(made)
+    list(loop.until_idle())
+    for number in range(30, 35):
+        loop.submit(job(number, 10))
+    assert (before, len(made)) == (4, 5)
