@@ -29,19 +29,19 @@ from gpu_worker.device.placement import Placement as Placement  # re-exported to
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.step import Step
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
 from gpu_worker.model.native.linear import BlockedLinear
 from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.native_linear import NativeLinear
-from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.repository import weights
 from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.recipe import Recipe
+from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.steps import silent
 from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
 from gpu_worker.startup.time_trials import try_step_times
 from gpu_worker.startup.warm_up import warm_up_jobs
@@ -107,7 +107,7 @@ class Ours:
     def bound_steps(self, tokens: int) -> None:
         """Goes on with steps of so many tokens at most; `step_tokens` is what the worker would serve with."""
         assert not self._submitted
-        self._loop = Loop(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize, report=show)
+        self._loop = Scheduler(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize, report=show)
 
     def cut_texts(self, tokens: int, *, shares: bool = False, step_tokens: int = 0) -> None:
         """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their

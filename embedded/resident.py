@@ -3,7 +3,7 @@
 import asyncio
 
 from frontend_service.workers.interface import ServedModel
-from gpu_worker.loop.async_loop import AsyncLoop
+from gpu_worker.schedule.driver import Driver
 from shared.errors import GivenBack, Internal, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 
@@ -11,7 +11,7 @@ from shared.jobs import Job, JobResult
 class Resident:
     """The `Workers` of the services, in this process. `lost`: why the device no longer computes, or empty."""
 
-    def __init__(self, loop: AsyncLoop, *served: ServedModel) -> None:
+    def __init__(self, loop: Driver, *served: ServedModel) -> None:
         """`served`: the worker's model, and the adapters over it."""
         self._worker_loop, self._served = loop, served
         self.lost = ""

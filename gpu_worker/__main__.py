@@ -20,9 +20,9 @@ from gpu_worker.device.allocator import keep_freed_memory
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.callbacks import ObserveStep
-from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.scheduler import ObserveStep
+from gpu_worker.schedule.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warm_up import check_model
 from gpu_worker.worker import ModelWorker, load_model
@@ -137,7 +137,7 @@ async def _serve_until_stopped(
     log.info("stopped")
 
 
-async def _drain(server: Server, servicer: WorkerServicer, loop: AsyncLoop, seconds: float) -> None:
+async def _drain(server: Server, servicer: WorkerServicer, loop: Driver, seconds: float) -> None:
     """Accepts no further jobs, and answers those that were accepted."""
     await server.announce_drain()
     loop.refuse_jobs()

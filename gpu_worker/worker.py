@@ -17,12 +17,12 @@ import torch
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.callbacks import ObserveStep, unobserved
-from gpu_worker.loop.watchdog import DeviceLost
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.scheduler import ObserveStep, unobserved
+from gpu_worker.schedule.watchdog import DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.piece_limits import (
@@ -55,7 +55,7 @@ class ModelWorker:
     card: ModelCard
     adapters: tuple[ModelCard, ...]
     engine: ModelEngine
-    loop: AsyncLoop
+    loop: Driver
     serving: asyncio.Task[None]
     threads: tuple[ThreadPoolExecutor, ...]
 
@@ -208,9 +208,9 @@ def _create_loop(
     settings: WorkerSettings,
     observe: ObserveStep,
     small_job: Job,
-) -> AsyncLoop:
+) -> Driver:
     placement = engine.model.placement
-    return AsyncLoop(
+    return Driver(
         engine,
         host,
         step_tokens=step_tokens,
@@ -224,7 +224,7 @@ def _create_loop(
     )
 
 
-async def _warm_up(loop: AsyncLoop, serving: asyncio.Task[None], jobs: Sequence[Job]) -> None:
+async def _warm_up(loop: Driver, serving: asyncio.Task[None], jobs: Sequence[Job]) -> None:
     """Computes the warm-up jobs, one after the other. Raises ModelRefused, DeviceLost."""
 
     async def run_jobs() -> None:

@@ -1,6 +1,7 @@
 """When a job would be answered at a worker's present speed, and whether that is soon enough. Standard library only."""
 
 from dataclasses import dataclass
+from math import inf
 
 from shared.errors import Overloaded
 
@@ -12,61 +13,60 @@ checked first, and a request that is refused later was read and tokenised for no
 LENIENCE = 1.05
 """A worker lets jobs wait this many times its limit. Frontends keep to the limit itself, before they read a request,
 and what they know of the worker's load is a moment old."""
-LEAST_RETRY, LONGEST_RETRY = 0.1, 60.0
-"""Bounds of the time after which a refused caller is told to try again, in seconds."""
+LEAST_RETRY, LONGEST_RETRY, UNKNOWN_RETRY = 0.1, 60.0, 1.0
+"""Bounds of the time after which a refused caller is told to try again, in seconds, and that time where no wait is
+known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What is known in advance of a job's time at a worker, in seconds.
 
-    `wait`, the wait of a job: the most that other jobs take before it is complete, its own tokens not counted, if no
-    more come; 0 where unknown. `takes`: what its own tokens take; 0 where unknown. `slowdown`: how many times longer
-    such jobs take lately, because more do come.
+    `wait`, the wait of a job: the most that other jobs take before it is complete, its own tokens not counted; 0 where
+    unknown. `takes`: what its own tokens take; 0 where unknown.
     """
 
-    wait: float
+    wait: float = 0.0
     takes: float = 0.0
-    slowdown: float = 1.0
 
     @property
     def seconds(self) -> float:
-        """Seconds until the job is complete, if no more come."""
+        """Seconds until the job is complete."""
         return self.wait + self.takes
 
     @property
-    def slowed(self) -> float:
-        """Seconds until the job is complete, if as many come as lately."""
-        return self.seconds * self.slowdown
+    def retry_after(self) -> float:
+        """The time after which a refused caller is told to try again, in seconds: the wait of its job.
+
+        It is told in tenths, so that many refusals are equal and their statuses are made once
+        (`shared.server.rpc.status`).
+        """
+        return round(min(max(self.wait or UNKNOWN_RETRY, LEAST_RETRY), LONGEST_RETRY), 1)
 
     def in_time(self, remaining: float | None, margin: float = MARGIN) -> bool:
-        """Whether the job may be tried, see `check`."""
-        return not self.wait or remaining is None or self.slowed <= margin * remaining
+        """Whether the job may be tried with the seconds that the caller has left; None: no deadline.
 
-    def check(self, remaining: float | None, margin: float = MARGIN) -> None:
-        """Compares the estimate with the seconds that the caller has left; None: no deadline.
-
-        Raises Overloaded where other jobs would make the answer too late. A job that is late by its own size alone is
-        tried, since the estimate may be wrong.
+        A job that is late by its own size alone is tried, since the estimate may be wrong.
         """
-        if not self.in_time(remaining, margin):
-            end = self.slowed
-            alone = f"{self.takes:.1f} s, " if round(self.takes, 1) else ""
-            raise Overloaded(
-                f"an answer needs {alone}up to {end:.1f} s while others are served, {end / margin:.1f} s if the worker "
-                f"slows down; the deadline is in {remaining:.1f} s",
-                retry_after=retry_after(self.wait),
-            )
+        return not self.wait or remaining is None or self.seconds <= margin * remaining
 
+    def late(self, remaining: float | None, margin: float) -> Overloaded:
+        """The refusal of a job that is not in time."""
+        alone = f"{self.takes:.1f} s, " if round(self.takes, 1) else ""
+        return Overloaded(
+            f"an answer needs {alone}up to {self.seconds:.1f} s while others are served, {self.seconds / margin:.1f} s "
+            f"if the worker slows down; the deadline is in {remaining:.1f} s",
+            retry_after=self.retry_after,
+        )
 
-def queue_refusal(seconds: float, limit: float) -> str:
-    """The text for a job that would stand in a worker's queue for so many seconds, of which `limit` are allowed."""
-    return f"it would wait up to {seconds:.1f} s, the limit is {limit:g} s"
+    def refusal(
+        self, remaining: float | None, *, margin: float = MARGIN, limit: float = inf, lenience: float = 1.0
+    ) -> tuple[str, Overloaded] | None:
+        """Why a job may not be tried: the name of what it exceeds, and the error; None where it may.
 
-
-def retry_after(seconds: float) -> float:
-    """The time after which a refused caller is told to try again, in seconds.
-
-    It is told in tenths, so that many refusals are equal and their statuses are made once (`shared.server.rpc.status`).
-    """
-    return round(min(max(seconds, LEAST_RETRY), LONGEST_RETRY), 1)
+        `limit`: the longest wait in seconds, which may be exceeded `lenience` times. For the rest see `in_time`.
+        """
+        if self.wait > lenience * limit:
+            why = f"it would wait up to {self.wait:.1f} s, the limit is {limit:g} s"
+            return "queue_seconds", Overloaded(why, retry_after=self.retry_after)
+        return None if self.in_time(remaining, margin) else ("deadline", self.late(remaining, margin))

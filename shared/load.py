@@ -1,9 +1,10 @@
 """A worker's load as it reports it to frontends, and the wait that it means for a new job. Standard library only."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
 
+from shared.estimate import Estimate
 from shared.jobs import Priority
 
 WEIGHTS: Mapping[Priority, int] = {Priority.INTERACTIVE: 256, Priority.DEFAULT: 16, Priority.BULK: 1}
@@ -18,53 +19,52 @@ it, unless a unit is larger than a turn; jobs further behind fill it.
 REPORT_SECONDS = 0.1
 """Longest time between two reports of a worker with jobs, and from its first job to the next report."""
 SHORT = 4096
-"""A power of two: jobs of a key with fewer tokens are served one after the other, not in turns."""
+"""Jobs of a key with fewer tokens are served one after the other, not in turns."""
 SHORT_SHARE = 7
 """Tokens of short jobs of a key for each one of its long jobs, while both wait."""
-
-
-def bucket(tokens: int) -> int:
-    """The place in `Backlog.jobs` of a job with so many tokens."""
-    return max(tokens, 1).bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """The waiting jobs of one priority.
 
-    `keys`: fairness keys that have jobs waiting; `tokens`: tokens that wait; `jobs[i]`: how many jobs have 2^i to
-    2^(i+1) - 1 tokens waiting.
+    `keys`: fairness keys that have jobs waiting. `jobs`, `tokens`: how many wait, and their tokens that wait.
+    `long_jobs`, `long_tokens`: those of long jobs among them.
     """
 
     keys: int = 0
+    jobs: int = 0
     tokens: int = 0
-    jobs: tuple[int, ...] = ()
+    long_jobs: int = 0
+    long_tokens: int = 0
 
-    def within(self, tokens: float) -> float:
-        """Most tokens that are served if no job is served more than `tokens`."""
-        reached = sum([jobs * min((2 << place) - 1, tokens) for place, jobs in enumerate(self.jobs) if jobs])
-        return min(self.tokens, reached)
-
-    def before(self, tokens: int, key_tokens: int, turn: int, short: int) -> float:
-        """Most tokens of this backlog that are served before a new job of `tokens`; of its key, `key_tokens` wait.
+    def before(self, tokens: int, key_tokens: int, turn: int, short: int) -> tuple[float, float]:
+        """Most tokens of this backlog that are served before a new job of `tokens`; of its key, `key_tokens` wait. And
+        most tokens that are, of what waits and of what other keys keep sending.
 
         `turn` and `short`: see `Load`. Its key's short jobs are all served before it. Its key's long jobs get a share
         beside a short new job, and no more than the new job if that is long. No other key is served more than its key,
         except for some turns (`slack`): the others may be served first, and keys that were ahead of others pay that
         back.
         """
-        slack = turn * (3 + log(1 + sum(self.jobs)))
+        if self.tokens <= 2 * turn:  # all of it may be
+            return self.tokens, self.tokens
+        slack = turn * (3 + log(1 + self.jobs))
         of_key = min(key_tokens, self._before_in_key(tokens, slack, turn, short)) if key_tokens else 0
-        other_keys = max(0, self.keys - (key_tokens > 0))
         share = of_key + tokens + slack
-        return min(self.tokens, of_key + min(other_keys * share, self.within(share)))
+        others = max(0, self.keys - (key_tokens > 0)) * share
+        return min(self.tokens, of_key + min(others, self._within(share))), of_key + others
+
+    def _within(self, tokens: float) -> float:
+        """Most tokens that are served if no long job is served more than `tokens`."""
+        return self.tokens - self.long_tokens + min(self.long_tokens, self.long_jobs * tokens)
 
     def _before_in_key(self, tokens: int, slack: float, turn: int, short: int) -> float:
         """Most tokens served before a new job if all waiting jobs are of its key."""
-        shorts = sum([jobs * ((2 << place) - 1) for place, jobs in enumerate(self.jobs[: bucket(short)])])
-        if tokens < short:
-            return shorts + (shorts + tokens + short) / SHORT_SHARE + 2 * turn
-        return shorts + self.within(tokens + slack)
+        if tokens >= short:
+            return self._within(tokens + slack)
+        shorts = self.tokens - self.long_tokens
+        return shorts + (shorts + tokens + short) / SHORT_SHARE + 2 * turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,8 @@ class Load:
     of fewer tokens are short. `draining`: the worker ends soon, no new jobs. `stalled`: why it computes nothing at the
     moment, empty if it does. `busy`: seconds until the steps under way end. `express_tokens`: most tokens of a job that
     goes ahead of longer ones in a step of small jobs alone, after one of `step_tokens` at most; 0 if none does.
-    `slowdowns`: how many times longer than expected jobs take, by priority and whether they are long; 1 where none is
-    told. `others`: seconds of work that other frontends than the reader lately sent in a second; 0 where not told.
+    `coming`: tokens a second of the short jobs that lately came, of each priority, the highest first. `others`: seconds
+    of work that other frontends than the reader lately sent in a second; 0 where not told.
     """
 
     queued_tokens: int = 0
@@ -91,74 +91,78 @@ class Load:
     busy: float = 0.0
     express_tokens: int = 0
     step_tokens: int = 0
-    slowdowns: Mapping[tuple[Priority, bool], float] = field(default_factory=dict)
+    coming: Sequence[float] = ()
     others: float = 0.0
 
     def in_texts(self, ratio: float) -> "Load":
         """The load in tokens of texts, of which there are `ratio` for each token that is counted here."""
         if ratio == 1:
             return self
-        backlogs = {of: replace(backlog, tokens=int(ratio * backlog.tokens)) for of, backlog in self.backlogs.items()}
+        backlogs = {
+            of: replace(backlog, tokens=int(ratio * backlog.tokens), long_tokens=int(ratio * backlog.long_tokens))
+            for of, backlog in self.backlogs.items()
+        }
         queued, speed = int(ratio * self.queued_tokens), ratio * self.tokens_per_second
-        return replace(self, queued_tokens=queued, tokens_per_second=speed, backlogs=backlogs)
+        coming = tuple(ratio * tokens for tokens in self.coming)
+        return replace(self, queued_tokens=queued, tokens_per_second=speed, backlogs=backlogs, coming=coming)
 
-    def queue_tokens(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
-        """Most tokens of its own and higher priorities that are served before a new job of `tokens`.
+    def estimate(self, tokens: int, priority: Priority, key_tokens: int = 0, more: int = 0) -> Estimate:
+        """What a new job of `tokens` has to expect, of whose key and priority `key_tokens` wait.
 
-        These are all of higher priorities and a part of its own. `key_tokens`: waiting tokens of its key and priority.
+        `more`: tokens that are served before it and that this load does not show. Nothing while the speed is unknown.
         """
-        queue = self._above(priority) + self._same(tokens, priority, key_tokens)
-        return min(queue, self._before_express(tokens, priority))
+        if not self.tokens_per_second:
+            return Estimate()
+        ahead, coming = self._ahead(tokens, priority, key_tokens)
+        pace = self.pace(tokens, priority)
+        return Estimate(wait=self.busy + (ahead + coming + more) / pace, takes=tokens / pace)
+
+    def pace(self, tokens: int, priority: Priority) -> float:
+        """Tokens a second that are left to a job of `tokens` while jobs keep coming that go first.
+
+        These are short jobs of higher priorities, and where it is long those of its own. By what waits when they come,
+        long jobs would be in time, and late after most of their work. The least that is left is the share of long jobs.
+        """
+        first = sum(self.coming[: priority if tokens >= self.short else priority - 1])
+        return max(self.tokens_per_second - first, self.tokens_per_second / (SHORT_SHARE + 1))
 
     def tokens_ahead(self, tokens: int, priority: Priority, key_tokens: int = 0) -> int:
-        """Most tokens of all priorities that are served before the last step of a new job of `tokens`.
+        """Most tokens of all priorities that are served before the last step of a new job of `tokens`, if no more come.
 
-        It assumes that no further jobs arrive. To `queue_tokens` it adds the share of lower priorities, and what may
-        fill up steps out of order: as much as a turn in each.
+        These are all of higher priorities, a part of its own, the share of lower ones, and what may fill up steps out
+        of order: as much as a turn in each. Small jobs go ahead of long ones, unless some of a higher priority wait.
         """
-        same = self._same(tokens, priority, key_tokens)
-        queue = self._above(priority) + same
-        below = sum(
-            min(backlog.tokens, (same + tokens + self.turn) * WEIGHTS[other] / WEIGHTS[priority] + self.turn)
-            for other, backlog in self.backlogs.items()
-            if other > priority
-        )
-        filling = (queue + below + tokens) / (TURNS_PER_STEP - 1)  # one turn of each step
-        waiting = sum(backlog.tokens for backlog in self.backlogs.values())
-        return int(min(waiting, queue + below + filling, self._before_express(tokens, priority)))
+        return self._ahead(tokens, priority, key_tokens)[0]
 
-    def wait(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
-        """The wait of a new job in seconds, see `shared.estimate`; 0 while the speed is unknown."""
-        if not self.tokens_per_second:
-            return 0.0
-        return self.busy + self.tokens_ahead(tokens, priority, key_tokens) / self.tokens_per_second
+    def _ahead(self, tokens: int, priority: Priority, key_tokens: int) -> tuple[int, float]:
+        """See `tokens_ahead`; and the tokens of short jobs of other keys that come meanwhile and go first."""
+        waiting, above, same, below, coming = 0, 0, 0.0, 0.0, 0.0
+        for other, backlog in self.backlogs.items():  # the highest first
+            waiting += backlog.tokens
+            if other < priority:
+                above += backlog.tokens
+            elif other == priority:
+                same, most = backlog.before(tokens, key_tokens, self.turn, self.short)
+                if key_tokens and most > same and tokens < self.short and self.coming:
+                    coming = min(most - same, self._coming_before(same, priority, key_tokens / backlog.tokens))
+            else:
+                share = (same + tokens + self.turn) * WEIGHTS[other] / WEIGHTS[priority]
+                below += min(backlog.tokens, share + self.turn)
+        ahead = above + same + below
+        ahead += (ahead + tokens) / (TURNS_PER_STEP - 1)  # one turn of each step
+        if 0 < tokens <= self.express_tokens and not above:
+            ahead = min(ahead, self.step_tokens + self.turn)
+        return int(min(waiting, ahead)), coming
 
-    def queue_seconds(self, tokens: int, priority: Priority, key_tokens: int = 0) -> float:
-        """Seconds for the running steps and for `queue_tokens`; 0 while the speed is unknown."""
-        if not self.tokens_per_second:
-            return 0.0
-        return self.busy + self.queue_tokens(tokens, priority, key_tokens) / self.tokens_per_second
+    def _coming_before(self, tokens: float, priority: Priority, own_part: float) -> float:
+        """Tokens of other keys of a priority that come while so many tokens, and these themselves, are served.
 
-    def slowdown(self, tokens: int, priority: Priority) -> float:
-        """How many times longer than expected jobs of that size and priority take lately; see `Estimate`."""
-        return self.slowdowns.get((priority, tokens >= self.short), 1.0)
+        `own_part`: the part of what waits that is of the job's key; of what comes it is taken to be the same.
+        """
+        left = self.tokens_per_second - max(0.0, 1 - own_part) * self.coming[priority - 1]
+        return tokens * (self.tokens_per_second / left - 1) if left > 0 else inf
 
     def unheard(self, age: float) -> float:
         """Seconds for which other frontends may have sent work without the reader's knowing, `age` seconds after this
         was told."""
         return age if self.queued_jobs else min(age, REPORT_SECONDS)  # it would have told of its first job
-
-    def _before_express(self, tokens: int, priority: Priority) -> float:
-        """Most tokens that are served before an express step with a new job of `tokens`; infinite where it goes into
-        none, as small jobs do not while longer ones of a higher priority wait."""
-        if not 0 < tokens <= self.express_tokens:
-            return inf
-        above = [backlog for other, backlog in self.backlogs.items() if other < priority]
-        longer = [sum(backlog.jobs[bucket(self.express_tokens) :]) for backlog in above]
-        return inf if any(longer) else self.step_tokens + self.turn
-
-    def _above(self, priority: Priority) -> int:
-        return sum(backlog.tokens for other, backlog in self.backlogs.items() if other < priority)
-
-    def _same(self, tokens: int, priority: Priority, key_tokens: int) -> float:
-        return self.backlogs.get(priority, Backlog()).before(tokens, key_tokens, self.turn, self.short)

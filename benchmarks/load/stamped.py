@@ -46,12 +46,12 @@ WRAPPED = {
     ),
     "gpu_worker": (
         ("gpu_worker.link.attachment:Attachment.receive", BEFORE, "job came"),
-        ("gpu_worker.loop.async_loop:AsyncLoop.submit", AFTER, "queued"),
-        ("gpu_worker.loop.loop:Loop.plan_step", BEFORE, "planned"),
+        ("gpu_worker.schedule.driver:Driver.submit", AFTER, "queued"),
+        ("gpu_worker.schedule.scheduler:Scheduler.plan_step", BEFORE, "planned"),
         ("gpu_worker.engine.engine:ModelEngine._compute", BEFORE, "computing"),
         ("gpu_worker.engine.step.outputs:Outputs.compute", BEFORE, "pooling"),
         ("gpu_worker.engine.engine:ModelEngine._compute", AFTER, "computed"),
-        ("gpu_worker.loop.loop:Loop.collect_step", BEFORE, "collecting"),
+        ("gpu_worker.schedule.scheduler:Scheduler.collect_step", BEFORE, "collecting"),
         ("gpu_worker.link.outbox:Outbox._message_of_outcomes", AFTER, "answer left"),
     ),
 }

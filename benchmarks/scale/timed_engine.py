@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from gpu_worker.loop.interface import JobSlice
+from gpu_worker.schedule.interface import JobSlice
 from shared.errors import UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.vectors import OutputKind

@@ -18,7 +18,7 @@ from gpu_worker.device.inline import Inline
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.loop.async_loop import AsyncLoop
+from gpu_worker.schedule.driver import Driver
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.card import ModelCard
 from shared.server.calls import Calls
@@ -68,9 +68,9 @@ def card(width: int = WIDTH) -> ModelCard:
     )
 
 
-def timed_loop(time: StepTime, step_tokens: int, width: int = WIDTH) -> AsyncLoop:
+def timed_loop(time: StepTime, step_tokens: int, width: int = WIDTH) -> Driver:
     """The worker's loop on a timed engine, by the running event loop's clock."""
-    return AsyncLoop(
+    return Driver(
         TimedEngine(time, width),
         Inline(),
         step_tokens=step_tokens,
@@ -80,7 +80,7 @@ def timed_loop(time: StepTime, step_tokens: int, width: int = WIDTH) -> AsyncLoo
     )
 
 
-def servicer_of(loop: AsyncLoop, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:
+def servicer_of(loop: Driver, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:
     """The worker's service, ready. `content`: the tokenizer's file. `threads`: where large messages are parsed."""
     servicer = WorkerServicer(threads, UnsentLimit(UNSENT_BYTES), limits=JobLimits(), log_jobs=False)
     servicer.ready = Ready(

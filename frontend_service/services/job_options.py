@@ -56,7 +56,7 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
 
 
 def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard, input_type: InputType) -> None:
-    """Raises UnsupportedTask where the model, or its worker, pools no spans; InvalidInput for queries, other outputs.
+    """Raises UnsupportedTask where the model pools no spans; InvalidInput for queries, other outputs.
 
     The card's own fields are those of documents, whatever the route of queries.
     """
@@ -72,7 +72,7 @@ def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCa
         why = f"the model's {whose} is {' and '.join(certain)}, which takes one certain token of a whole text"
         raise UnsupportedTask(f"{field} needs a pooling of any tokens; {why}", field=field)
     if not card.pools_spans:
-        raise UnsupportedTask(f"{field} needs a worker that pools spans; the model's is an older one", field=field)
+        raise UnsupportedTask(f"{field} needs a pooling of any tokens, which this model has not", field=field)
 
 
 def _check_dimensions(dimensions: int | None, kind: OutputKind, card: ModelCard) -> None:

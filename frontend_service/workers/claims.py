@@ -23,8 +23,6 @@ ADAPTERS = 1024
 """Most adapters of a worker."""
 TOKENIZER_PIECES = 4096
 """Most messages in which a tokenizer comes."""
-BACKLOG_BUCKETS = 64
-"""Most entries of `Backlog.jobs`: a job has fewer than 2^64 tokens."""
 LISTWISE_PLACES = {
     "opening": ["count", "query"],
     "instruction": ["instruction"],
@@ -161,11 +159,11 @@ def check_limits(queued_tokens: int, queue_seconds: float) -> None:
 def check_load(load: Load) -> Load:
     """Returns a load that makes sense, its text cut to a bounded length. Raises WrongReply."""
     counts = (load.queued_tokens, load.queued_jobs, load.turn, load.express_tokens, load.step_tokens)
-    numbers = (*counts, load.tokens_per_second, load.busy, load.others, *load.slowdowns.values())
-    slowdowns = load.slowdowns.values()
-    if not all(number >= 0 and isfinite(number) for number in numbers) or min(slowdowns, default=1.0) < 1:
+    numbers = (*counts, load.tokens_per_second, load.busy, load.others, *load.coming)
+    if not all(number >= 0 and isfinite(number) for number in numbers):
         raise WrongReply("its load makes no sense", ", ".join(f"{number:g}" for number in numbers))
     for backlog in load.backlogs.values():
-        if len(backlog.jobs) > BACKLOG_BUCKETS or min(backlog.keys, backlog.tokens, *backlog.jobs) < 0:
+        least = min(backlog.keys, backlog.jobs, backlog.long_jobs, backlog.long_tokens)
+        if least < 0 or backlog.tokens < backlog.long_tokens:
             raise WrongReply("its load makes no sense", f"a backlog of {backlog.tokens} tokens")
     return load if len(load.stalled) <= STALLED_LETTERS else replace(load, stalled=load.stalled[:STALLED_LETTERS])

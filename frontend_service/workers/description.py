@@ -39,21 +39,18 @@ MOST_BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`. `instance`: the worker
-    process that says so; empty for one of an earlier version."""
+    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`."""
 
     card: ModelCard
     adapters: tuple[ModelCard, ...]
     queued_tokens: int
     queue_seconds: float
-    instance: str
 
 
 async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
     """Asks a worker for its description. Raises grpc's AioRpcError, and WrongReply for one that makes no sense."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-    request = pb.DescribeRequest(knows_query_route=True, knows_listwise=True)
-    message = await stub.Describe(request, timeout=TIMEOUT, metadata=metadata)
+    message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT, metadata=metadata)
     try:
         card = codec.card_from_pb(message.card)
         adapters = tuple(map(codec.card_from_pb, message.adapters))
@@ -65,7 +62,6 @@ async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescr
         adapters=check_adapters(card, adapters),
         queued_tokens=message.queued_tokens,
         queue_seconds=message.queue_seconds or inf,
-        instance=message.instance,
     )
 
 

@@ -113,7 +113,7 @@ class Fleet:
             for served in link.serving:
                 links.setdefault(served.card.id, []).append(link)
         return {
-            name: min(link.wait(1, Priority.DEFAULT, "") for link in _not_aside(serving))
+            name: min(link.estimate(1, Priority.DEFAULT, "").wait for link in _not_aside(serving))
             for name, serving in links.items()
         }
 
@@ -161,10 +161,10 @@ class Fleet:
             try:
                 result = await self._run_once(model, job, refusing, suspects)
             except GivenBack as error:
-                if not self._candidates(model, job, refusing):
+                if not self._candidates(model, refusing):
                     raise failure or WorkerUnavailable(error.message, retry_after=error.retry_after) from None
             except SelvageError as error:
-                if failure is not None or not suspects or not self._candidates(model, job, refusing):
+                if failure is not None or not suspects or not self._candidates(model, refusing):
                     raise failure or error from None
                 failure = error
             else:
@@ -175,19 +175,18 @@ class Fleet:
                 return result
             job = job if deadline is None else replace(job, remaining=deadline.remaining())
 
-    def _candidates(self, model: ServedModel, job: Job, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
-        """The links whose workers serve a model and know all that the job asks for, without those in `refusing`.
+    def _candidates(self, model: ServedModel, refusing: Collection[WorkerLink]) -> list[WorkerLink]:
+        """The links whose workers serve a model, without those in `refusing`.
 
         Workers that are set aside are among them only where all are.
         """
-        links = [link for link in self._links.values() if _serves(link, model) and link not in refusing]
-        return _not_aside(links if job.ranges is None else [link for link in links if _pools_spans(link, model)])
+        return _not_aside([link for link in self._links.values() if _serves(link, model) and link not in refusing])
 
     async def _run_once(
         self, model: ServedModel, job: Job, refusing: set[WorkerLink], suspects: set[WorkerLink]
     ) -> JobResult:
         """Runs a job on one worker, or in parts on several. For `refusing` and `suspects` see `_run_on`."""
-        candidates = self._candidates(model, job, refusing)
+        candidates = self._candidates(model, refusing)
         if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         best, waits = self._choice.best(candidates, job)
@@ -234,17 +233,12 @@ class Fleet:
         """Decides which model each name and alias stands for."""
         self._aliases = _aliases(self._cards())
         serving = [(address, model) for address, link in self._links.items() for model in link.serving]
-        attached = [model for link in self._links.values() if link.attached for model in link.models]
         served: dict[str, ServedModel] = {}
         for address, model in serving:
             name, current = model.card.id, self._served.get(model.card.id)
             if name not in served:
                 stays = current is not None and any(_is_same(other, current) for _, other in serving)
-                chosen = current if current is not None and stays else model
-                # Of several versions of a worker, the card of one that can do more. While it drains or stalls, what it
-                # alone can do is unavailable, and not unknown to the model.
-                same = [other for other in attached if _is_same(other, chosen)]
-                served[name] = max(same, key=lambda other: (other.card.pools_spans, other is current))
+                served[name] = current if current is not None and stays else model
             if _is_same(model, served[name]):
                 self._standby.discard((address, name))
             elif (address, name) not in self._standby:
@@ -308,10 +302,6 @@ def _is_same(first: ServedModel, second: ServedModel) -> bool:
     return _key(first.card) == _key(second.card)
 
 
-def _pools_spans(link: WorkerLink, model: ServedModel) -> bool:
-    return any(_is_same(served, model) and served.card.pools_spans for served in link.serving)
-
-
 def _serves(link: WorkerLink, model: ServedModel) -> bool:
     return any(_is_same(served, model) for served in link.serving)
 
@@ -327,7 +317,7 @@ async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], suspect
     If it fails the job, as it failed those before, it is added to both. Not so where it was lost with the job: the job
     may have done that, and would do it to another.
     """
-    idle = link.wait(1, Priority.DEFAULT, "") == 0
+    idle = not link.estimate(1, Priority.DEFAULT, "").wait
     try:
         result = await link.run(job)
     except GivenBack:

@@ -30,8 +30,8 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
 from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
+from shared.estimate import Estimate
 from shared.jobs import Job, JobResult, Priority
-from shared.load import Load
 from shared.server.rpc import LINK_VERSION
 from shared.server.services import WORKER_SERVICES
 
@@ -93,32 +93,25 @@ class WorkerLink:
         if seconds := self.outliers.set_aside(time.monotonic()):
             self._log.set_aside(seconds, why)
 
-    def wait(self, tokens: int, priority: Priority, key: str) -> float:
-        """The wait of a new job of so many tokens (see `shared.estimate`), in seconds; 0 where unknown.
+    def estimate(self, tokens: int, priority: Priority, key: str) -> Estimate:
+        """What a new job of so many tokens has to expect; nothing where that is unknown.
 
         It follows from the load that the worker reported last, the jobs sent since, and the jobs of the same key that
         this frontend has there.
         """
-        return self._estimate(Load.wait, tokens, priority, key)
-
-    def queue_seconds(self, tokens: int, priority: Priority, key: str) -> float:
-        """The part of the wait of a new job that the worker's limit bounds, in seconds; 0 where unknown.
-
-        It leaves out the jobs of less urgent classes, and those that are computed earlier because they fit into a step.
-        """
-        return self._estimate(Load.queue_seconds, tokens, priority, key)
-
-    def _estimate(
-        self, seconds: Callable[[Load, int, Priority, int], float], tokens: int, priority: Priority, key: str
-    ) -> float:
         stream = self._stream
         if stream is None or not stream.load.tokens_per_second:
-            return 0.0
+            return Estimate()
         # An upper bound: where a worker serves more than this before a job, callers that could be answered in time are
         # still let in, and late. test_no_more_is_served_ahead_than_told (tests/unit/test_load.py) holds `Load` to it.
         # What this frontend sent of the same key may wait, or be in the running step already: the worse case counts.
-        reported = max(seconds(stream.load, tokens, priority, own_tokens) for own_tokens in {0, stream.key_tokens[key]})
-        return reported + stream.unreported_before(tokens) / stream.load.tokens_per_second
+        unreported, of_key = stream.unreported_before(tokens), stream.key_tokens[key]
+        estimate = stream.load.estimate(tokens, priority, 0, unreported)
+        if not of_key:
+            return estimate
+        return max(
+            estimate, stream.load.estimate(tokens, priority, of_key, unreported), key=lambda estimate: estimate.wait
+        )
 
     @property
     def unheard_seconds(self) -> float:
@@ -134,14 +127,6 @@ class WorkerLink:
     def speed(self) -> float:
         """Tokens that the worker recently computed in a second; 0 where unknown."""
         return 0.0 if self._stream is None else self._stream.load.tokens_per_second
-
-    def slowdown(self, tokens: int, priority: Priority) -> float:
-        """How many times longer than expected jobs of that size and priority take at the worker; 1 where unknown."""
-        return 1.0 if self._stream is None else self._stream.load.slowdown(tokens, priority)
-
-    def compute_seconds(self, tokens: int) -> float:
-        """Seconds that the worker takes for so many tokens; 0 where unknown."""
-        return tokens / self.speed if self.speed else 0.0
 
     async def run(self, job: Job) -> JobResult:
         """Has the worker compute a job. Cancelling it cancels the job.
@@ -204,10 +189,6 @@ class WorkerLink:
             else:
                 texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
-            if not instance or instance != description.instance:
-                # Another worker may have described itself, and one of an earlier version does not see token ranges.
-                cards = [replace(allowed, pools_spans=False) for allowed in cards]
-                card, *_ = described = [replace(model_card, pools_spans=False) for model_card in described]
             expected = partial(_expected, {model_card.fingerprint: model_card for model_card in described}, card)
             stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
             self._last = ServedModel(
@@ -255,7 +236,8 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
         raise WorkerUnavailable(f"it did not answer for {SILENCE:g} s") from None
     welcome = pb.Welcome() if first is grpc.aio.EOF else parse_response(first).welcome
     if welcome.version != LINK_VERSION:
-        raise WorkerUnavailable(f"it does not speak version {LINK_VERSION} of the link")
+        versions = f"it speaks version {welcome.version} of the link, this frontend version {LINK_VERSION}"
+        raise WorkerUnavailable(f"{versions}: run both in one version of Selvage")
     if welcome.fingerprint not in ("", fingerprint):
         raise WrongReply("it welcomes with another model's fingerprint than its card has")
     return call, welcome.instance

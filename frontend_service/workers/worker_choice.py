@@ -13,7 +13,7 @@ from math import inf
 
 from frontend_service.workers.link import WorkerLink
 from shared.errors import Overloaded
-from shared.estimate import MARGIN, UNREAD_MARGIN, Estimate, queue_refusal, retry_after
+from shared.estimate import UNREAD_MARGIN
 from shared.jobs import Job
 from shared.terms import RequestTerms
 
@@ -45,42 +45,31 @@ class WorkerChoice:
         Raises Overloaded where every worker would end it too late, by what they reported.
         """
         tokens = job.tokens.total
-        waits = {link: link.wait(tokens, job.priority, job.key) for link in candidates}
-        estimates = {
-            link: Estimate(wait=wait, takes=link.compute_seconds(tokens), slowdown=link.slowdown(tokens, job.priority))
-            for link, wait in waits.items()
-        }
-        ends = {link: estimate.slowed for link, estimate in estimates.items()}
-        self._check_deadline(estimates[min(ends, key=ends.__getitem__)], job.remaining, MARGIN)
-        in_time = [link for link in candidates if estimates[link].in_time(job.remaining, MARGIN)]
+        estimates = {link: link.estimate(tokens, job.priority, job.key) for link in candidates}
+        in_time = [link for link, estimate in estimates.items() if estimate.in_time(job.remaining)]
+        if not in_time:
+            self._refuse(min(estimates.values(), key=lambda estimate: estimate.seconds).refusal(job.remaining))
         drawn = 2 * _kept_waiting(max(link.others for link in candidates))
-        return min(in_time, key=lambda link: ends[link] + drawn * self._draw() * link.unheard_seconds), waits
+        best = min(in_time, key=lambda link: estimates[link].seconds + drawn * self._draw() * link.unheard_seconds)
+        return best, {link: estimate.wait for link, estimate in estimates.items()}
 
     def check_terms(self, serving: Sequence[WorkerLink], terms: RequestTerms) -> None:
-        """Raises Overloaded for a request that no worker could answer in time, however small it is."""
-        # A request of one token has the shortest wait; the margin leaves room for the wait of what it turns out to be:
-        # test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read (test_fleet.py).
-        waits = {link: link.wait(1, terms.priority, terms.key) for link in serving}
-        if waits:
-            best = min(waits, key=waits.__getitem__)
-            self._check_deadline(Estimate(wait=waits[best]), terms.deadline.remaining(), UNREAD_MARGIN)
-            self._check_queue(best, waits[best], terms)
-
-    def _check_deadline(self, estimate: Estimate, remaining: float | None, margin: float) -> None:
-        """Raises Overloaded as `Estimate.check` does, and counts it."""
-        try:
-            estimate.check(remaining, margin)
-        except Overloaded:
-            self.refused["deadline"] += 1
-            raise
-
-    def _check_queue(self, link: WorkerLink, wait: float, terms: RequestTerms) -> None:
-        """Raises Overloaded for a request that would stand in a worker's queue for too long, whatever its deadline.
+        """Raises Overloaded for a request that no worker could answer in time, however small it is, or that would wait
+        for longer than the best worker lets jobs wait, whatever its deadline.
 
         This holds requests to the worker's limit itself; the worker refuses jobs only above LENIENCE times the limit.
-        `wait`: that of the request, which is never shorter than its time in the queue.
         """
-        longest = link.models[0].queue_seconds if link.models else inf
-        if wait > longest and (queue := link.queue_seconds(1, terms.priority, terms.key)) > longest:
-            self.refused["queue_seconds"] += 1
-            raise Overloaded(queue_refusal(queue, longest), retry_after=retry_after(queue - longest))
+        # A request of one token has the shortest wait; the margin leaves room for the wait of what it turns out to be:
+        # test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read (test_fleet.py).
+        estimates = {link: link.estimate(1, terms.priority, terms.key) for link in serving}
+        if estimates:
+            best = min(estimates, key=lambda link: estimates[link].wait)
+            limit = best.models[0].queue_seconds if best.models else inf
+            self._refuse(estimates[best].refusal(terms.deadline.remaining(), margin=UNREAD_MARGIN, limit=limit))
+
+    def _refuse(self, refusal: tuple[str, Overloaded] | None) -> None:
+        """Counts and raises a refusal, if it is one."""
+        if refusal is not None:
+            reason, error = refusal
+            self.refused[reason] += 1
+            raise error

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Inline(Executor):
-    """An executor without a thread, for tests, `--check`, and code that drives the loop by itself."""
+    """An executor without a thread, for tests, `--check`, and code that drives the scheduler by itself."""
 
     def submit(self, work: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> "Future[T]":
         """Runs the call; its error is the future's."""

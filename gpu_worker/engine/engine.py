@@ -23,10 +23,10 @@ from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import Selection
 from gpu_worker.engine.step.step import Step
-from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.token_types import Ids
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import WorkerUnavailable, clip
 from shared.jobs import Job
 

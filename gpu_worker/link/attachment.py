@@ -10,8 +10,8 @@ from typing import Protocol
 import structlog
 
 from gpu_worker.link.outbox import Outbox
-from gpu_worker.link.recent_work import RecentWork
 from gpu_worker.link.unsent import UnsentLimit
+from gpu_worker.schedule.admission import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
 from shared.codec.jobs import jobs_from_pb
@@ -44,7 +44,7 @@ def unknown_to_others() -> None:
 
 
 class JobLoop(Protocol):
-    """The worker's loop as an attachment sees it; see `AsyncLoop`."""
+    """The worker's loop as an attachment sees it; see `Driver`."""
 
     @property
     def load(self) -> Load: ...

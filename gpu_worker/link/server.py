@@ -15,30 +15,22 @@ import structlog
 
 from gpu_worker.link.attachment import Attachment, another_model
 from gpu_worker.link.frontend_log import FrontendLog
-from gpu_worker.link.recent_work import RecentWork
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.loop.async_loop import AsyncLoop
+from gpu_worker.schedule.admission import RecentWork
+from gpu_worker.schedule.driver import Driver
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
-from shared.errors import InvalidInput, UnsupportedTask, WorkerUnavailable, clip
+from shared.errors import InvalidInput, WorkerUnavailable, clip
 from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
 from shared.telemetry.figures import ObserveJob, WorkerFigures
 from shared.together import either
 
 TOKENIZER_PIECE_BYTES = 1024 * 1024
 """Most bytes of a tokenizer's file in one message."""
-OLD_FRONTEND = (
-    "this model's Router sends queries and documents different ways, and this frontend is of a version that sends both "
-    "the same: update it"
-)
-NO_LISTWISE = (
-    "this model is a listwise reranker, which reads a query and its documents as one text, and this frontend is of a "
-    "version that knows none: update it"
-)
 HELLO_SECONDS = 10.0
 """Seconds that a frontend has for its first message."""
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -66,7 +58,7 @@ class Ready:
     card: ModelCard
     adapters: tuple[ModelCard, ...] = ()
     files: Mapping[str, bytes]
-    loop: AsyncLoop
+    loop: Driver
     queued_tokens: int
     queue_seconds: float
 
@@ -98,17 +90,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         ready = self._ready()
-        if ready.card.query_route is not None and not request.knows_query_route:
-            raise UnsupportedTask(OLD_FRONTEND, field="knows_query_route")
-        if ready.card.listwise is not None and not request.knows_listwise:
-            raise UnsupportedTask(NO_LISTWISE, field="knows_listwise")
         return pb.DescribeResponse(
             card=codec.card_to_pb(ready.card),
             adapters=[codec.card_to_pb(card) for card in ready.adapters],
             message_bytes=MESSAGE_BYTES,
             queued_tokens=ready.queued_tokens,
             queue_seconds=0.0 if ready.queue_seconds == inf else ready.queue_seconds,
-            instance=self._instance,
         )
 
     async def GetTokenizer(
@@ -196,7 +183,8 @@ async def _hello(requests: AttachRequests, fingerprint: str) -> str:
     if not first.HasField("hello"):
         raise InvalidInput("the first message must be a hello", field="hello")
     if hello.version != LINK_VERSION:
-        raise InvalidInput(f"version {hello.version} is not spoken here, {LINK_VERSION} is", field="hello.version")
+        versions = f"the frontend speaks version {hello.version} of the link, this worker version {LINK_VERSION}"
+        raise InvalidInput(f"{versions}: run both in one version of Selvage", field="hello.version")
     if hello.fingerprint not in ("", fingerprint):
         raise another_model(hello.fingerprint, fingerprint)
     return clip(hello.name)

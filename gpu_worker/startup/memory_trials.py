@@ -8,11 +8,10 @@ from itertools import accumulate
 
 from gpu_worker.device.memory import Memory
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import JobSlice, OpenJob, StepHandle
-from gpu_worker.loop.retries import Report, StepRetries
-from gpu_worker.loop.under_way import MOST_UNDER_WAY
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
+from gpu_worker.schedule.interface import JobSlice, OpenJob, StepHandle
+from gpu_worker.schedule.steps import MOST_UNDER_WAY, Report, StepRetries
 from gpu_worker.startup.step_size import Trial, find_step_size
 from gpu_worker.startup.trial_texts import trial_texts
 from shared.errors import InputTooLarge

@@ -32,8 +32,8 @@ class StepTimes:
     def tokens(self) -> int:
         """The tokens to serve with: the usual number, doubled for as long as that pays.
 
-        A model whose usual step takes longer than the bound keeps it too: the loop, which times each step, makes them
-        shorter.
+        A model whose usual step takes longer than the bound keeps it too: the scheduler, which times each step, makes
+        them shorter.
         """
         chosen = self.usual
         while 2 * chosen in self.seconds and self._pays(2 * chosen):

@@ -7,9 +7,9 @@ from itertools import count
 from math import inf
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.retries import Report, StepRetries
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
+from gpu_worker.schedule.steps import Report, StepRetries
 from gpu_worker.startup.memory_trials import first_slice
 from gpu_worker.startup.step_time import FEWEST, MOST, StepTimes, find_step_times
 from gpu_worker.startup.trial_texts import trial_texts

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.retries import silent
 from gpu_worker.model.abilities import NOT_OF_SEQUENCES, Abilities
 from gpu_worker.model.model import Model
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.steps import silent
 from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.piece_limits import (
     adapters_by_fingerprint,
@@ -107,7 +107,7 @@ def check_model(
         adapters = adapters_by_fingerprint(model, limits)
         engine.cut_texts(limits, adapters)
         card = card_with_limits(model, limits)
-        loop = Loop(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_bytes=limits.cache_bytes)
+        loop = Scheduler(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_bytes=limits.cache_bytes)
         jobs = list(warm_up_jobs(model, card.max_tokens))
         for job in (*jobs, *(replace(jobs[0], model=name) for name in adapters)):
             loop.submit(job)

@@ -17,12 +17,18 @@ def load_to_pb(load: Load) -> pb.Load:
         busy_seconds=load.busy,
         express_tokens=load.express_tokens,
         step_tokens=load.step_tokens,
+        coming=load.coming,
         others=load.others,
     )
     for priority, backlog in load.backlogs.items():
-        message.backlogs.add(priority=number(priority), keys=backlog.keys, tokens=backlog.tokens, jobs=backlog.jobs)
-    for (priority, is_long), factor in load.slowdowns.items():
-        message.slowdowns.add(priority=number(priority), long=is_long, factor=factor)
+        message.backlogs.add(
+            priority=number(priority),
+            keys=backlog.keys,
+            jobs=backlog.jobs,
+            tokens=backlog.tokens,
+            long_jobs=backlog.long_jobs,
+            long_tokens=backlog.long_tokens,
+        )
     return message
 
 
@@ -34,7 +40,13 @@ def load_from_pb(message: pb.Load) -> Load:
         queued_jobs=message.queued_jobs,
         tokens_per_second=message.tokens_per_second,
         backlogs={
-            Priority(backlog.priority): Backlog(keys=backlog.keys, tokens=backlog.tokens, jobs=tuple(backlog.jobs))
+            Priority(backlog.priority): Backlog(
+                keys=backlog.keys,
+                jobs=backlog.jobs,
+                tokens=backlog.tokens,
+                long_jobs=backlog.long_jobs,
+                long_tokens=backlog.long_tokens,
+            )
             for backlog in message.backlogs
             if backlog.priority in priorities
         },
@@ -44,10 +56,6 @@ def load_from_pb(message: pb.Load) -> Load:
         busy=message.busy_seconds,
         express_tokens=message.express_tokens,
         step_tokens=message.step_tokens,
-        slowdowns={
-            (Priority(slowdown.priority), slowdown.long): slowdown.factor
-            for slowdown in message.slowdowns
-            if slowdown.priority in priorities
-        },
+        coming=tuple(message.coming[: len(priorities)]),
         others=message.others,
     )

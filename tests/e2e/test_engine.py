@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from embedded.options import EngineOptions
-from gpu_worker.loop.async_loop import AsyncLoop
+from gpu_worker.schedule.driver import Driver
 from gpu_worker.settings import WorkerSettings
 from harness.environment import ROOT, python_path
 from harness.stack import Stack, stack
@@ -201,9 +201,9 @@ def test_threads_share_one(engine: Engine) -> None:
 
 def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a large input wait in the loop, with their token ids, before the first of them is answered."""
-    there, most, answer = 0, 0, AsyncLoop.result_of
+    there, most, answer = 0, 0, Driver.result_of
 
-    async def counted(self: AsyncLoop, job: Any) -> Any:
+    async def counted(self: Driver, job: Any) -> Any:
         nonlocal there, most
         there += 1
         most = max(most, there)
@@ -212,7 +212,7 @@ def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, mon
         finally:
             there -= 1
 
-    monkeypatch.setattr(AsyncLoop, "result_of", counted)
+    monkeypatch.setattr(Driver, "result_of", counted)
     engine.embed([f"w{number} " * 20 for number in range(2000)])
     assert most >= 2
 

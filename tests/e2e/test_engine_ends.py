@@ -17,9 +17,9 @@ import pytest
 
 from embedded import pair
 from embedded.channel import local_channel
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.watchdog import DeviceLost
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.watchdog import DeviceLost
 from harness.environment import python_path
 from selvage import Engine, errors
 from selvage.calls.rpcs import RPCS
@@ -71,15 +71,15 @@ def test_closing_ends_a_stream() -> None:
 
 def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """To what is held, and to each later call at once: nobody waits for ever."""
-    runs, lost = AsyncLoop.run, asyncio.Event()
+    runs, lost = Driver.run, asyncio.Event()
 
-    async def run(self: AsyncLoop) -> None:
+    async def run(self: Driver) -> None:
         running = asyncio.create_task(runs(self))
         await lost.wait()
         running.cancel()
         raise DeviceLost("a small step failed")
 
-    monkeypatch.setattr(AsyncLoop, "run", run)
+    monkeypatch.setattr(Driver, "run", run)
     with Engine(random_model("tiny-bert"), timeout=240) as engine, ThreadPoolExecutor(1) as threads:
         held = threads.submit(engine.embed, [f"w{number} " * 400 for number in range(5000)], truncate=True)
         pair = engine._channel._pair
@@ -96,10 +96,10 @@ def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
     before = threading.active_count()
     engine = Engine(random_model("tiny-bert"))
 
-    def plan(_: Loop) -> None:
+    def plan(_: Scheduler) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(Loop, "plan_step", plan)
+    monkeypatch.setattr(Scheduler, "plan_step", plan)
     for _ in range(3):
         with pytest.raises(errors.Cancelled):
             engine.embed("w1", timeout=240)

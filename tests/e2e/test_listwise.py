@@ -13,7 +13,6 @@ from harness.stack import Stack, stack
 from selvage import Client, Engine, errors
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
 from support import listwise
 from support.listwise import DOCUMENT_MARKER, TEXTS, Twin
 from support.references import Calls, near, refusal
@@ -153,15 +152,6 @@ async def test_the_card_tells_it_and_nothing_is_embedded(pair: Stack) -> None:
     assert (card.listwise.block_documents, card.listwise.dimensions) == (125, listwise.WIDTH)
     with pytest.raises(grpc.aio.AioRpcError, match="the model is not for EMBED") as refused:
         await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a"]))
-    assert refusal(refused.value)[1] == "UNSUPPORTED_TASK"
-
-
-async def test_an_older_frontend_is_refused(pair: Stack) -> None:
-    """It knows no way to ask such a model. One that knows Routers is told so too."""
-    async with grpc.aio.insecure_channel(pair.worker.address) as channel:
-        stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="of a version that knows none: update it") as refused:
-            await stub.Describe(worker_pb2.DescribeRequest(knows_query_route=True))
     assert refusal(refused.value)[1] == "UNSUPPORTED_TASK"
 
 

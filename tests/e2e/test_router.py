@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import torch
@@ -14,10 +13,9 @@ from harness.stack import Stack, stack
 from selvage import Engine
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
 from support import asymmetric
 from support.asymmetric import TEXTS, dense_model, encoder, inference_free, static
-from support.references import Calls, near, refusal, sparse_rows
+from support.references import Calls, near, sparse_rows
 
 KINDS = {
     "encode_query": v.INPUT_TYPE_QUERY,
@@ -72,15 +70,6 @@ async def test_the_card_tells_the_way_of_queries(pair: Stack) -> None:
     assert list(shown[v.INPUT_TYPE_QUERY].tokens) == ["w11", "w12", "w1"]
     assert list(shown[v.INPUT_TYPE_DOCUMENT].tokens) == ["[CLS]", "w1", "[SEP]"]
     assert list(shown[v.INPUT_TYPE_UNSPECIFIED].tokens) == ["[CLS]", "w1", "[SEP]"]
-
-
-async def test_an_older_frontend_is_refused(pair: Stack) -> None:
-    """It would send queries the way of documents. It is told so before it learns anything of the model."""
-    async with grpc.aio.insecure_channel(pair.worker.address) as channel:
-        stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="of a version that sends both the same: update it") as refused:
-            await stub.Describe(worker_pb2.DescribeRequest())
-    assert refusal(refused.value)[1] == "UNSUPPORTED_TASK"
 
 
 def test_engine(oracle: tuple[Path, Any]) -> None:

@@ -11,9 +11,9 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.startup.warm_up import warm_up_jobs
 from harness.random_models import synthetic
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score

@@ -13,10 +13,10 @@ import torch
 from gpu_worker.device.memory import DeviceMemory, ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.retries import silent
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import widened
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.steps import silent
 from gpu_worker.startup.memory_trials import run_largest_steps, try_step_sizes
 from gpu_worker.startup.warm_up import warm_up_jobs
 from harness.environment import python_path
@@ -133,7 +133,7 @@ def test_running_out_in_serving_is_an_answer(little: int) -> None:
     jobs = [encoded(each, *[500] * 600) for each in range(3)]
 
     def rows(step_tokens: int) -> list[np.ndarray]:
-        loop = Loop(engine, step_tokens=step_tokens, queued_tokens=10**9)
+        loop = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
         for job in jobs:
             loop.submit(job)
         found = sorted(loop.until_idle(), key=lambda each: each.id)
@@ -179,7 +179,7 @@ def test_a_second_device_serves_alone(name: str) -> None:
     engine = ModelEngine(load(random_model(name), placement))
     assert torch.cuda.current_device() == 1
     try:
-        loop = Loop(engine, step_tokens=16384, queued_tokens=10**6)
+        loop = Scheduler(engine, step_tokens=16384, queued_tokens=10**6)
         for job in warm_up_jobs(engine.model):
             loop.submit(job)
         assert not [each for each in loop.until_idle() if isinstance(each.outcome, Exception)]

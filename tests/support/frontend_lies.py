@@ -97,7 +97,7 @@ SCALED = vectors_pb2.DATA_TYPE_INT8
 INFINITE = np.array([math.inf], dtype="<f4").tobytes()
 FIRST: dict[str, tuple[bytes, str]] = {
     "no hello": (request("", job()).SerializeToString(), "first message must be a hello"),
-    "a later version": (hello(version=LINK_VERSION + 1), "is not spoken here"),
+    "a later version": (hello(version=LINK_VERSION + 1), "speaks version 4 of the link, this worker version 3"),
     "what is no message": (b"\xff" * 100, "not a message of this method"),
 }
 """First messages that end the link, with what is told."""

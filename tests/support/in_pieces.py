@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import JobSlice, StepHandle
+from gpu_worker.schedule.interface import JobSlice, StepHandle
 from shared.jobs import Job, JobResult
 
 

@@ -182,7 +182,7 @@ def never_serving() -> list[tuple[LyingWorker, str]]:
         (BrokenTokenizer("broken tokenizer"), "its tokenizer cannot be read"),
         (WrongWelcome("wrong welcome"), "another model's fingerprint"),
         (NoWelcome("no welcome"), "no message of the link"),
-        (LaterVersion("later version"), "it does not speak version 2"),
+        (LaterVersion("later version"), "it speaks version 4 of the link, this frontend version 3"),
         (LyingWorker("no dimensions", dimensions=0), f"{no_sense} \\(dimensions is 0"),
         (LyingWorker("negative vocabulary", vocabulary_size=-7), f"{no_sense} \\(vocabulary_size is -7"),
         (LyingWorker("unknown output", outputs=[99]), "its card is not understood"),

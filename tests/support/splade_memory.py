@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from transformers import AutoConfig
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse
 from gpu_worker.model.loading import load
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.interface import JobSlice
 from harness.random_models.shapes import HEADED
 from harness.random_models.writing import write
 from shared.jobs import Job

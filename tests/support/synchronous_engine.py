@@ -1,10 +1,10 @@
-"""A fake engine that computes when a step is launched, for tests of the loop."""
+"""A fake engine that computes when a step is launched, for tests of the scheduler."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from gpu_worker.loop.interface import JobSlice, OutOfMemory
-from gpu_worker.loop.steps import EndedJob
+from gpu_worker.schedule.interface import JobSlice, OutOfMemory
+from gpu_worker.schedule.steps import EndedJob
 from shared.jobs import Encode, Job, JobResult, Priority
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind

@@ -7,9 +7,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.interface import JobSlice, OutOfMemory
-from gpu_worker.loop.steps import JobOutcome
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.interface import JobSlice, OutOfMemory
+from gpu_worker.schedule.steps import JobOutcome
 from shared.errors import (
     InvalidInput,
     SelvageError,
@@ -86,9 +86,9 @@ def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
 
 
 @asynccontextmanager
-async def async_loop(engine: FakeEngine, **options: Any) -> AsyncIterator[AsyncLoop]:
+async def running_driver(engine: FakeEngine, **options: Any) -> AsyncIterator[Driver]:
     with ThreadPoolExecutor(1) as host:
-        made = AsyncLoop(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
+        made = Driver(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
         running = asyncio.create_task(made.run())
         yield made
         engine.gate.set()
@@ -96,7 +96,7 @@ async def async_loop(engine: FakeEngine, **options: Any) -> AsyncIterator[AsyncL
         made.close()
 
 
-def ask(running: AsyncLoop, asked: Job) -> asyncio.Future[JobOutcome]:
+def ask(running: Driver, asked: Job) -> asyncio.Future[JobOutcome]:
     """Raises what is known at once."""
     future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
     running.submit(asked, future.set_result)

@@ -1,9 +1,9 @@
-"""A fake device whose steps take time by a clock of its own, for tests of the loop."""
+"""A fake device whose steps take time by a clock of its own, for tests of the scheduler."""
 
 from collections.abc import Sequence
 
-from gpu_worker.loop.interface import JobSlice
-from gpu_worker.loop.loop import Loop
+from gpu_worker.schedule.interface import JobSlice
+from gpu_worker.schedule.scheduler import Scheduler
 from support.synchronous_engine import FakeEngine, FakeFlight, job
 
 
@@ -29,11 +29,11 @@ class Device:
 
         self.engine.launch = launch
 
-    def loop(self, **settings: float) -> Loop:
+    def loop(self, **settings: float) -> Scheduler:
         given = {"step_tokens": 100, "queued_tokens": 10**9} | settings
-        return Loop(self.engine, clock=lambda: self.now, **given)
+        return Scheduler(self.engine, clock=lambda: self.now, **given)
 
-    def warm_loop(self, **settings: float) -> Loop:
+    def warm_loop(self, **settings: float) -> Scheduler:
         """One that has computed a step, and has one of 100 tokens, a second, under way."""
         loop = self.loop(**settings)
         loop.submit(job(-1, *[10] * 10))

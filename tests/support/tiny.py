@@ -13,13 +13,13 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import positions_of, uncounted_id_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.recipe import WeightsOf
+from gpu_worker.schedule.interface import JobSlice
 from harness.random_models import synthetic
 from shared.jobs import Classify, Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens

@@ -261,8 +261,8 @@ ENDING_LIES = {
     "a speed that is NaN": instead("dense", LOAD, load(tokens_per_second=math.nan)),
     "less than no tokens that wait": instead("dense", LOAD, load(queued_tokens=-5)),
     "an endless time to wait": instead("dense", LOAD, load(busy_seconds=math.inf)),
-    "jobs of two to the million tokens": instead(
-        "dense", LOAD, load(backlogs=[pb.Backlog(priority=pb.PRIORITY_BULK, jobs=[1] * 10**6)])
+    "more tokens of long jobs than of all": instead(
+        "dense", LOAD, load(backlogs=[pb.Backlog(priority=pb.PRIORITY_BULK, tokens=5, long_tokens=6)])
     ),
 }
 HARMLESS = {

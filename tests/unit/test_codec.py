@@ -215,7 +215,7 @@ def test_a_job_that_makes_no_sense_fails_alone() -> None:
 
 def test_a_load_survives() -> None:
     """Every field of it; a priority of a later version is left out."""
-    backlogs = {Priority.BULK: Backlog(keys=2, tokens=99, jobs=(0, 3, 1))}
+    backlogs = {Priority.BULK: Backlog(keys=2, jobs=4, tokens=99, long_jobs=1, long_tokens=90)}
     told = {
         "queued_tokens": 99,
         "queued_jobs": 4,
@@ -226,11 +226,11 @@ def test_a_load_survives() -> None:
         "step_tokens": 512,
         "others": 0.25,
     }
-    slowdowns = {(Priority.BULK, True): 2.5, (Priority.BULK, False): 1.5}
-    load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs", slowdowns=slowdowns)  # type: ignore[arg-type]
+    coming = (3.5, 2.5, 1.5)
+    load = Load(**told, backlogs=backlogs, draining=True, stalled="it hangs", coming=coming)  # type: ignore[arg-type]
     message = load_to_pb(load)
     message.backlogs.add(priority=77)  # type: ignore[arg-type]
-    message.slowdowns.add(priority=77, factor=2)  # type: ignore[arg-type]
+    message.coming.append(0.5)
     assert load_from_pb(message) == load
 
 

@@ -74,7 +74,7 @@ RULES = {
         [
             path
             for path in files("gpu_worker/**/*.py", "tests/gpu/*.py")
-            if path.name not in ("__main__.py", "settings.py", "server.py", "async_loop.py", "worker.py")
+            if path.name not in ("__main__.py", "settings.py", "server.py", "driver.py", "worker.py")
             and path.parent.name != "link"
         ],
         {
@@ -175,20 +175,12 @@ RULES = {
         [path for path in files("gpu_worker/link/*.py") if path.name != "server.py"],
         {"torch", "grpc", "shared.server.rpc"},
     ),
-    "the asynchronous loop knows no torch and no gRPC": (
-        files("gpu_worker/loop/async_loop.py"),
+    "the driver of the scheduler knows no torch and no gRPC": (
+        files("gpu_worker/schedule/driver.py"),
         {"torch", "grpc", "selvage"},
     ),
-    "the loop knows no torch, no asyncio and no logs": (
-        files(
-            "gpu_worker/loop/actions.py",
-            "gpu_worker/loop/loop.py",
-            "gpu_worker/loop/under_way.py",
-            "gpu_worker/loop/deadlines.py",
-            "gpu_worker/loop/steps.py",
-            "gpu_worker/queue/*.py",
-            "gpu_worker/loop/interface.py",
-        ),
+    "the scheduler knows no torch, no asyncio and no logs": (
+        [path for path in files("gpu_worker/schedule/*.py") if path.name != "driver.py"],
         {"torch", "numpy", "asyncio", "grpc", "selvage", "structlog"},
     ),
 }
@@ -277,7 +269,8 @@ BARE = files(
     "shared/errors.py",
     "shared/deadline.py",
     "shared/offload.py",
-    "gpu_worker/queue/*.py",
+    *(f"gpu_worker/schedule/{name}.py" for name in ("fair_queue", "priority_class", "room", "pace", "admission")),
+    "gpu_worker/schedule/interface.py",
 )
 
 

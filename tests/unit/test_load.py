@@ -1,15 +1,16 @@
 """What a new job has to expect, from the load that the worker tells."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.express import Pays, never
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import FairQueue, Pays, never
+from shared.estimate import Estimate
 from shared.jobs import Priority
-from shared.load import REPORT_SECONDS, SHORT, Load
+from shared.load import REPORT_SECONDS, SHORT, Backlog, Load
 
 NEW = -1
 
@@ -92,10 +93,10 @@ def test_a_small_job_is_told_to_go_ahead_of_long_work() -> None:
         queue.add_job(job, [100] * 40)
     load = load_of(queue, 256, step=2048, pays=lambda tokens: True)
     assert load.express_tokens == 256
-    for told in (load.queue_tokens, load.tokens_ahead):
-        assert told(256, Priority.DEFAULT, 40_000) == 2048 + 256
-        assert told(257, Priority.DEFAULT, 40_000) == 40_000
-        assert told(16, Priority.BULK) == 40_000
+    told = load.tokens_ahead
+    assert told(256, Priority.DEFAULT, 40_000) == 2048 + 256
+    assert told(5000, Priority.DEFAULT, 40_000) == 40_000
+    assert told(16, Priority.BULK) == 40_000
     queue.add_job(10, [200])
     assert load_of(queue, 256, step=2048, pays=lambda tokens: True).express_tokens == 56
     assert load_of(queue, 256, step=2048).express_tokens == 0
@@ -114,17 +115,57 @@ def test_lower_classes_count_by_their_share_only() -> None:
 
 def test_a_key_of_which_nothing_waits_any_more_takes_nothing_off() -> None:
     """A frontend counts what it has sent for a key, also what is being computed."""
-    assert Load(tokens_per_second=10.0, busy=0.1).wait(100, Priority.DEFAULT, key_tokens=500) == 0.1
+    load = Load(tokens_per_second=10.0, busy=0.1)
+    assert load.estimate(100, Priority.DEFAULT, key_tokens=500) == Estimate(wait=0.1, takes=10.0)
 
 
 def test_the_wait_is_what_is_ahead_by_the_speed() -> None:
     """None while the speed is unknown, and none while nothing waits."""
     queue = FairQueue[int](quantum=256)
-    assert Load(tokens_per_second=10.0).wait(100, Priority.DEFAULT) == 0
+    assert Load(tokens_per_second=10.0).estimate(100, Priority.DEFAULT) == Estimate(takes=10.0)
     queue.add_job(1, [100])
     backlogs = queue.backlogs()
-    assert Load(backlogs=backlogs).wait(100, Priority.DEFAULT) == 0
-    assert Load(backlogs=backlogs, tokens_per_second=10.0).wait(100, Priority.DEFAULT) == 10
+    assert Load(backlogs=backlogs).estimate(100, Priority.DEFAULT) == Estimate()
+    load = Load(backlogs=backlogs, tokens_per_second=10.0)
+    assert load.estimate(100, Priority.DEFAULT) == Estimate(wait=10.0, takes=10.0)
+    assert load.estimate(100, Priority.DEFAULT, more=50) == Estimate(wait=15.0, takes=10.0)
+
+
+def test_a_job_has_the_pace_that_those_who_keep_coming_leave() -> None:
+    """Short jobs of higher priorities go before it, and before a long one those of its own; lower ones do not.
+
+    Long jobs keep their share, whatever comes."""
+    load = Load(tokens_per_second=800.0, coming=(100.0, 200.0, 400.0))
+    long, short = SHORT, SHORT - 1
+    assert [load.pace(short, priority) for priority in Priority] == [800, 700, 500]
+    assert [load.pace(long, priority) for priority in Priority] == [700, 500, 100]
+    assert Load(tokens_per_second=800.0, coming=(900.0, 0.0, 0.0)).pace(long, Priority.BULK) == 100
+
+
+def test_a_key_that_waits_lets_others_have_their_share_of_what_keeps_coming() -> None:
+    """They go first until they were served as much; a key of which nothing waits has nobody to let go first."""
+    backlogs = {Priority.DEFAULT: Backlog(keys=2, jobs=40, tokens=20_000)}
+    load = Load(tokens_per_second=1000.0, backlogs=backlogs, turn=10, coming=(0.0, 800.0, 0.0))
+
+    def wait(key_tokens: int, keys: int = 2) -> float:
+        known = {Priority.DEFAULT: replace(backlogs[Priority.DEFAULT], keys=keys)}
+        return replace(load, backlogs=known).estimate(16, Priority.DEFAULT, key_tokens).wait
+
+    assert wait(15_000) == pytest.approx(20 / (1 - 0.8 / 4))
+    assert 20 < wait(10_000) < 20.1
+    assert wait(20_000, keys=1) == 20
+    assert wait(0) < 1
+    flooded = replace(load, coming=(0.0, 5000.0, 0.0))
+    assert 30 < flooded.estimate(16, Priority.DEFAULT, 15_000).wait < 30.1
+
+
+def test_a_load_in_tokens_of_texts_is_as_long() -> None:
+    """Where texts share tokens, they have more than they cost: all counts grow, and no wait changes."""
+    backlogs = {Priority.DEFAULT: Backlog(keys=1, jobs=1, tokens=9000, long_jobs=1, long_tokens=9000)}
+    load = Load(queued_tokens=9000, tokens_per_second=900.0, backlogs=backlogs, coming=(90.0, 180.0, 0.0))
+    told = load.in_texts(2.0)
+    assert told.estimate(10_000, Priority.BULK) == load.estimate(5000, Priority.BULK)
+    assert (told.queued_tokens, load.in_texts(1.0)) == (18_000, load)
 
 
 def test_a_worker_that_had_no_work_would_have_told_of_its_first_job() -> None:

@@ -8,7 +8,7 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
-from gpu_worker.loop.interface import JobSlice
+from gpu_worker.schedule.interface import JobSlice
 from shared.jobs import Classify, JobResult
 
 

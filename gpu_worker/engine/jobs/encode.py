@@ -9,11 +9,11 @@ from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowFormat, RowOutput
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.ragged.batch import Counts
+from gpu_worker.schedule.interface import JobSlice
 from shared.jobs import Encode, JobResult
 from shared.vectors import OutputKind
 

@@ -5,7 +5,7 @@ from typing import Protocol
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
-from gpu_worker.loop.interface import JobSlice, OpenJob
+from gpu_worker.schedule.interface import JobSlice, OpenJob
 
 
 class StepSlice(Protocol):

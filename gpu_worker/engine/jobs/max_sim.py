@@ -12,7 +12,7 @@ from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
-from gpu_worker.loop.interface import JobSlice
+from gpu_worker.schedule.interface import JobSlice
 from shared.errors import DimensionMismatch
 from shared.jobs import Job, JobResult, MaxSim
 from shared.vectors import DataType

@@ -13,8 +13,8 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads.heads import Heads
+from gpu_worker.schedule.interface import JobSlice
 from shared.jobs import HybridWeights, JobResult, Score
 from shared.vectors import Layout, ScoringMethod
 

@@ -3,7 +3,7 @@
 from shared.codec.wire import MESSAGE_BYTES
 from shared.server.connections import CONNECTIONS
 
-LINK_VERSION = 2
+LINK_VERSION = 3
 """Version of the contract between frontend and worker, which both send when they attach."""
 
 Options = list[tuple[str, int]]

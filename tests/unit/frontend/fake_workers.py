@@ -38,11 +38,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.tokenizer = fakes.tokenizer_json()
         self.more_files: list[tuple[str, bytes]] = []
         self.fetched = 0
-        self.described = self.instance = "one"
         self.fails: SelvageError | None = None
         self.loading = self.hangs = self.silent = False
         self.holds: asyncio.Event | None = None
         self.load, self.queue_seconds = Load(), 0.0
+        self.version = LINK_VERSION
         self.reached, self.cancelled = asyncio.Event(), asyncio.Event()
         self.messages: list[pb.AttachRequest] = []
         self.server = grpc.aio.server()
@@ -57,7 +57,6 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             adapters=map(codec.card_to_pb, self.adapters),
             queued_tokens=1000,
             queue_seconds=self.queue_seconds,
-            instance=self.described,
         )
 
     async def GetTokenizer(
@@ -74,7 +73,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> None:
         hello = (await anext(requests)).hello
         assert hello.fingerprint == self.card.fingerprint
-        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=LINK_VERSION, instance=self.instance)))
+        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=self.version, instance="one")))
         writing = asyncio.Lock()
         beating = asyncio.create_task(self._beat(context, writing))
         try:

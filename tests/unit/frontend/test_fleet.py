@@ -21,7 +21,7 @@ from shared.errors import (
 from shared.estimate import UNREAD_MARGIN
 from shared.jobs import Classify, Job, Priority
 from shared.load import Backlog, Load
-from shared.ragged import RaggedTokens, TokenRanges
+from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from support.references import eventually
 
@@ -29,7 +29,7 @@ BUSY = Load(
     queued_tokens=1000,
     queued_jobs=1,
     tokens_per_second=100,
-    backlogs={Priority.DEFAULT: Backlog(keys=1, tokens=1000, jobs=(0,) * 9 + (1,))},
+    backlogs={Priority.DEFAULT: Backlog(keys=1, jobs=1, tokens=1000)},
     turn=8,
 )
 SLOW = Load(tokens_per_second=1000.0)
@@ -72,45 +72,6 @@ async def test_workers_with_other_formats_are_told_apart() -> None:
             await world.until_scores(b"2222")
             assert world.fleet.model("").card.dtype == "float32"
             await exact.server.stop(0)
-
-
-async def test_token_ranges_go_to_workers_that_know_them() -> None:
-    """An older worker of the same model would answer with rows of whole sequences. Whichever came first: the card is
-    that of a worker that can do more, as long as there is one."""
-    old, new = FakeWorker(b"1111"), FakeWorker(b"2222", pools_spans=True)
-    job = replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,)))
-    async with World(old) as world:
-        await world.until(True)
-        assert not world.fleet.model("").card.pools_spans
-        with pytest.raises(WorkerUnavailable, match="no worker with this model"):
-            await world.run(job)
-        world.fleet._targets = [old.address, new.address]
-        await new.server.start()
-        await eventually(lambda: world.fleet.model("").card.pools_spans)
-        assert {(await world.run(job)).scores for _ in range(20)} == {b"2222"}
-        await new.server.stop(0)
-        await eventually(lambda: not world.fleet.model("").card.pools_spans)
-        assert (await world.run()).scores == b"1111"
-        await old.server.stop(0)
-
-
-async def test_token_ranges_are_known_while_a_worker_for_them_is_attached() -> None:
-    """Also where an older worker is the first that is looked at, and while the newer one drains."""
-    old, new = FakeWorker(b"1111"), FakeWorker(b"2222", pools_spans=True)
-    job = replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,)))
-    async with World(old, new) as world:
-        await eventually(lambda: len([link for link in world.fleet._links.values() if link.serving]) == 2)
-        world.fleet._links = {worker.address: world.fleet._links[worker.address] for worker in (old, new)}
-        world.fleet._served = {}
-        world.fleet._choose_models()
-        assert world.fleet.model("").card.pools_spans
-        new.load = Load(draining=True)
-        await eventually(lambda: not world.fleet._links[new.address].serving)
-        world.fleet._choose_models()
-        assert world.fleet.model("").card.pools_spans
-        with pytest.raises(WorkerUnavailable):
-            await world.run(job)
-        assert (await world.run()).scores == b"1111"
 
 
 async def test_models_of_several_names_are_chosen_by_name() -> None:
@@ -183,7 +144,7 @@ async def test_an_alias_is_answered_by_every_worker_of_its_model() -> None:
 async def test_jobs_go_where_the_wait_is_least() -> None:
     """By the load that the workers tell, and by what was sent since."""
     busy, free = FakeWorker(b"1111"), FakeWorker(b"2222")
-    waiting = Backlog(keys=1, tokens=10_000, jobs=(0,) * 13 + (1,))
+    waiting = Backlog(keys=1, jobs=1, tokens=10_000, long_jobs=1, long_tokens=10_000)
     busy.load = Load(queued_tokens=10_000, tokens_per_second=1000.0, backlogs={Priority.BULK: waiting})
     free.load = Load(tokens_per_second=1000.0)
     async with World(busy, free) as world:
@@ -282,7 +243,7 @@ async def test_a_worker_that_fails_what_another_takes_is_set_aside(failure: Selv
         [line] = [line for line in lines if line["event"] == "worker set aside"]
         assert (line["target"], line["seconds"], failure.message in line["why"]) == (bad.address, 1.0, True)
         assert (world.fleet.aside, world.fleet.workers) == ({"fake": 1}, {"fake": 2})
-        assert world.fleet.waits["fake"] == world.fleet._links[good.address].wait(1, Priority.DEFAULT, "")
+        assert world.fleet.waits["fake"] == world.fleet._links[good.address].estimate(1, Priority.DEFAULT, "").wait
 
 
 @pytest.mark.parametrize("failure", [Overloaded("full", retry_after=1.0), DeadlineExceeded("too late")], ids=repr)
@@ -371,7 +332,7 @@ async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() ->
     async with World(worker) as world:
         await world.until(True)
         await eventually(lambda: world.fleet.waits.get("fake", 0) > 0)
-        seconds = world.fleet.waits["fake"] / UNREAD_MARGIN + 0.01
+        seconds = world.fleet.waits["fake"] / UNREAD_MARGIN + 0.03
         world.fleet.check_terms(RequestTerms.within(seconds))
         small, large = (
             Job(id=size, work=Classify(), tokens=RaggedTokens.of([[1] * size]), remaining=seconds - 0.02)
@@ -396,6 +357,6 @@ async def test_what_a_worker_would_let_wait_too_long_is_refused_unread(seconds: 
             return
         with pytest.raises(Overloaded, match=r"would wait up to 10\.0 s, the limit is 9 s") as raised:
             world.fleet.check_terms(RequestTerms.within(1000))
-        assert raised.value.retry_after == pytest.approx(1.0, abs=0.01)
+        assert raised.value.retry_after == 10.0
         world.fleet.check_terms(replace(RequestTerms.within(1000), priority=Priority.INTERACTIVE))
         assert world.fleet.refused == {"deadline": 0, "queue_seconds": 1}

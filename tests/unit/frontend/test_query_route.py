@@ -302,7 +302,7 @@ async def test_the_table_comes_with_the_tokenizer(looks_up: bool) -> None:
     worker.load = Load(
         queued_tokens=1000,
         tokens_per_second=100,
-        backlogs={Priority.DEFAULT: Backlog(keys=1, tokens=1000, jobs=(0,) * 9 + (1,))},
+        backlogs={Priority.DEFAULT: Backlog(keys=1, jobs=1, tokens=1000)},
     )
     async with World(worker) as world:
         await world.until(True)

@@ -270,13 +270,13 @@ ROUTE = QueryRoute(
     [
         ({"pooling": "cls"}, "pooling is cls"),
         ({"pooling": "mean+lasttoken"}, "pooling is lasttoken"),
-        ({}, "is an older one"),
-        ({"query_route": ROUTE}, "is an older one"),
+        ({}, "which this model has not"),
+        ({"query_route": ROUTE}, "which this model has not"),
         ({"query_route": ROUTE, "pooling": "cls"}, "pooling of documents is cls"),
     ],
 )
-async def test_models_and_workers_that_pool_no_spans_are_told_apart(changes: dict[str, Any], words: str) -> None:
-    """An older worker's card lacks the field, and it would answer with the vectors of whole texts."""
+async def test_models_that_pool_no_spans_are_refused(changes: dict[str, Any], words: str) -> None:
+    """The error says which pooling it is, where the card does."""
     worker = FakeWorker(card(**changes))
     for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
         with pytest.raises(UnsupportedTask, match=words) as refused:

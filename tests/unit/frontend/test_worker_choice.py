@@ -10,7 +10,7 @@ import pytest
 
 from frontend_service.workers.worker_choice import WorkerChoice
 from shared.errors import Overloaded
-from shared.estimate import MARGIN
+from shared.estimate import MARGIN, Estimate
 from shared.jobs import Classify, Job, Priority
 from shared.load import Load
 from shared.ragged import RaggedTokens
@@ -26,14 +26,8 @@ class FakeLink:
     takes: float = 0.01
     others: float = 1.0
 
-    def wait(self, tokens: int, priority: Priority, key: str) -> float:
-        return self.seconds
-
-    def compute_seconds(self, tokens: int) -> float:
-        return self.takes
-
-    def slowdown(self, tokens: int, priority: Priority) -> float:
-        return 1.0
+    def estimate(self, tokens: int, priority: Priority, key: str) -> Estimate:
+        return Estimate(wait=self.seconds, takes=self.takes)
 
 
 def chosen(*links: FakeLink, remaining: float | None = None, draw: Callable[[], float] | None = None) -> FakeLink:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import fakes
 import pytest
@@ -17,7 +16,7 @@ from shared.codec import fields as codec
 from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load
-from shared.ragged import TokenRanges
+from shared.server.rpc import LINK_VERSION
 from support.references import eventually
 
 
@@ -190,16 +189,14 @@ async def test_cancelling_a_run_cancels_its_job(world: World) -> None:
     assert (await world.run()).scores == b"1234"
 
 
-@pytest.mark.parametrize(("described", "instance"), [("one", "another"), ("", "one"), ("", "")])
-async def test_token_ranges_are_not_sent_where_another_worker_may_have_described_itself(
-    described: str, instance: str
-) -> None:
-    """An older worker may have the address by the time the frontend attaches. Other jobs are sent."""
-    worker = FakeWorker(b"1111", pools_spans=True)
-    worker.described, worker.instance = described, instance
-    async with World(worker) as world:
-        await world.until(True)
-        assert not world.fleet.model("").card.pools_spans
-        with pytest.raises(WorkerUnavailable):
-            await world.run(replace(JOB, ranges=TokenRanges(counts=(1,), starts=(0,), stops=(1,))))
-        assert (await world.run()).scores == b"1111"
+async def test_a_worker_of_another_version_is_not_served() -> None:
+    """The reason names both versions; a worker of the frontend's own version serves meanwhile."""
+    other, own = FakeWorker(b"1111"), FakeWorker(b"2222")
+    other.version = LINK_VERSION - 1
+    async with World(other) as world:
+        versions = f"it speaks version {LINK_VERSION - 1} of the link, this frontend version {LINK_VERSION}"
+        await eventually(lambda: versions in _why(world.fleet))
+        world.fleet._targets = [other.address, own.address]
+        await own.server.start()
+        await world.until_scores(b"2222")
+        await own.server.stop(0)

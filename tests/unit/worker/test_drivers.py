@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.device.inline import Inline
-from gpu_worker.loop.actions import Idle, Wait
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.interface import JobSlice, OpenJob, OutOfMemory
-from gpu_worker.loop.loop import LEAD_SECONDS, Loop
-from gpu_worker.loop.steps import JobOutcome
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.interface import JobSlice, OpenJob, OutOfMemory
+from gpu_worker.schedule.scheduler import LEAD_SECONDS, Idle, Scheduler, Wait
+from gpu_worker.schedule.steps import JobOutcome
 from shared.jobs import Job, JobResult
 from support.synchronous_engine import FakeProgress, job
 
@@ -147,7 +146,7 @@ class Workload:
 
 
 def run_synchronously(workload: Workload, engine: TimedEngine, clock: Clock, options: dict[str, Any]) -> None:
-    loop = Loop(engine, clock=clock, **options)
+    loop = Scheduler(engine, clock=clock, **options)
     for first in workload.first_jobs():
         loop.submit(first)
     for ended in loop.until_idle():
@@ -158,7 +157,7 @@ def run_synchronously(workload: Workload, engine: TimedEngine, clock: Clock, opt
 
 def run_asynchronously(workload: Workload, engine: TimedEngine, clock: Clock, options: dict[str, Any]) -> None:
     async def serve() -> None:
-        loop = AsyncLoop(engine, Inline(), clock=clock, **options)
+        loop = Driver(engine, Inline(), clock=clock, **options)
         idle, left = asyncio.Event(), 0
 
         def submit(new: Job) -> None:
@@ -220,7 +219,7 @@ def test_the_next_step_is_launched_shortly_before_the_end_of_a_long_one() -> Non
     """Not at once, so that jobs that come meanwhile are in it; and not after the end, so that the device goes on."""
     clock = Clock()
     engine = TimedEngine(clock, speed=100.0, overhead=0.0)
-    loop = Loop(engine, step_tokens=100, queued_tokens=10**9, clock=clock)
+    loop = Scheduler(engine, step_tokens=100, queued_tokens=10**9, clock=clock)
     loop.submit(job(1, *[10] * 10))
     list(loop.until_idle())
     for number in (2, 3, 4):
@@ -236,7 +235,7 @@ def test_the_next_step_is_launched_shortly_before_the_end_of_a_long_one() -> Non
 def test_a_job_that_is_set_aside_leaves_the_loop_idle() -> None:
     """The synchronous driver ends instead of waiting for a job that nobody brings back."""
     clock = Clock()
-    loop = Loop(TimedEngine(clock, 100.0, 0.0), step_tokens=100, queued_tokens=1000, clock=clock)
+    loop = Scheduler(TimedEngine(clock, 100.0, 0.0), step_tokens=100, queued_tokens=1000, clock=clock)
     loop.submit(job(1, 10))
     loop.set_aside(1)
     assert list(loop.until_idle()) == []

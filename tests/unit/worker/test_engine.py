@@ -11,10 +11,10 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step import download as download_module
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.loop.interface import JobSlice, OutOfMemory
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.ragged import RaggedTokens
@@ -187,7 +187,7 @@ def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
     "error", [torch.OutOfMemoryError("full"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) -> None:
-    """So that the loop can cut the step."""
+    """So that the scheduler can cut the step."""
 
     def full(_: torch.Tensor) -> torch.Tensor:
         raise error

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gpu_worker.queue.express import MOST_JOBS, never
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import MOST_JOBS, FairQueue, never
 from shared.jobs import Priority
 from support.synchronous_engine import job
 from support.timed_device import Device
@@ -80,7 +79,10 @@ def test_what_is_told_is_what_would_pay() -> None:
     queue.add_job(1, [10])
     assert queue.express_tokens(256, always) == 22
     assert queue.express_tokens(256, lambda tokens: tokens <= 8) == 0
-    assert FairQueue[int](quantum=32, chunk=20).express_tokens(256, always) == 20
+    queue = FairQueue[int](quantum=32, chunk=20)
+    assert queue.express_tokens(256, always) == 0  # nothing is there to be ahead of
+    queue.add_job(0, [100])
+    assert queue.express_tokens(256, always) == 20
 
 
 def test_no_express_step_is_told_to_a_job_that_would_be_one_too_many() -> None:
@@ -185,7 +187,8 @@ def test_the_loop_promises_no_express_step_to_a_text_that_is_cut() -> None:
     told = []
     for chunk in (100.0, 20.0):
         loop = Device(speed=1000.0).loop(step_tokens=1000, chunk_tokens=chunk)
-        loop.submit(job(1, *[100] * 30))
-        list(loop.until_idle())
+        loop.submit(job(1, *[100] * 100))
+        while not loop.load.tokens_per_second:
+            loop.advance()
         told.append(loop.load.express_tokens)
     assert told == [100, 20]

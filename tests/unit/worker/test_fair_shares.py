@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue import priority_class as classes
-from gpu_worker.queue.express import EXPRESS_SHARE
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule import priority_class as classes
+from gpu_worker.schedule.fair_queue import EXPRESS_SHARE, FairQueue
 from shared.jobs import Priority
 from shared.load import SHORT_SHARE, WEIGHTS
 from support.synchronous_engine import cut
@@ -21,7 +20,13 @@ INTERACTIVE, DEFAULT, BULK = Priority
 
 
 def bound(tokens: int, jobs: int, keys: int, weight: int, turn: int, short: int, budget: int) -> float:
-    """The formula of fair_queue.py, with its express steps."""
+    """Most tokens that the worker serves before a job of so many `tokens` is done, whatever else comes.
+
+    `jobs`: the most of its key that wait at once; `keys`: the most of its class; `weight`: that of its class. `turn`:
+    the larger of a quantum and the largest unit; `short`: a job of as many tokens is long; `budget`: tokens of a step.
+    What is wasted: the ends of steps into which the next unit does not fit, and express steps, of which there may be
+    one before each other step.
+    """
     total, waste = sum(WEIGHTS.values()), budget / (budget - turn) if turn <= budget / 2 else 2
     waste *= 1 + min(turn, budget // EXPRESS_SHARE) / budget
     key = (SHORT_SHARE + 1) * jobs * (tokens + (6 + log(jobs)) * max(turn, short))
@@ -61,7 +66,7 @@ def test_every_job_is_served_within_its_bound(
     while left:
         arrive(max(0, min(chance.randint(0, 6), 50 - len(queue))))
         waits = queue.backlogs()[priority]
-        jobs, keys = max(jobs, sum(waits.jobs)), max(keys, waits.keys)
+        jobs, keys = max(jobs, waits.jobs), max(keys, waits.keys)
         before = queue.waiting_tokens
         left -= len(queue.next_step(budget, express_pays=lambda _: express).get(0, ()))
         taken += before - queue.waiting_tokens
@@ -122,7 +127,7 @@ def test_every_job_is_served_within_its_bound_in_pieces(
     while left:
         arrive(max(0, min(chance.randint(0, 6), 50 - len(queue) - queue.room.waiting)))
         waits = queue.backlogs().values()
-        jobs = max(jobs, queue.room.waiting + sum(sum(each.jobs) for each in waits))
+        jobs = max(jobs, queue.room.waiting + sum(each.jobs for each in waits))
         keys = max(keys, 6)
         cost, units = serve()
         taken, left, idle = taken + cost, left - units, 0 if cost else idle + 1
@@ -233,7 +238,7 @@ def test_keys_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are ahead of the others only while they are few; none once nothing waits."""
     monkeypatch.setattr(classes, "REMEMBERED", 3)
     queue = FairQueue[int](quantum=1)
-    named = queue._classes.of(DEFAULT)._keys_by_name
+    named = queue._classes[DEFAULT - 1]._keys_by_name
     for job in range(20):
         queue.add_job(job, [10_000], key=str(job))
     most = 0

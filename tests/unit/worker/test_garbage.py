@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.loop import Loop
 from gpu_worker.model.loading import load
+from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.startup.warm_up import warm_up_jobs
 from support.random_models import random_model
 from support.tiny import CPU
@@ -39,7 +39,7 @@ def garbage() -> Iterator[list[object]]:
 def test_no_tensor_waits_for_the_garbage_collector(name: str, garbage: list[object]) -> None:
     """Of jobs of every kind: a circle through a step would hold hundreds of megabytes of it for minutes."""
     model = load(random_model(name), CPU)
-    loop = Loop(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
+    loop = Scheduler(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
     gc.collect()
     garbage.clear()  # what loading left
     for job in warm_up_jobs(model):

@@ -12,14 +12,14 @@ from shared.server.calls import Calls
 from shared.server.services import WORKER_SERVICES
 from shared.server.serving import Server
 from support.references import eventually
-from support.threaded_engine import FakeEngine, ask, async_loop, job, outcome
+from support.threaded_engine import FakeEngine, ask, job, outcome, running_driver
 
 
 async def test_health_answers_while_a_step_is_computed() -> None:
     """The event loop never waits for the device: here a step lasts until all checks are answered."""
     with ThreadPoolExecutor(1) as device, ThreadPoolExecutor(1) as threads:
         engine = FakeEngine(device)
-        async with async_loop(engine) as running:
+        async with running_driver(engine) as running:
             server = Server(WORKER_SERVICES, Calls(timeout=None), threads=threads, reflect=False, connection_age=False)
             add_WorkerServiceServicer_to_server(servicer_of(running, card(), b"", threads), server.grpc)
             await server.start("127.0.0.1:0")

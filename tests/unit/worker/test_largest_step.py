@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.loop.retries import silent
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.memory_trials import largest_jobs, run_largest_steps, try_step_sizes
 from gpu_worker.startup.step_size import SMALLEST_STEP, SPARE_MEMORY, Trial, find_step_size

@@ -18,9 +18,9 @@ from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.step import NOTHING
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.plain import PlainMaxSim
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
+from gpu_worker.schedule.interface import JobSlice
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim

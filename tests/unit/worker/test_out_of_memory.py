@@ -17,10 +17,10 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.encode import EncodeSlice
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.step import Step
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import EndedJob
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.steps import EndedJob
 from shared.errors import InputTooLarge
 from shared.jobs import Job, JobResult
 from support.random_models import random_model
@@ -134,7 +134,7 @@ Place = Callable[[Crowded, pytest.MonkeyPatch], None]
 
 
 def answered(*jobs: Job) -> list[EndedJob]:
-    loop = Loop(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
+    loop = Scheduler(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
     for each in jobs:
         loop.submit(each)
     return list(loop.until_idle())

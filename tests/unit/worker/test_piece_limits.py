@@ -14,11 +14,11 @@ from embedded.options import settings_of
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import EndedJob
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.options import LoadOptions
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.steps import EndedJob
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import piece_limits as limits
 from gpu_worker.startup import warm_up
@@ -143,7 +143,7 @@ def test_all_keys_count_where_layers_have_windows(tmp_path: Path) -> None:
     engine = ModelEngine(windowed)
     [expected] = run_in_steps(engine, [job(longest)])
     engine.cut_texts(found)
-    loop = Loop(engine, step_tokens=300, queued_tokens=10**6, cache_bytes=found.cache_bytes)
+    loop = Scheduler(engine, step_tokens=300, queued_tokens=10**6, cache_bytes=found.cache_bytes)
     loop.submit(job(longest))
     taken = list[int]()
     [ended] = outcomes_of(loop, taken)
@@ -154,7 +154,7 @@ def test_all_keys_count_where_layers_have_windows(tmp_path: Path) -> None:
         loop.submit(job(longest + 1))
 
 
-def outcomes_of(loop: Loop, taken: list[int]) -> Iterator[EndedJob]:
+def outcomes_of(loop: Scheduler, taken: list[int]) -> Iterator[EndedJob]:
     """The jobs that end, until none is left; after each action adds the room that is taken."""
     while loop.queued[1]:
         yield from loop.advance()

@@ -18,12 +18,11 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs import texts as texts_module
 from gpu_worker.engine.jobs.scoring import QueryRows
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
-from gpu_worker.loop.interface import JobSlice, OutOfMemory, StepHandle
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import EndedJob
 from gpu_worker.model.native.model import NativeModel
 from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.schedule.interface import JobSlice, OutOfMemory, StepHandle
+from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
+from gpu_worker.schedule.steps import EndedJob
 from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.ragged import RaggedTokens
@@ -98,7 +97,7 @@ class Late:
         raise OutOfMemory
 
 
-def run_two_under_way(loop: Loop, chance: random.Random) -> list[EndedJob]:
+def run_two_under_way(loop: Scheduler, chance: random.Random) -> list[EndedJob]:
     """Answers all jobs; mostly a second step is launched before the first is collected, although that has arrived."""
     ended: list[EndedJob] = []
     while not isinstance(action := loop.next_action(), Idle):
@@ -138,7 +137,7 @@ def test_memory_that_runs_out_in_the_middle_changes_no_number(
             def compute(
                 _: ModelEngine, jobs: Sequence[Job], crowded: Crowded = crowded, seed: int = seed
             ) -> list[JobResult]:
-                loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY)
+                loop = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY)
                 for job in jobs:
                     loop.submit(job)
                 outcomes = {ended.id: ended.outcome for ended in run_two_under_way(loop, random.Random(seed))}
@@ -196,7 +195,7 @@ def test_no_cache_outlives_its_sequence(
     limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY)
     threaded = ModelEngine(model, device if not often else None, limits=limits)
     crowded = Crowded(threaded, 0, often)
-    loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY, clock=lambda: now)
+    loop = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY, clock=lambda: now)
     outcomes = Counter[type]()
     unanswered: set[int] = set()
     most = number = 0
@@ -240,7 +239,7 @@ def test_texts_keep_no_more_than_their_room(
     token_bytes = model.cutting.token_bytes
     limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY * token_bytes, token_bytes=token_bytes)
     crowded = Crowded(ModelEngine(model, device, limits=limits), 0, 0.5, ways=2)
-    loop = Loop(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)
+    loop = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)
     lengths = [46, 5, 90, 40, 400, 150, 3, 75, 225, 20, 97]
     for number, length in enumerate(lengths):
         loop.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(random_ids([length], seed=number))))

@@ -6,9 +6,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import FairQueue
 from shared.jobs import Priority
-from shared.load import Backlog, bucket
+from shared.load import Backlog
 
 COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 CHANCE = st.randoms(use_true_random=False)
@@ -90,16 +90,17 @@ def test_a_removed_job_is_not_served() -> None:
     assert (queue.waiting_tokens, len(queue), queue.next_step(100)) == (0, 0, {})
 
 
-def counted(waits: dict[int, tuple[Priority, str, int]]) -> dict[Priority, Backlog]:
-    """Backlogs of jobs, counted anew."""
+def counted(waits: dict[int, tuple[Priority, str, int, bool]]) -> dict[Priority, Backlog]:
+    """Backlogs of jobs, counted anew, by priority, key, tokens that wait, and whether they are long."""
     backlogs = {}
-    for priority in {each for each, _, _ in waits.values()}:
-        own = [(key, tokens) for other, key, tokens in waits.values() if other is priority]
-        sizes = Counter(bucket(tokens) for _, tokens in own)
+    for priority in {each for each, *_ in waits.values()}:
+        own = [(key, tokens, is_long) for other, key, tokens, is_long in waits.values() if other is priority]
         backlogs[priority] = Backlog(
-            keys=len({key for key, _ in own}),
-            tokens=sum(tokens for _, tokens in own),
-            jobs=tuple(sizes[place] for place in range(max(sizes) + 1)),
+            keys=len({key for key, *_ in own}),
+            jobs=len(own),
+            tokens=sum(tokens for _, tokens, _ in own),
+            long_jobs=sum(is_long for *_, is_long in own),
+            long_tokens=sum(tokens for _, tokens, is_long in own if is_long),
         )
     return backlogs
 
@@ -108,7 +109,7 @@ def counted(waits: dict[int, tuple[Priority, str, int]]) -> dict[Priority, Backl
 @given(CHANCE)
 def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
     """Tokens, keys and sizes of what waits, whatever came, went, was served or set aside."""
-    queue = FairQueue[int](quantum=16)
+    queue = FairQueue[int](quantum=16, short=200)
     costs: dict[int, list[int]] = {}
     total: dict[int, int] = {}
     told: dict[int, tuple[Priority, str]] = {}
@@ -142,7 +143,9 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
         small = [each for waiting in queue._classes for each in waiting.small.values()]
         assert {each.job: each.tokens for each in small}.items() <= waits.items()
         assert {each.job for each in small} >= {job for job, left in waits.items() if left == total[job] <= 16}
-        assert queue.backlogs() == counted({job: (*told[job], tokens) for job, tokens in waits.items()})
+        for of_class in queue._classes:
+            assert of_class.small_tokens == sum(each.tokens for each in of_class.small.values())
+        assert queue.backlogs() == counted({job: (*told[job], left, total[job] >= 200) for job, left in waits.items()})
 
 
 def test_of_equal_standing_the_earliest_deadline_goes_first() -> None:

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpu_worker.link.attachment import Attachment
 from gpu_worker.link.outbox import IDLE_BEAT, Outbox
-from gpu_worker.link.recent_work import RECENT_SECONDS, RecentWork
 from gpu_worker.link.unsent import UnsentLimit
+from gpu_worker.schedule.admission import RECENT_SECONDS, RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
 from shared.codec.load import load_from_pb

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.fair_queue import FairQueue
-from gpu_worker.queue.room import Room
+from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.room import Room
 from shared.jobs import Priority
 from support.synchronous_engine import cut
 
@@ -76,7 +76,7 @@ class Witness:
         self.check()
 
     def collect_step(self) -> None:
-        """As the loop does: a job that ended meanwhile gives back nothing more."""
+        """As the scheduler does: a job that ended meanwhile gives back nothing more."""
         if self.under_way:
             for job, tokens in self.under_way.popleft().items():
                 if job in self.jobs:

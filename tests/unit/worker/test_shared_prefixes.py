@@ -19,15 +19,15 @@ from gpu_worker.engine.jobs.texts import TextJob, by_length
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.engine.step.step import Step
-from gpu_worker.loop.interface import JobSlice
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.step_budget import LATEST_WEIGHT
-from gpu_worker.loop.steps import LaunchedStep, PlannedStep
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.queue.fair_queue import FairQueue
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.prefixes import LEAST, families, shared_with_previous
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.interface import JobSlice
+from gpu_worker.schedule.pace import LATEST_WEIGHT
+from gpu_worker.schedule.scheduler import Scheduler
+from gpu_worker.schedule.steps import LaunchedStep, PlannedStep
 from shared.jobs import Classify, Job, JobResult, Priority
 from shared.ragged import RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
@@ -217,7 +217,7 @@ def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> N
     expected = by_themselves(engine, jobs)
     encoder = _Watched(engine.model.encoder, failing)
     failed = watched(engine, encoder)
-    loop = Loop(failed, step_tokens=1024, queued_tokens=4096)
+    loop = Scheduler(failed, step_tokens=1024, queued_tokens=4096)
     for job in jobs:
         loop.submit(job)
     answers = {answer.id: answer.outcome for answer in loop.until_idle()}
@@ -315,7 +315,7 @@ def test_frontends_are_told_a_load_in_tokens_of_texts() -> None:
         [Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of(texts))] for texts in ([PREFIX], [PREFIX] * 12)
     )
     with shared_prefixes(engine, together=256):
-        loop = Loop(engine, step_tokens=2048, queued_tokens=4096)
+        loop = Scheduler(engine, step_tokens=2048, queued_tokens=4096)
         for [job], ratio in ((plain, 1.0), (alike, 1 + LATEST_WEIGHT * 11 * (39 - 5) / (40 + 11 * 6))):
             loop.submit(job)
             assert [answer.id for answer in loop.until_idle()] == [1]
@@ -323,7 +323,9 @@ def test_frontends_are_told_a_load_in_tokens_of_texts() -> None:
             load, told = loop.load, loop.told_load
             assert told.tokens_per_second == pytest.approx(ratio * load.tokens_per_second)
             assert told.queued_tokens == int(ratio * load.queued_tokens) > 0
-            assert told.wait(10, Priority.DEFAULT) == pytest.approx(load.wait(10, Priority.DEFAULT), rel=0.05)
+            assert told.estimate(10, Priority.DEFAULT).wait == pytest.approx(
+                load.estimate(10, Priority.DEFAULT).wait, rel=0.05
+            )
             assert loop.cancel(2)
 
 

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpu_worker.engine import engine as module
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step.step import Step
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import upload as upload_module
@@ -25,6 +24,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.ragged.upload import Upload
+from gpu_worker.schedule.interface import JobSlice
 from selvage.worker.v1 import worker_pb2
 from shared.codec.leading_piece import led_by
 from shared.codec.results import UnsentOutcome

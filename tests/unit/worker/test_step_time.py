@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine, ModelStepHandle
-from gpu_worker.loop.interface import JobSlice
-from gpu_worker.loop.retries import silent
 from gpu_worker.model.loading import Model, load
+from gpu_worker.schedule.interface import JobSlice
+from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import time_trials
 from gpu_worker.startup.step_time import FEWEST, LONGEST, MOST, PAYS, StepTimes, find_step_times

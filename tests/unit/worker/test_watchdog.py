@@ -1,4 +1,4 @@
-"""Devices that fail, stall or hang below the loop."""
+"""Devices that fail, stall or hang below the scheduler."""
 
 import asyncio
 import time
@@ -7,16 +7,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
-from gpu_worker.loop import watchdog
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.watchdog import DeviceLost
+from gpu_worker.schedule import watchdog
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.watchdog import DeviceLost
 from shared.errors import (
     GivenBack,
     Internal,
     WorkerUnavailable,
 )
 from support.references import eventually
-from support.threaded_engine import FakeEngine, FakeProgress, ask, async_loop, job, outcome
+from support.threaded_engine import FakeEngine, FakeProgress, ask, job, outcome, running_driver
 
 
 class Broken(FakeEngine):
@@ -36,7 +36,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
     """The job that met it gets Internal; then the loop ends, so that the process can be started again."""
     engine = Broken(device)
     with ThreadPoolExecutor(1) as host:
-        made = AsyncLoop(engine, host, step_tokens=100, queued_tokens=10_000, device_check=job(99, 1))
+        made = Driver(engine, host, step_tokens=100, queued_tokens=10_000, device_check=job(99, 1))
         running = asyncio.create_task(made.run())
         assert await outcome(ask(made, job(1, 5))) == (5,)
         engine.broken = True
@@ -48,7 +48,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
 async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
     """The probe that follows it succeeds."""
     engine = FakeEngine(device)
-    async with async_loop(engine, device_check=job(99, 1)) as running:
+    async with running_driver(engine, device_check=job(99, 1)) as running:
         assert await outcome(ask(running, job(1, 13))) is Internal
         assert await outcome(ask(running, job(2, 5))) == (5,)
         assert any(identity == 99 for step in engine.steps for identity, _ in step)
@@ -59,9 +59,9 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
 ) -> None:
     """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
-    monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
         engine.gate.clear()
         hanging = ask(running, job(1, 5))
@@ -79,10 +79,10 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
 async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch ends, and with it the process."""
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
-    monkeypatch.setattr("gpu_worker.loop.async_loop.LOST_SECONDS", 0.1)
-    monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("gpu_worker.schedule.driver.LOST_SECONDS", 0.1)
+    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
     engine = FakeEngine(device)
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         engine.gate.clear()
         ask(running, job(1, 5))
         with pytest.raises(DeviceLost, match="a step of 5 tokens"):
@@ -127,13 +127,13 @@ async def test_a_step_that_keeps_all_others_from_running_is_late(
 ) -> None:
     """It computes, so its seconds are no pause of the process."""
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
         engine.gate.clear()
         hanging = ask(running, job(1, 5))
-        await eventually(lambda: running._loop.step_running is not None)
+        await eventually(lambda: running._scheduler.step_running is not None)
         end = time.process_time() + 1.0
         while time.process_time() < end:
             """Computes, and lets nothing else run."""
@@ -146,13 +146,13 @@ async def test_a_step_that_keeps_all_others_from_running_is_late(
 async def test_a_pause_of_the_process_is_no_stalled_step(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the machine stands still: the job is answered, and nobody is told of a stall."""
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr("gpu_worker.loop.async_loop.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
         engine.gate.clear()
         paused = ask(running, job(1, 5))
-        await eventually(lambda: running._loop.step_running is not None)
+        await eventually(lambda: running._scheduler.step_running is not None)
         for _ in range(2):
             time.sleep(0.7)  # noqa: ASYNC251 - nothing of the loop runs
             await asyncio.sleep(0.02)

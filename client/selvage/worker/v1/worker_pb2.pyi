@@ -48,28 +48,22 @@ CHUNK_KIND_WINNERS: ChunkKind
 CHUNK_KIND_SIMILARITIES: ChunkKind
 
 class DescribeRequest(_message.Message):
-    __slots__ = ("knows_query_route", "knows_listwise")
-    KNOWS_QUERY_ROUTE_FIELD_NUMBER: _ClassVar[int]
-    KNOWS_LISTWISE_FIELD_NUMBER: _ClassVar[int]
-    knows_query_route: bool
-    knows_listwise: bool
-    def __init__(self, knows_query_route: bool = ..., knows_listwise: bool = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds", "instance", "adapters")
+    __slots__ = ("card", "message_bytes", "queued_tokens", "queue_seconds", "adapters")
     CARD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     card: _model_pb2.ModelCard
     message_bytes: int
     queued_tokens: int
     queue_seconds: float
-    instance: str
     adapters: _containers.RepeatedCompositeFieldContainer[_model_pb2.ModelCard]
-    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., instance: _Optional[str] = ..., adapters: _Optional[_Iterable[_Union[_model_pb2.ModelCard, _Mapping]]] = ...) -> None: ...
+    def __init__(self, card: _Optional[_Union[_model_pb2.ModelCard, _Mapping]] = ..., message_bytes: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., adapters: _Optional[_Iterable[_Union[_model_pb2.ModelCard, _Mapping]]] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()
@@ -130,7 +124,7 @@ class Welcome(_message.Message):
     def __init__(self, version: _Optional[int] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds", "express_tokens", "step_tokens", "slowdowns", "others")
+    __slots__ = ("queued_tokens", "queued_jobs", "tokens_per_second", "backlogs", "draining", "stalled", "turn", "busy_seconds", "express_tokens", "step_tokens", "others", "coming")
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_JOBS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
@@ -141,8 +135,8 @@ class Load(_message.Message):
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     EXPRESS_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    SLOWDOWNS_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    COMING_FIELD_NUMBER: _ClassVar[int]
     queued_tokens: int
     queued_jobs: int
     tokens_per_second: float
@@ -153,31 +147,25 @@ class Load(_message.Message):
     busy_seconds: float
     express_tokens: int
     step_tokens: int
-    slowdowns: _containers.RepeatedCompositeFieldContainer[Slowdown]
     others: float
-    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., express_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., slowdowns: _Optional[_Iterable[_Union[Slowdown, _Mapping]]] = ..., others: _Optional[float] = ...) -> None: ...
-
-class Slowdown(_message.Message):
-    __slots__ = ("priority", "long", "factor")
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    LONG_FIELD_NUMBER: _ClassVar[int]
-    FACTOR_FIELD_NUMBER: _ClassVar[int]
-    priority: Priority
-    long: bool
-    factor: float
-    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., long: bool = ..., factor: _Optional[float] = ...) -> None: ...
+    coming: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, queued_tokens: _Optional[int] = ..., queued_jobs: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., draining: bool = ..., stalled: _Optional[str] = ..., turn: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., express_tokens: _Optional[int] = ..., step_tokens: _Optional[int] = ..., others: _Optional[float] = ..., coming: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Backlog(_message.Message):
-    __slots__ = ("priority", "keys", "tokens", "jobs")
+    __slots__ = ("priority", "keys", "tokens", "jobs", "long_jobs", "long_tokens")
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    LONG_JOBS_FIELD_NUMBER: _ClassVar[int]
+    LONG_TOKENS_FIELD_NUMBER: _ClassVar[int]
     priority: Priority
     keys: int
     tokens: int
-    jobs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., keys: _Optional[int] = ..., tokens: _Optional[int] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
+    jobs: int
+    long_jobs: int
+    long_tokens: int
+    def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., keys: _Optional[int] = ..., tokens: _Optional[int] = ..., jobs: _Optional[int] = ..., long_jobs: _Optional[int] = ..., long_tokens: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "sequences", "remaining", "priority", "prompt_lengths", "second_segment_starts", "unattended_tails", "key", "request_id", "encode", "score", "max_sim", "classify", "traceparent", "range_counts", "range_starts", "range_stops", "fingerprint")

@@ -1,4 +1,4 @@
-"""The contract between the loop and an engine: jobs, slices of them, and steps. Knows no torch and no gRPC."""
+"""The contract between the scheduler and an engine: jobs, slices of them, and steps. Knows no torch and no gRPC."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -109,7 +109,7 @@ class StepHandle(Protocol):
 
 
 class StepEngine(Protocol):
-    """The engine as the loop sees it. Steps are computed in the order in which they are launched."""
+    """The engine as the scheduler sees it. Steps are computed in the order in which they are launched."""
 
     def open(self, job: Job) -> OpenJob:
         """Validates a job and opens it. Raises the job's own error."""

@@ -10,17 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.device.inline import Inline
-from gpu_worker.loop.actions import Idle, Launch, Wait
-from gpu_worker.loop.interface import JobSlice, OutOfMemory
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import EndedJob
+from gpu_worker.schedule.interface import JobSlice, OutOfMemory
+from gpu_worker.schedule.scheduler import Idle, Launch, Scheduler, Wait
+from gpu_worker.schedule.steps import EndedJob
 from shared.errors import InputTooLarge, Internal
 from shared.jobs import Job
 from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
 
 
 def served(engine: FakeEngine, *jobs: Job, step_tokens: int = 100) -> list[EndedJob]:
-    loop = Loop(engine, step_tokens=step_tokens, queued_tokens=10**9)
+    loop = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
     for each in jobs:
         loop.submit(each)
     return list(loop.until_idle())
@@ -75,7 +74,7 @@ def test_a_step_that_cannot_be_launched_fails_its_jobs_alone() -> None:
         return honest(parts)
 
     engine.launch = broken
-    loop = Loop(engine, step_tokens=300, queued_tokens=1000, report=lambda event, *_: reports.append(event))
+    loop = Scheduler(engine, step_tokens=300, queued_tokens=1000, report=lambda event, *_: reports.append(event))
     for each in (1, 2, 3):
         loop.submit(job(each, 50))
     assert sorted(map(shown, loop.until_idle())) == [(1, (50,)), (2, Internal), (3, (50,))]
@@ -85,7 +84,7 @@ def test_a_step_that_cannot_be_launched_fails_its_jobs_alone() -> None:
 @pytest.mark.parametrize(("waits", "worth"), [(0, False), (60, False), (99, False), (100, True), (200, True)])
 def test_a_step_is_launched_early_once_it_is_whole(waits: int, worth: bool) -> None:
     """Less would leave out what comes while the other is computed: requests would be computed one by one."""
-    loop = Loop(FakeEngine(), step_tokens=100, queued_tokens=1000)
+    loop = Scheduler(FakeEngine(), step_tokens=100, queued_tokens=1000)
     assert loop.next_action() == Idle()
     loop.submit(job(1, 60))
     assert loop.next_action() == Launch()

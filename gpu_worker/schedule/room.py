@@ -1,4 +1,4 @@
-"""Room on the device for the keys and values of long sequences, and the jobs that wait for some. No clock, no I/O."""
+"""Room on the device for keys and values of long sequences: who has some, and who waits for some. No clock, no I/O."""
 
 from math import inf
 from typing import Generic, TypeVar

@@ -1,38 +1,99 @@
-"""The one loop of the worker: it accepts jobs, decides what happens next, and answers jobs. No torch, asyncio or gRPC.
+"""The scheduler of the worker: it accepts jobs, decides what happens next, and answers jobs. No torch, asyncio or gRPC.
 
 At most two steps are under way: while one is computed, the next is planned, packed and launched, and the one before is
 collected. `next_action` alone decides; a driver carries it out and waits. `until_idle` is the synchronous driver,
-`AsyncLoop` the asynchronous one. A driver may run `launch_step` and `collect_step` in another thread, one at a time,
-while its own thread calls the other methods. `queued`, `refused` and `cancelled_waiting` may be read from any thread.
+`Driver` the asynchronous one. A driver may run `launch_step` and `collect_step` in another thread, one at a time, while
+its own thread calls the other methods. `queued`, `refused` and `cancelled_waiting` may be read from any thread.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
+from typing import Required, TypedDict
 
-from gpu_worker.loop.actions import Action, Collect, Idle, Launch, Wait
-from gpu_worker.loop.callbacks import ObserveStep, unobserved
-from gpu_worker.loop.collector import StepCollector
-from gpu_worker.loop.interface import JobSlice, OpenJob, StepEngine, StepHandle
-from gpu_worker.loop.retries import Report, silent
-from gpu_worker.loop.slowdowns import MOST as MOST_SLOWED
-from gpu_worker.loop.step_budget import StepBudget
-from gpu_worker.loop.steps import EndedJob, FailedLaunch, JobOutcome, LaunchedStep, PlannedStep, UnansweredJob
-from gpu_worker.loop.unanswered_jobs import UnansweredJobs
-from gpu_worker.loop.under_way import StepsUnderWay
-from gpu_worker.queue.admission import QueueAdmission, QueueLimits
-from gpu_worker.queue.fair_queue import FairQueue
-from gpu_worker.queue.room import Room
+from gpu_worker.schedule.admission import QueueAdmission, RecentWork
+from gpu_worker.schedule.fair_queue import FairQueue
+from gpu_worker.schedule.interface import JobSlice, OpenJob, StepEngine, StepHandle
+from gpu_worker.schedule.pace import StepBudget
+from gpu_worker.schedule.room import Room
+from gpu_worker.schedule.steps import (
+    EndedJob,
+    FailedLaunch,
+    JobOutcome,
+    LaunchedStep,
+    PlannedStep,
+    Report,
+    StepCollector,
+    StepsUnderWay,
+    silent,
+)
+from gpu_worker.schedule.unanswered_jobs import UnansweredJob, UnansweredJobs
 from shared.errors import DeadlineExceeded, InvalidInput, SelvageError
-from shared.jobs import Job, JobResult
-from shared.load import TURNS_PER_STEP, Load
+from shared.jobs import Job, Priority
+from shared.load import SHORT, TURNS_PER_STEP, Load
 
+LOAD_SECONDS = 0.01
+"""Seconds for which jobs of a step together are admitted by one load, while no step is planned: to make it takes longer
+than to read it."""
+COMING_SECONDS = 10.0
+"""Seconds after which a short job that came counts a third in what keeps coming."""
 LEAD_SECONDS = 0.02
 """Seconds before the expected end of a step at which the next one may be launched: enough to pack it."""
 
 
-class Loop:
+ObserveStep = Callable[[float, int, int], None]
+"""A callback for every step that ended: its seconds, tokens and units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The driver plans a step from what waits, and launches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """The driver collects the older step, which has arrived, and answers the jobs that end with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The driver waits until the older step arrives, a job comes, or `seconds` have passed (`inf`: no limit)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The driver waits until a job comes or one is late: no step is under way, and no job may be computed."""
+
+
+Action = Launch | Collect | Wait | Idle
+
+
+def unobserved(seconds: float, tokens: int, units: int) -> None:
+    """Ignores the steps that ended."""
+
+
+class Limits(TypedDict, total=False):
+    """What a scheduler is told of the device and of its queue. Numbers are `inf` where there is no limit.
+
+    `step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, see `StepBudget`.
+    `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueAdmission`.
+    `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that is
+    not cut.
+    """
+
+    step_tokens: Required[int]
+    queued_tokens: Required[int]
+    queue_seconds: float
+    step_seconds: float
+    cache_bytes: float
+    chunk_tokens: float
+
+
+class Scheduler:
     """Accepts jobs and answers each exactly once: with a result or with one error."""
 
     def __init__(
@@ -49,18 +110,17 @@ class Loop:
         observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, see `StepBudget`.
-
-        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueLimits`.
-        `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
-        is not cut. Numbers are `inf` where there is no limit.
-        """
+        """See `Limits`."""
         self._engine, self._observe, self._clock = engine, observe, clock
         self._budget = StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         quantum = max(1, step_tokens // TURNS_PER_STEP)
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_bytes, chunk=chunk_tokens)
-        self._admission = QueueAdmission(QueueLimits(queued_tokens=queued_tokens, queue_seconds=queue_seconds))
-        self._jobs, self._under_way = UnansweredJobs(), StepsUnderWay()
+        self._admission = QueueAdmission(queued_tokens=queued_tokens, queue_seconds=queue_seconds)
+        self._coming = {priority: RecentWork(COMING_SECONDS) for priority in sorted(Priority)}  # of short jobs
+        self._jobs = UnansweredJobs()
+        self._recent: Load | None = None  # by which jobs are admitted until `_recent_end`
+        self._recent_end, self._since = 0.0, 0  # tokens that came since it was made
+        self._under_way = StepsUnderWay()
         self._collector = StepCollector(engine, self._under_way, self._jobs, report, clock)
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before any slice of them was planned."""
@@ -71,39 +131,27 @@ class Loop:
             raise InvalidInput(f"a job with id {job.id} is held already", field="jobs")
         open_job = self._engine.open(job)
         now, cost = self._clock(), sum(open_job.costs)
-        expected = self._check_admission(job, cost, now)
+        self._admit(job, cost, now)
         deadline = inf if job.remaining is None else now + job.remaining
         self._queue.add_job(
             open_job, open_job.costs, open_job.room, key=job.key, priority=job.priority, deadline=deadline
         )
-        self._jobs.add(open_job, UnansweredJob(job=job, submitted=now, cost=cost, expected=expected), deadline)
+        self._jobs.add(open_job, UnansweredJob(job=job, submitted=now, deadline=deadline))
 
-    def _check_admission(self, job: Job, cost: int, now: float) -> float:
-        """See `QueueAdmission.check_job`, which few jobs need. `now`: by the loop's clock."""
-        queued, _ = self.queued
-        if not queued and self._under_way.older is None:
-            return 0.0
-        speed = self._budget.speed
-        accepted = self._admission.accepts_at_once(
-            job,
-            cost,
-            queued_tokens=queued,
-            busy=self._under_way.seconds_left(now, speed),
-            tokens_per_second=speed,
-            step_tokens=self.budget,
-            slowdown=MOST_SLOWED,
-        )
-        if accepted:
-            return 0.0
-        of_key = self._queue.tokens_of_key(job.priority, job.key)
-        return self._admission.check_job(job, cost, self._load_before_job(), of_key=of_key)
+    def _admit(self, job: Job, cost: int, now: float) -> None:
+        """Raises Overloaded for a job that would wait too long. A worker with nothing to do takes any job."""
+        if len(self._jobs):
+            if self._recent is None or now > self._recent_end or self._since > self._recent.step_tokens:
+                self._recent, self._recent_end, self._since = self.load, now + LOAD_SECONDS, 0
+            of_key = self._queue.tokens_of_key(job.priority, job.key)
+            self._admission.check_job(job, cost, self._recent, of_key=of_key, since=self._since)
+        self._since += cost
+        if cost < SHORT:
+            self._coming[job.priority].add(cost, now)
 
     def cancel(self, identity: int) -> bool:
         """Drops a job without an outcome; False for an unknown one. Slices of it that are under way are computed."""
         cancelled = self._forget(identity)
-        if cancelled is not None:
-            # Frontends cancel what is late, before its deadline here.
-            self._jobs.learn_slowdown(cancelled, now=self._clock(), ended=False)
         self.cancelled_waiting += cancelled is not None and not cancelled.planned
         return cancelled is not None
 
@@ -111,12 +159,13 @@ class Loop:
         """Plans no more of a job until it is brought back; an unknown one is no error."""
         if (open_job := self._jobs.of(identity)) is not None:
             self._queue.set_aside(open_job)
-            self._jobs.expect_nothing(open_job)  # how long it takes is its reader's doing
+            self._recent = None
 
     def bring_back(self, identity: int) -> None:
         """Goes on with a job that was set aside; an unknown one is no error."""
         if (open_job := self._jobs.of(identity)) is not None:
             self._queue.bring_back(open_job)
+            self._recent = None
 
     def drop_expired(self) -> list[EndedJob]:
         """Ends the jobs whose deadline has passed."""
@@ -154,14 +203,6 @@ class Loop:
     def load(self) -> Load:
         """What waits, and the current speed. Jobs that are set aside count as queued, but not in the backlogs;
         those that wait for room count in both."""
-        return self._load(express=True)
-
-    def _load_before_job(self) -> Load:
-        """The load for the wait of a job that comes: without express steps where all that waits is served sooner than
-        one would be, since whoever counts what may go into one looks at many jobs."""
-        return self._load(express=self.queued[0] > self.budget + self._queue.largest_turn)
-
-    def _load(self, *, express: bool) -> Load:
         (tokens, jobs), now, speed = self.queued, self._clock(), self._budget.speed
         return Load(
             queued_tokens=tokens,
@@ -170,9 +211,9 @@ class Loop:
             backlogs=self._queue.backlogs(),
             turn=self._queue.largest_turn,
             busy=self._under_way.seconds_left(now, speed),
-            express_tokens=self._queue.express_tokens(self.budget, self._budget.express_pays) if express else 0,
+            express_tokens=self._queue.express_tokens(self.budget, self._budget.express_pays),
             step_tokens=self.budget,
-            slowdowns=self._jobs.slowdown_factors(now),
+            coming=[recent.rate(now) for recent in self._coming.values()],
         )
 
     @property
@@ -217,6 +258,7 @@ class Loop:
 
     def plan_step(self) -> PlannedStep | None:
         """Takes the slices of the next step from the queue; None where all that waits must wait for room."""
+        self._recent = None
         units = self._queue.next_step(self.budget, express_pays=self._budget.express_pays)
         if not units:
             return None
@@ -292,9 +334,7 @@ class Loop:
         return []
 
     def _end_job(self, identity: int, outcome: JobOutcome) -> EndedJob:
-        unanswered = self._forget(identity)
-        if unanswered is not None:
-            self._jobs.learn_slowdown(unanswered, now=self._clock(), ended=isinstance(outcome, JobResult))
+        self._forget(identity)
         return EndedJob(id=identity, outcome=outcome)
 
     def _forget(self, identity: int) -> UnansweredJob | None:
@@ -302,4 +342,5 @@ class Loop:
         if (open_job := self._jobs.of(identity)) is None:
             return None
         self._queue.remove_job(open_job)
+        self._recent = None
         return self._jobs.remove(identity)

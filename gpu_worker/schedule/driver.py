@@ -1,4 +1,4 @@
-"""The asynchronous driver of the loop: delivers outcomes, and runs long work in a thread. No torch and no gRPC."""
+"""The asynchronous driver of the scheduler: delivers outcomes, and runs long work in a thread. No torch and no gRPC."""
 
 import asyncio
 import time
@@ -7,16 +7,14 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import structlog
 
-from gpu_worker.loop.actions import Collect, Idle, Launch, Wait
-from gpu_worker.loop.callbacks import ObserveStep, unobserved
-from gpu_worker.loop.interface import StepEngine
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import EndedJob, JobOutcome
-from gpu_worker.loop.watchdog import LOST_SECONDS, DeviceLost, Pauses, overdue, stall_message
+from gpu_worker.schedule.interface import StepEngine
+from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Limits, ObserveStep, Scheduler, Wait, unobserved
+from gpu_worker.schedule.steps import EndedJob, JobOutcome
+from gpu_worker.schedule.watchdog import LOST_SECONDS, DeviceLost, Pauses, overdue, stall_message
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
@@ -30,8 +28,8 @@ WATCH_SECONDS = 0.5
 log = structlog.get_logger("loop")
 
 
-class AsyncLoop:
-    """Drives a `Loop` on the event loop: it accepts jobs, and calls back with the one outcome of each.
+class Driver:
+    """Drives a `Scheduler` on the event loop: it accepts jobs, and calls back with the one outcome of each.
 
     `step_tokens`: most tokens of a step. `stalled`: why nothing is computed at the moment; empty while steps go on.
     """
@@ -41,33 +39,17 @@ class AsyncLoop:
         engine: StepEngine,
         host: Executor,
         *,
-        step_tokens: int,
-        queued_tokens: int,
-        queue_seconds: float = inf,
-        step_seconds: float = inf,
-        cache_bytes: float = inf,
-        chunk_tokens: float = inf,
         device_check: Job | None = None,
         observe: ObserveStep = unobserved,
         clock: Callable[[], float] = time.monotonic,
+        **limits: Unpack[Limits],
     ) -> None:
-        """`host`: one thread that packs and collects large steps while the device computes. See `Loop` for the rest.
+        """`host`: one thread that packs and collects large steps while the device computes. `limits`: see `Limits`.
 
         `device_check`: a small job that every sound device can compute, submitted after a bug in a step or a result.
         """
-        self._loop = Loop(
-            engine,
-            step_tokens=step_tokens,
-            queued_tokens=queued_tokens,
-            queue_seconds=queue_seconds,
-            step_seconds=step_seconds,
-            cache_bytes=cache_bytes,
-            chunk_tokens=chunk_tokens,
-            report=self._report,
-            observe=observe,
-            clock=clock,
-        )
-        self.step_tokens = step_tokens
+        self._scheduler = Scheduler(engine, report=self._report, observe=observe, clock=clock, **limits)
+        self.step_tokens = limits["step_tokens"]
         self._device_check = device_check
         self._suspected = False  # a bug came up since the device was last checked
         self._checking = False
@@ -86,14 +68,14 @@ class AsyncLoop:
             raise GivenBack("the worker is draining", retry_after=1.0)
         if self.stalled:
             raise GivenBack(f"the worker is stalled: {self.stalled}", retry_after=1.0)
-        self._loop.submit(job)
+        self._scheduler.submit(job)
         self._callbacks[job.id] = on_outcome
         if wake:
             self.wake()
 
     def wake(self) -> None:
         """Wakes the driver where a step may be launched; else it waits for the right event already."""
-        if isinstance(self._loop.next_action(), Launch):
+        if isinstance(self._scheduler.next_action(), Launch):
             self._event.set()
 
     async def result_of(self, job: Job) -> JobResult:
@@ -114,19 +96,19 @@ class AsyncLoop:
         """Drops jobs without calling anybody. Slices of them that are under way are computed."""
         for identity in ids:
             if self._callbacks.pop(identity, None) is not None:
-                self._loop.cancel(identity)
+                self._scheduler.cancel(identity)
         self._event.set()  # their room may be what another job waits for, or their place in the line
 
     def set_aside(self, ids: Iterable[int]) -> None:
         """Plans no more of these jobs until they are brought back."""
         for identity in ids:
-            self._loop.set_aside(identity)
+            self._scheduler.set_aside(identity)
         self._event.set()  # a job behind them in the line may need less room
 
     def bring_back(self, ids: Iterable[int]) -> None:
         """Goes on with jobs that were set aside."""
         for identity in ids:
-            self._loop.bring_back(identity)
+            self._scheduler.bring_back(identity)
         self._event.set()
 
     @property
@@ -137,30 +119,30 @@ class AsyncLoop:
     @property
     def load(self) -> Load:
         """What waits, the current speed, and whether the worker drains or is stalled."""
-        return replace(self._loop.told_load, draining=self._draining, stalled=self.stalled)
+        return replace(self._scheduler.told_load, draining=self._draining, stalled=self.stalled)
 
     @property
     def figures(self) -> WorkerFigures:
         """Figures for metrics. May be read from other threads."""
-        tokens, jobs = self._loop.queued
-        room = self._loop.room
+        tokens, jobs = self._scheduler.queued
+        room = self._scheduler.room
         return WorkerFigures(
             queued_tokens=tokens,
             queued_jobs=jobs,
-            refused=dict(self._loop.refused),
-            cancelled_waiting=self._loop.cancelled_waiting,
+            refused=dict(self._scheduler.refused),
+            cancelled_waiting=self._scheduler.cancelled_waiting,
             stalled=bool(self.stalled),
-            budget=self._loop.budget,
+            budget=self._scheduler.budget,
             kept_bytes=room.taken,
             cache_bytes=0 if room.capacity == inf else int(room.capacity),
             waiting_for_cache=room.waiting,
         )
 
     async def run(self) -> None:
-        """Carries out the loop's actions until it is cancelled. Raises DeviceLost."""
+        """Carries out the scheduler's actions until it is cancelled. Raises DeviceLost."""
         while not self._lost:
-            self._answer_jobs(self._loop.drop_expired())
-            match self._loop.next_action():
+            self._answer_jobs(self._scheduler.drop_expired())
+            match self._scheduler.next_action():
                 case Launch():
                     await asyncio.sleep(0)  # lets calls in between two steps, and into this one
                     await self._launch_step()
@@ -169,7 +151,7 @@ class AsyncLoop:
                 case Wait(seconds=seconds):
                     await self._wait_for_event(seconds)
                 case Idle():  # jobs that are set aside, or wait for their room, may end by their deadlines
-                    await self._wait_for_event(self._loop.seconds_to_deadline)
+                    await self._wait_for_event(self._scheduler.seconds_to_deadline)
 
         raise DeviceLost(self._lost)
 
@@ -183,17 +165,17 @@ class AsyncLoop:
         while True:
             looked, computed = clock(), time.process_time()
             await asyncio.sleep(WATCH_SECONDS)
-            running = self._loop.step_running
+            running = self._scheduler.step_running
             if running is not None:
                 seconds, tokens = running
                 slept, computed = clock() - looked, time.process_time() - computed
                 running = pauses.left_out_of(seconds, slept=slept, planned=WATCH_SECONDS, computed=computed), tokens
-            late = overdue(*running, self._loop.load.tokens_per_second) if running is not None else 0.0
+            late = overdue(*running, self._scheduler.load.tokens_per_second) if running is not None else 0.0
             if running is not None and late > LOST_SECONDS:
                 raise DeviceLost(stall_message(*running))
             before, self.stalled = self.stalled, stall_message(*running) if running is not None and late > 0 else ""
             if self.stalled:
-                self._answer_jobs(self._loop.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
+                self._answer_jobs(self._scheduler.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
             if bool(before) != bool(self.stalled):
                 if self.stalled:
                     log.error("stalled", why=self.stalled)
@@ -208,7 +190,7 @@ class AsyncLoop:
     def close(self) -> None:
         """Fails all jobs that have no outcome yet, and accepts no further ones."""
         self.refuse_jobs()
-        self._answer_jobs(self._loop.drop_all(WorkerUnavailable("the worker is shutting down")))
+        self._answer_jobs(self._scheduler.drop_all(WorkerUnavailable("the worker is shutting down")))
 
     async def _wait_for_event(self, seconds: float) -> None:
         """Waits for a job or for the older step, at most so long."""
@@ -221,22 +203,22 @@ class AsyncLoop:
             timer.cancel()
 
     async def _launch_step(self) -> None:
-        planned = self._loop.plan_step()
+        planned = self._scheduler.plan_step()
         if planned is None:
             return
-        launched = await self._run(planned.brief, self._loop.launch_step, planned)
+        launched = await self._run(planned.brief, self._scheduler.launch_step, planned)
         event_loop = asyncio.get_running_loop()
         launched.handle.arrived.add_done_callback(lambda _: event_loop.call_soon_threadsafe(self._event.set))
 
     async def _collect_step(self) -> None:
-        older = self._loop.older_step
+        older = self._scheduler.older_step
         assert older is not None
-        outcomes = await self._run(older.planned.brief and older.sound, self._loop.collect_step)
-        self._answer_jobs(self._loop.end_step(outcomes))
+        outcomes = await self._run(older.planned.brief and older.sound, self._scheduler.collect_step)
+        self._answer_jobs(self._scheduler.end_step(outcomes))
         if self._suspected and self._device_check is not None and not self._checking:
             self._suspected = False
             with suppress(SelvageError):  # the queue may be full; then the next failure submits the check
-                self._loop.submit(self._device_check)
+                self._scheduler.submit(self._device_check)
                 self._callbacks[self._device_check.id], self._checking = self._end_device_check, True
 
     def _end_device_check(self, outcome: JobOutcome) -> None:

@@ -1,4 +1,4 @@
-"""The loop with long texts in pieces: room comes back at once however a job ends, and nobody waits for ever."""
+"""The scheduler with long texts in pieces: room comes back at once however a job ends, and nobody waits for ever."""
 
 import asyncio
 import random
@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.loop.actions import Collect, Idle, Launch
-from gpu_worker.loop.async_loop import AsyncLoop
-from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.steps import EndedJob, JobOutcome
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler
+from gpu_worker.schedule.steps import EndedJob, JobOutcome
 from shared.errors import DeadlineExceeded, InputTooLarge, Internal, Overloaded, WorkerUnavailable
 from shared.jobs import JobResult
 from support import threaded_engine
 from support.references import eventually
 from support.synchronous_engine import FakeEngine, cut, job, shown
-from support.threaded_engine import async_loop
+from support.threaded_engine import running_driver
 
 CAPACITY, CHUNK = 64, 8
 
@@ -33,11 +32,11 @@ class Clock:
         return self.now
 
 
-def loop_of(engine: FakeEngine, clock: Clock) -> Loop:
-    return Loop(engine, step_tokens=16, queued_tokens=10**6, cache_bytes=CAPACITY, clock=clock)
+def loop_of(engine: FakeEngine, clock: Clock) -> Scheduler:
+    return Scheduler(engine, step_tokens=16, queued_tokens=10**6, cache_bytes=CAPACITY, clock=clock)
 
 
-def launch(loop: Loop) -> None:
+def launch(loop: Scheduler) -> None:
     planned = loop.plan_step()
     assert planned is not None
     loop.launch_step(planned)
@@ -133,7 +132,7 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
     assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
 
 
-def step(loop: Loop) -> list[EndedJob]:
+def step(loop: Scheduler) -> list[EndedJob]:
     """Carries out an action. Where all that waits must wait for room, the next action is no launch: nothing spins."""
     match loop.next_action():
         case Launch():
@@ -168,35 +167,35 @@ def device() -> Iterator[Executor]:
 
 
 async def begin_and_set_aside(
-    running: AsyncLoop, engine: threaded_engine.FakeEngine, remaining: float | None = None
+    running: Driver, engine: threaded_engine.FakeEngine, remaining: float | None = None
 ) -> asyncio.Future[JobOutcome]:
     """A job of all room, which is set aside once a step of it was computed; then nothing is under way."""
     future: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
     engine.gate.clear()
     running.submit(threaded_engine.job(1, CAPACITY, remaining=remaining), future.set_result)
-    await eventually(lambda: running._loop.room.taken > 0)
+    await eventually(lambda: running._scheduler.room.taken > 0)
     running.set_aside([1])
     engine.gate.set()
-    await eventually(lambda: running._loop.older_step is None)
+    await eventually(lambda: running._scheduler.older_step is None)
     return future
 
 
 async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Executor) -> None:
     """Nothing is under way, so that no step's end would wake it."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
+    async with running_driver(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         await begin_and_set_aside(running, engine)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
-        await eventually(lambda: running._loop.room.waiting == 1)
+        await eventually(lambda: running._scheduler.room.waiting == 1)
         running.cancel([1])
         assert await threaded_engine.outcome(second) == (8, 8, 8, 8, 8)
-        assert running._loop.room.taken == 0
+        assert running._scheduler.room.taken == 0
 
 
 async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Executor) -> None:
     """Nothing else would happen; its room goes to the one that waits."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
+    async with running_driver(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine, remaining=1.0)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
         assert await threaded_engine.outcome(first) is DeadlineExceeded
@@ -206,25 +205,25 @@ async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Exe
 async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Executor) -> None:
     """The one behind it has room enough."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_bytes=CAPACITY + 30, step_tokens=16) as running:
+    async with running_driver(engine, cache_bytes=CAPACITY + 30, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine)
         second, third = (
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((2, 60), (3, 20))
         )
-        await eventually(lambda: running._loop.room.waiting == 2)
+        await eventually(lambda: running._scheduler.room.waiting == 2)
         running.set_aside([2])
         assert await threaded_engine.outcome(third) == (8, 8, 4)
         running.bring_back([1, 2])
         assert await threaded_engine.outcome(second) == (8,) * 7 + (4,)
         await first
-        assert running._loop.room.taken == 0
+        assert running._scheduler.room.taken == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed: int) -> None:
     """While jobs are cancelled, set aside and brought back, and some of their pieces are bugs."""
     chance, engine = random.Random(seed), threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with async_loop(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
+    async with running_driver(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
         futures = {}
         for number in range(1, 120):
             lengths = [chance.randint(1, chance.choice([4, CAPACITY])) for _ in range(chance.randint(1, 3))]
@@ -245,24 +244,24 @@ async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed:
         for lengths, future in futures.values():
             told = await threaded_engine.outcome(future)
             assert told == tuple(cut(lengths, CHUNK)[0])
-        await eventually(lambda: running._loop.older_step is None)
-        assert (running._loop.room.taken, running._loop.room.waiting) == (0, 0)
+        await eventually(lambda: running._scheduler.older_step is None)
+        assert (running._scheduler.room.taken, running._scheduler.room.waiting) == (0, 0)
 
 
 async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
     """Its room goes to the one that waits."""
-    async with async_loop(threaded_engine.FakeEngine(device, chunk=20), cache_bytes=CAPACITY) as running:
+    async with running_driver(threaded_engine.FakeEngine(device, chunk=20), cache_bytes=CAPACITY) as running:
         futures = [
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((1, 53), (2, 60))
         ]
         told = [await threaded_engine.outcome(future) for future in futures]
         assert told == [Internal, (20, 20, 20)]
-        assert running._loop.room.taken == 0
+        assert running._scheduler.room.taken == 0
 
 
 def test_a_piece_is_late_by_its_whole_text() -> None:
     """Its tokens attend to all that came before; where texts end, their outputs are no brief work."""
-    loop = Loop(FakeEngine(chunk=512), step_tokens=512, queued_tokens=10_000)
+    loop = Scheduler(FakeEngine(chunk=512), step_tokens=512, queued_tokens=10_000)
     loop.submit(job(1, 5000))
     extents, brief = [], []
     while (planned := loop.plan_step()) is not None:

@@ -22,13 +22,13 @@ from shared.errors import (
 )
 from shared.jobs import Classify, JobResult
 from support.references import eventually
-from support.threaded_engine import MARK, FakeEngine, FakeFlight, FakeProgress, ask, async_loop, job, outcome
+from support.threaded_engine import MARK, FakeEngine, FakeFlight, FakeProgress, ask, job, outcome, running_driver
 
 
 async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
     """One that fits into a step, one that takes many, one larger than a step by a single sequence."""
     engine = FakeEngine(device)
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         futures = [ask(running, job(1, 5)), ask(running, job(2, *[30] * 20)), ask(running, job(3, 500))]
         assert [await outcome(each) for each in futures] == [(5,), (30,) * 20, (500,)]
         assert running.load.queued_jobs == 0
@@ -37,7 +37,7 @@ async def test_jobs_of_any_size_are_answered(device: Executor) -> None:
 async def test_what_comes_in_the_same_moment_is_one_step(device: Executor) -> None:
     """An idle loop lets others in before it launches a step."""
     engine = FakeEngine(device)
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         assert await outcome(ask(running, job(1, 5))) == (5,)
         first = ask(running, job(2, 5))
         await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_jobs_of_a_message_to_an_idle_worker_are_one_step() -> None:
     """However many pauses their submission takes."""
     engine, count = FakeEngine(Inline()), 4 * JOBS_IN_A_ROW
     jobs = [replace(job(number, 1), work=Classify()) for number in range(1, count + 1)]
-    async with async_loop(engine, step_tokens=10 * count) as running:
+    async with running_driver(engine, step_tokens=10 * count) as running:
         for _ in range(5):
             await asyncio.sleep(0)  # the driver has nothing to do and waits
         attachment = Attachment(running, "", Inline(), UnsentLimit(1 << 30), log_jobs=False)
@@ -63,7 +63,7 @@ async def test_a_bug_fails_its_own_job_only(device: Executor) -> None:
     """Its batch mates are computed again without it."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         futures = [ask(running, job(1, 5, 6)), ask(running, job(2, 7, 13)), ask(running, job(3, 8))]
         engine.gate.set()
         assert [await outcome(each) for each in futures] == [(5, 6), Internal, (8,)]
@@ -73,7 +73,7 @@ async def test_memory_is_found_by_cutting(device: Executor) -> None:
     """A step that does not fit is cut until it does; a sequence that never fits fails alone."""
     engine = FakeEngine(device, room=20)
     engine.gate.clear()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         futures = [ask(running, job(1, 9, 9, 9, 9)), ask(running, job(2, 10, 30)), ask(running, job(3, 20))]
         engine.gate.set()
         assert [await outcome(each) for each in futures] == [(9, 9, 9, 9), InputTooLarge, (20,)]
@@ -82,7 +82,7 @@ async def test_memory_is_found_by_cutting(device: Executor) -> None:
 async def test_a_passed_deadline_is_an_error_and_frees_the_queue(device: Executor) -> None:
     """Without being computed."""
     engine = FakeEngine(device)
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         assert await outcome(ask(running, job(1, 5, remaining=0.0))) is DeadlineExceeded
         assert engine.steps == []
         assert running.load.queued_tokens == 0
@@ -92,7 +92,7 @@ async def test_cancelled_jobs_are_not_computed(device: Executor) -> None:
     """What waits of them leaves the queue at once."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         first = ask(running, job(1, 50))
         await asyncio.sleep(0)
         second = ask(running, job(2, *[50] * 10))
@@ -108,7 +108,7 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
     """A job larger than the whole queue runs when nothing waits."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with async_loop(engine, queued_tokens=100) as running:
+    async with running_driver(engine, queued_tokens=100) as running:
         big = ask(running, job(1, *[50] * 40))
         with pytest.raises(Overloaded) as refused:
             ask(running, job(2, 60))
@@ -119,7 +119,7 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
 
 async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> None:
     """The first job of that id is answered."""
-    async with async_loop(FakeEngine(device)) as running:
+    async with running_driver(FakeEngine(device)) as running:
         first = ask(running, job(1, 5))
         with pytest.raises(InvalidInput):
             ask(running, job(1, 6))
@@ -131,7 +131,7 @@ async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> Non
 async def test_draining_answers_what_is_held_and_takes_no_more(device: Executor) -> None:
     """No accepted job is lost."""
     engine = FakeEngine(device)
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         futures = [ask(running, job(identity, *[40] * 10)) for identity in range(5)]
         running.refuse_jobs()
         with pytest.raises(GivenBack):
@@ -151,7 +151,7 @@ async def test_a_result_that_cannot_be_made_fails_its_own_job(
         return JobResult(row_lengths=tuple(progress.served))
 
     monkeypatch.setattr(FakeProgress, "result", fail)
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         futures = [ask(running, job(identity, 5)) for identity in (1, 2)]
         assert [await outcome(each) for each in futures] == [Internal, (5,)]
 
@@ -160,7 +160,7 @@ async def test_an_id_can_be_used_again_while_its_cancelled_job_ends(device: Exec
     """The second job is answered; the first one's last step does not touch it."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         ask(running, job(1, 50))
         await asyncio.sleep(0)
         running.cancel([1])
@@ -181,7 +181,7 @@ async def test_a_job_may_be_cancelled_while_its_step_is_collected(
         collect(self)
 
     monkeypatch.setattr(FakeFlight, "collect", slowly)
-    async with async_loop(FakeEngine(device), step_tokens=10_000) as running:
+    async with running_driver(FakeEngine(device), step_tokens=10_000) as running:
         cancelled, beside = ask(running, job(1, *[10] * 200)), ask(running, job(2, *[10] * 200))
         await asyncio.to_thread(collecting.wait)
         running.cancel([1])
@@ -196,7 +196,7 @@ async def test_closing_fails_what_is_still_held(device: Executor) -> None:
     """Rather than leaving callers waiting."""
     engine = FakeEngine(device)
     engine.gate.clear()
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         future = ask(running, job(1, 5))
         running.close()
         assert await outcome(future) is WorkerUnavailable
@@ -206,7 +206,7 @@ async def test_closing_fails_what_is_still_held(device: Executor) -> None:
 async def test_calls_come_in_between_two_steps() -> None:
     """However short steps are: a loop that never lets go would leave cancels and new jobs waiting."""
     engine = FakeEngine(Inline())
-    async with async_loop(engine) as running:
+    async with running_driver(engine) as running:
         future, turns = ask(running, job(1, *[50] * 200)), 0
         while not future.done():
             await asyncio.sleep(0)

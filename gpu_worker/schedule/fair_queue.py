@@ -1,46 +1,56 @@
 """The order in which waiting jobs are served, and what goes into the next step. No clock, no I/O.
 
 The worker is shared at three levels: by the priority classes according to their weights, by the keys of a class evenly,
-and by the jobs of a key. When a job comes to a class in which nothing waited, that class is served before all lower
-ones, which keep their small share. `flows.py` says how keys take turns, `lanes.py` how jobs do.
+and by the jobs of a key; `priority_class.py` says how keys and jobs take turns. When a job comes to a class in which
+nothing waited, that class is served before all lower ones, which keep their small share.
 
-Whatever else comes, every job is served. All T tokens of a job are in steps before the worker has served
-
-    (W / w) * (K * (L * J * (T + s(J)) + s(K)) + 2 q) * (B + e) / (B - q) + W q + B
-
-tokens in all: q is the larger of a quantum and the largest unit, B the budget of a step, J the most jobs of its key
-that wait at once, K the most keys of its class, w the weight of its class, W the sum of weights, L one more than the
-share of short jobs. s(n) = (6 + ln n) p, and p is the larger of q and the largest short job. Where q is more than
-B / 2, the factor 1 / (B - q) is 2 / B. Where texts are cut, a unit is a piece of at most --chunk-tokens, so q does not
-grow with the longest text. e is the most that an express step has, the smaller of a quantum and B / 4: there may be one
-before each other step, see `express.py`.
+Whatever else comes, every job is served: before it is done the worker serves no more than what its own tokens and some
+turns take, for each job of its key and each key of its class that wait at once, by the weight of its class.
+`test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py has the bound as a formula, and
+holds it under any stream of jobs. A turn is a quantum, or the largest unit where that is more; where texts are cut, a
+unit is a piece of at most --chunk-tokens, so a turn does not grow with the longest text.
 
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
-or stand before it, have ended: at worst one after the other, each within the bound above for T as long as the longest
-text that fits. Then its own bound begins anew. A job that is set aside within a sequence keeps its room, and is served
-nothing until it is brought back: its frontend does not read, and is detached where it goes on like that.
+or stand before it, have ended: at worst one after the other, each within the bound for as many tokens as the longest
+text that fits has. Then its own bound begins anew, which the test after that one holds. A job that is set aside within
+a sequence keeps its room, and is served nothing until it is brought back: its frontend does not read, and is detached
+where it goes on like that.
 
-`test_every_job_is_served_within_its_bound` in tests/unit/worker/test_fair_shares.py holds the first bound under any
-stream of jobs, and the test after it the second.
+Small jobs go ahead in express steps. A call of a few tokens whose step is filled up with pieces of a long text ends
+when these do. In a step of its own it ends at once, and the long text is held up by little: by what a small step costs
+beside its tokens. So small jobs go first, in at most every second step; those of a key that is ahead of its share wait
+for their turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
 from typing import Generic, TypeVar, cast
 
-from gpu_worker.queue.express import ExpressSteps, Pays, never
-from gpu_worker.queue.priority_class import Key, PriorityClass
-from gpu_worker.queue.priority_classes import PriorityClasses
-from gpu_worker.queue.room import Room
-from gpu_worker.queue.size_counts import SizeCounts
-from gpu_worker.queue.waiting_job import WaitingJob
+from gpu_worker.schedule.priority_class import Key, PriorityClass, WaitingJob
+from gpu_worker.schedule.room import Room
 from shared.jobs import Priority
-from shared.load import SHORT, Backlog
+from shared.load import SHORT, TURNS_PER_STEP, WEIGHTS, Backlog
 
+LEAD_STEPS = 2
+"""Steps of interactive jobs that are served in a row before lower classes get what is theirs.
+
+With fewer, jobs of lower classes would be computed among those of a burst; with more, lower classes would stand still
+for longer."""
 MOST_MISSES = 32
 """Most jobs of a step that are passed over because their next unit does not fit."""
+EXPRESS_SHARE = 4
+"""An express step is at most this part of a step. A larger one would hold up others as a full step does."""
+MOST_JOBS = 64
+"""Where more small jobs wait, there is no express step: they fill steps of their own."""
+Pays = Callable[[int], bool]
+"""Whether an express step of so many tokens is worth its time."""
 J = TypeVar("J")
+
+
+def never(tokens: int) -> bool:
+    """No express steps."""
+    return False
 
 
 class FairQueue(Generic[J]):
@@ -53,13 +63,15 @@ class FairQueue(Generic[J]):
         of a sequence that needs no room.
         """
         self.room: Room[J] = Room(room)
-        self._quantum, self._short = quantum, short
-        self._classes = PriorityClasses(quantum)
+        self._quantum, self._short, self._small = quantum, short, int(min(quantum, chunk))
+        self._classes = [PriorityClass(weight=WEIGHTS[priority], quantum=quantum) for priority in sorted(Priority)]
+        self._lead = LEAD_STEPS * TURNS_PER_STEP * quantum / WEIGHTS[Priority.INTERACTIVE]  # in virtual time
+        self._virtual_time = 0.0  # of the classes
         self._jobs: dict[J, tuple[PriorityClass, WaitingJob]] = {}
         self._arrivals = count()
         self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
-        self._largest_units = SizeCounts()  # the largest unit of each job
-        self._express = ExpressSteps(self._classes, int(min(quantum, chunk)))
+        self._longest: list[int] = []  # how many jobs have a largest unit of 2^i to 2^(i+1) - 1 tokens
+        self._was_express = False
 
     def add_job(
         self,
@@ -89,9 +101,11 @@ class FairQueue(Generic[J]):
             arrival=next(self._arrivals),
             deadline=deadline,
         )
-        self._jobs[job] = (self._classes.of(priority), waiting)
-        self._largest_units.add_job(waiting.longest)
-        self._join(job)
+        priority_class = self._classes[priority - 1]
+        self._jobs[job] = (priority_class, waiting)
+        priority_class.counts.add_job(waiting)
+        self._count_longest(waiting.longest, 1)
+        self._join(priority_class, waiting)
 
     def remove_job(self, job: J) -> None:
         """Forgets what waits of a job, and gives back its room; an unknown job is no error."""
@@ -101,8 +115,8 @@ class FairQueue(Generic[J]):
                 self._count_unserved(waiting, -1)
             else:
                 priority_class.leave(waiting)
-            if waiting.in_line and not waiting.aside:
-                priority_class.line.remove_job(waiting)
+            if not waiting.aside:
+                priority_class.counts.remove_job(waiting)
             self._forget(job, waiting)
         self.room.forget(job)
         self._admit_line()
@@ -119,9 +133,8 @@ class FairQueue(Generic[J]):
         if priority_class is None or waiting is None or waiting.aside:
             return
         waiting.aside = True
-        if waiting.in_line:
-            priority_class.line.remove_job(waiting)
-        else:
+        priority_class.counts.remove_job(waiting)
+        if not waiting.in_line:
             priority_class.leave(waiting)
             self._count_unserved(waiting, 1)
         if waiting.has_room:  # the sequence did not begin: others may have its room meanwhile
@@ -138,8 +151,8 @@ class FairQueue(Generic[J]):
         if priority_class is None or waiting is None or not waiting.aside:
             return
         waiting.aside = False
+        priority_class.counts.add_job(waiting)
         if waiting.in_line:
-            priority_class.line.add_job(waiting)
             self.room.heed(job)
             self._admit_line()
         else:
@@ -157,21 +170,39 @@ class FairQueue(Generic[J]):
         return self._tokens_unserved
 
     def tokens_of_key(self, priority: Priority, key: str) -> int:
-        """Tokens of a key that wait in a class."""
-        return self._classes.of(priority).tokens_of_key(key)
+        """Tokens of a key that wait in a class, also in line."""
+        return self._classes[priority - 1].counts.by_key.get(key, 0)
 
     @property
     def largest_turn(self) -> int:
         """Most tokens that a key is served in a row while others wait: a quantum, or a bound of the largest unit."""
-        return max(self._quantum, (1 << len(self._largest_units.counts)) - 1)
+        return max(self._quantum, (1 << len(self._longest)) - 1)
 
     def backlogs(self) -> dict[Priority, Backlog]:
         """What waits of each priority that has anything waiting: jobs in line as well, but none that is set aside."""
-        return self._classes.backlogs()
+        backlogs = {priority: self._classes[priority - 1].counts for priority in Priority}
+        return {priority: counts.backlog for priority, counts in backlogs.items() if counts.jobs}
 
     def express_tokens(self, budget: int, pays: Pays) -> int:
-        """Most tokens of a job that goes ahead of longer ones; see `ExpressSteps.tokens_left`."""
-        return self._express.tokens_left(budget, pays)
+        """Most tokens that another small job may have to be in the next express step; 0 where there is none, also where
+        no other work waits, and where one more job would be too many. `budget`: tokens of a full step.
+
+        It looks at no single job, and counts all small ones down to the class in which others wait, also those that
+        wait for their turn: so it tells too little sometimes, and never too much.
+        """
+        waiting = 0
+        for priority_class in self._classes:
+            if len(priority_class.small) >= MOST_JOBS:
+                return 0
+            waiting += priority_class.small_tokens
+            if priority_class.tokens > priority_class.small_tokens:
+                break
+        else:
+            return 0
+        size = min(self._small, budget // EXPRESS_SHARE)
+        while size > waiting and not pays(size):
+            size //= 2
+        return max(0, size - waiting)
 
     def __len__(self) -> int:
         """Number of jobs that wait and may be served."""
@@ -179,17 +210,17 @@ class FairQueue(Generic[J]):
 
     def next_step(self, budget: int, *, express_pays: Pays = never) -> dict[J, range]:
         """Takes the units of the next step, by job: `budget` tokens at most, but always a unit if any waits."""
-        if small := self._express.next_jobs(budget, express_pays):
+        if small := self._express_jobs(budget, express_pays):
             return {cast(J, waiting.job): self._serve_small(of, waiting) for of, waiting in small}
         taken: dict[J, range] = {}
         missed: list[tuple[PriorityClass, Key, WaitingJob]] = []
         free = budget
-        while free > 0 and len(missed) < MOST_MISSES and (served := self._classes.next_served()) is not None:
+        while free > 0 and len(missed) < MOST_MISSES and (served := self._next_served()) is not None:
             priority_class, key, waiting = served
             job, start = cast(J, waiting.job), waiting.position
             stop, cost = waiting.next_turn(min(self._quantum, free), free if taken else max(free, waiting.next_cost))
             if stop == start:  # its next unit does not fit into what is left; those of other jobs may
-                key.jobs.pause(waiting)
+                key.pause(waiting)
                 priority_class.reorder(key)
                 missed.append(served)
                 continue
@@ -199,19 +230,66 @@ class FairQueue(Generic[J]):
                 continue
             taken[job] = range(taken[job].start if job in taken else start, stop)
             free -= cost
-            self._classes.charge(priority_class, cost, filling=bool(missed))
+            self._charge(priority_class, cost, filling=bool(missed))
             priority_class.serve(key, waiting, stop, cost, filling=bool(missed))
             if stop == len(waiting.costs):
                 self._forget(job, waiting)
         for priority_class, key, waiting in missed:
-            key.jobs.resume(waiting)
+            key.resume(waiting)
             priority_class.reorder(key)
         return taken
+
+    def _next_served(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
+        """The highest class that is not ahead of its share, its next key, and that key's next job."""
+        ready = [
+            (priority_class, key)
+            for priority_class in self._classes
+            if priority_class.tokens and (key := priority_class.keys.head()) is not None
+        ]
+        least = min([priority_class.tag for priority_class, _ in ready], default=0.0)
+        for priority_class, key in ready:
+            waiting = key.head()
+            if priority_class.tag <= least + self._lead and waiting is not None:
+                return priority_class, key, waiting
+        return None
+
+    def _charge(self, priority_class: PriorityClass, cost: int, *, filling: bool) -> None:
+        """Charges a class for a turn; see `Flows.serve`."""
+        least, charged = self._least_tag(), priority_class.tag + cost / priority_class.weight
+        priority_class.tag = max(priority_class.tag, min(charged, least + self._lead)) if filling else charged
+
+    def _least_tag(self) -> float:
+        """The virtual time of the classes: the least tag will do, since they are few and never forgotten."""
+        tags = [priority_class.tag for priority_class in self._classes if priority_class.tokens]
+        self._virtual_time = max(self._virtual_time, min(tags, default=0.0))
+        return self._virtual_time
+
+    def _express_jobs(self, budget: int, pays: Pays) -> Sequence[tuple[PriorityClass, WaitingJob]]:
+        """The jobs of the next step, with their classes, if it is an express step: all small ones, if these are few,
+        if others wait, and if the step before was none.
+
+        A class below one where others wait is left out, whatever its small jobs are. Every call plans a step.
+        """
+        if self._was_express:
+            self._was_express = False
+            return ()
+        most, tokens, others = min(self._small, budget // EXPRESS_SHARE), 0, False
+        chosen = list[tuple[PriorityClass, WaitingJob]]()
+        for priority_class in self._classes:
+            small = priority_class.small_jobs(most) if len(priority_class.small) <= MOST_JOBS else []
+            chosen += [(priority_class, job) for job in small]
+            of_class = sum([job.tokens for job in small])
+            tokens += of_class
+            others = priority_class.tokens > of_class
+            if others:
+                break
+        self._was_express = others and 0 < tokens <= most and pays(tokens)
+        return chosen if self._was_express else ()
 
     def _serve_small(self, priority_class: PriorityClass, waiting: WaitingJob) -> range:
         """Serves all that waits of a job of an express step. Returns its units."""
         units, job = range(waiting.position, len(waiting.costs)), cast(J, waiting.job)
-        self._classes.charge(priority_class, waiting.tokens, filling=False)
+        self._charge(priority_class, waiting.tokens, filling=False)
         priority_class.serve_small(waiting)
         self._forget(job, waiting)
         return units
@@ -230,7 +308,6 @@ class FairQueue(Generic[J]):
         """Lets a job wait for the room that its next unit needs."""
         priority_class, waiting = self._jobs[job]
         priority_class.leave(waiting)
-        priority_class.line.add_job(waiting)
         waiting.in_line = True
         self._count_unserved(waiting, 1)
         self.room.stand_in_line(job, waiting.room[waiting.position])
@@ -238,17 +315,16 @@ class FairQueue(Generic[J]):
     def _admit_line(self) -> None:
         """Lets those be served who stand in line and have room now."""
         while (job := self.room.next_in_line()) is not None:
-            priority_class, waiting = self._jobs[job]
-            priority_class.line.remove_job(waiting)
+            waiting = self._jobs[job][1]
             waiting.in_line, waiting.has_room = False, True
             self._serve_again(job)
 
     def _serve_again(self, job: J) -> None:
         """Lets a job that was not served wait behind what waits now."""
-        waiting = self._jobs[job][1]
+        priority_class, waiting = self._jobs[job]
         waiting.tag = 0.0
         self._count_unserved(waiting, -1)
-        self._join(job)
+        self._join(priority_class, waiting)
 
     def _count_unserved(self, waiting: WaitingJob, jobs: int) -> None:
         self._jobs_unserved += jobs
@@ -256,9 +332,20 @@ class FairQueue(Generic[J]):
 
     def _forget(self, job: J, waiting: WaitingJob) -> None:
         del self._jobs[job]
-        self._largest_units.remove_job(waiting.longest)
+        self._count_longest(waiting.longest, -1)
         waiting.job = None  # a stale entry of a heap may outlive it, and must not keep what the job has on the device
 
-    def _join(self, job: J) -> None:
-        priority_class, waiting = self._jobs[job]
-        self._classes.join(priority_class, waiting)
+    def _join(self, priority_class: PriorityClass, waiting: WaitingJob) -> None:
+        """Lets a job be served. A class in which nothing waited starts no earlier than the others."""
+        if not priority_class.tokens:
+            priority_class.tag = max(priority_class.tag, self._least_tag())
+        priority_class.join(waiting)
+
+    def _count_longest(self, unit: int, jobs: int) -> None:
+        """Counts jobs, or no longer, by their largest unit."""
+        counts, place = self._longest, max(unit, 1).bit_length() - 1
+        if place >= len(counts):
+            counts += [0] * (place + 1 - len(counts))
+        counts[place] += jobs
+        while counts and not counts[-1]:
+            counts.pop()

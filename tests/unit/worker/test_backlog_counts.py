@@ -1,14 +1,13 @@
 """Jobs that wait for room count in what a new job has to expect, so that overload by long texts is refused at once."""
 
 import random
-from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.queue.fair_queue import FairQueue
+from gpu_worker.schedule.fair_queue import FairQueue
 from shared.jobs import Priority
-from shared.load import Backlog, Load, bucket
+from shared.load import Backlog, Load
 
 CAPACITY = 100
 LONG = ([10] * 10, [100, *[0] * 8, -100])
@@ -23,8 +22,7 @@ def test_a_new_long_text_expects_those_in_line() -> None:
     assert set(queue.next_step(80)) == {0}
     assert (queue.room.waiting, queue.waiting_tokens) == (5, 20)
     load = Load(tokens_per_second=10, backlogs=queue.backlogs(), turn=10)
-    assert load.queue_seconds(100, Priority.DEFAULT) == (20 + 5 * 100) / 10
-    assert load.wait(100, Priority.DEFAULT) == 52
+    assert load.estimate(100, Priority.DEFAULT).wait == (20 + 5 * 100) / 10
 
 
 def test_a_short_text_expects_no_more_than_its_share_of_them() -> None:
@@ -36,20 +34,18 @@ def test_a_short_text_expects_no_more_than_its_share_of_them() -> None:
     assert queue.room.waiting == 199
     load = Load(tokens_per_second=10, backlogs=queue.backlogs(), turn=10, short=50)
     assert queue.backlogs()[Priority.DEFAULT].tokens == 199 * 100 + 20
-    assert load.queue_seconds(5, Priority.DEFAULT) < 20
-    assert load.queue_seconds(5, Priority.DEFAULT, queue.tokens_of_key(Priority.DEFAULT, "long texts")) < 20
+    assert load.estimate(5, Priority.DEFAULT).wait < 20
+    of_key = queue.tokens_of_key(Priority.DEFAULT, "long texts")
+    assert load.estimate(5, Priority.DEFAULT, of_key).wait < 20
 
 
 def counted(jobs: dict[int, tuple[str, Priority, list[int]]]) -> dict[Priority, Backlog]:
-    """Backlogs of jobs, counted anew."""
+    """Backlogs of jobs, none of them long, counted anew."""
     backlogs = {}
     for priority in {priority for _, priority, _ in jobs.values()}:
         left = [(key, sum(costs)) for key, other, costs in jobs.values() if other is priority]
-        sizes = Counter(bucket(tokens) for _, tokens in left)
         backlogs[priority] = Backlog(
-            keys=len({key for key, _ in left}),
-            tokens=sum(tokens for _, tokens in left),
-            jobs=tuple(sizes[place] for place in range(max(sizes) + 1)),
+            keys=len({key for key, _ in left}), jobs=len(left), tokens=sum(tokens for _, tokens in left)
         )
     return backlogs
 

@@ -1,0 +1,72 @@
+"""Long jobs expect the pace that short ones leave them that keep coming, so few are accepted that would be late."""
+
+import random
+from collections import Counter
+
+from shared.errors import DeadlineExceeded, Overloaded
+from shared.jobs import JobResult
+from support.synchronous_engine import job
+from support.timed_device import Device
+
+LONG, SHORT_TOKENS, LONG_DEADLINE = [64] * 80, 16, 25.0
+
+
+def test_jobs_alone_leave_others_their_pace() -> None:
+    """Single small jobs take ten times what their tokens take in a full step; beside long work they are accepted."""
+    device = Device(speed=100_000.0, overhead=0.01)
+    loop = device.loop(step_tokens=2048)
+    loop.submit(job(0, *[64] * 100))
+    list(loop.until_idle())
+    for number in range(1, 60):
+        loop.submit(job(number, 16, remaining=0.5))
+        list(loop.until_idle())
+    loop.submit(job(100, *[64] * 100, remaining=0.5))
+    loop.submit(job(101, 16, remaining=0.5))
+    assert {each.id: type(each.outcome) for each in loop.until_idle()} == {100: JobResult, 101: JobResult}
+
+
+def endings_of_long_jobs(short_share: float, long_share: float) -> tuple[Counter[type], float]:
+    """How long jobs of 5,120 tokens end in a thousand seconds beside short ones, where they ask for such shares of the
+    device; and the longest time that one took, as a share of its deadline."""
+    device, endings, longest = Device(speed=1000.0), Counter[type](), 0.0
+    draws = {"short": random.Random(1), "long": random.Random(2)}
+    loop = device.loop(step_tokens=512)
+    dues, shares = {"short": 0.0, "long": 0.0}, {"short": short_share, "long": long_share}
+    begun, number = dict[int, float](), 0
+    while device.now < 1000:
+        for kind, due in dues.items():
+            while due <= device.now:
+                number += 1
+                tokens = [SHORT_TOKENS] if kind == "short" else LONG
+                try:
+                    loop.submit(job(number, *tokens, remaining=LONG_DEADLINE))
+                    begun |= {number: device.now} if kind == "long" else {}
+                except Overloaded:
+                    endings[Overloaded] += kind == "long"
+                due += draws[kind].expovariate(shares[kind] * 1000.0 / sum(tokens))
+            dues[kind] = due
+        ended = loop.advance()
+        for each in ended:
+            if each.id in begun:
+                endings[type(each.outcome)] += 1
+                longest = max(longest, (device.now - begun[each.id]) / LONG_DEADLINE)
+        if not ended and not loop.queued[1]:
+            device.now = min(dues.values())
+    return endings, longest
+
+
+def test_few_long_jobs_are_accepted_and_late_beside_a_stream_of_short_ones() -> None:
+    """Short jobs take six tenths of the device, long ones ask for as much again. What is left is mostly used."""
+    endings, _ = endings_of_long_jobs(0.6, 0.6)
+    accepted = endings[JobResult] + endings[DeadlineExceeded]
+    assert endings[DeadlineExceeded] <= 0.1 * accepted
+    assert endings[JobResult] * sum(LONG) >= 0.25 * 1000 * 1000
+
+
+def test_what_could_be_answered_in_time_is_hardly_refused() -> None:
+    """Where all ask for eight tenths of the device, nine in ten long jobs are answered, and hardly any is late; the
+    slowest takes nearly all the time that it has, so estimates leave no more than that unused."""
+    endings, longest = endings_of_long_jobs(0.3, 0.5)
+    assert endings[DeadlineExceeded] <= 0.03 * endings.total()
+    assert endings[JobResult] >= 0.9 * endings.total()
+    assert longest >= 0.8
