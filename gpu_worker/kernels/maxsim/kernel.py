@@ -22,7 +22,7 @@ from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.kernels.maxsim.pair_table import PairTable
 from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
 from gpu_worker.kernels.maxsim.tiles import score_pairs
-from gpu_worker.kernels.rows.aligned import ALIGNMENT, aligned_rows
+from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, aligned_rows
 from gpu_worker.ragged.upload import to_device
 from shared.vectors import Layout
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.maxsim.comparison import Mask, Texts
-from gpu_worker.kernels.rows import choice
+from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.upload import to_device
 
 BLOCK_ELEMENTS = 2_097_152
@@ -21,7 +21,7 @@ def winners(queries: Tensor, documents: Tensor, texts: Texts, row_mask: Mask | N
     best = queries.new_full((len(texts), len(queries)), float("-inf"), dtype=torch.float32)
     places = torch.full(best.shape, -1, dtype=torch.int32, device=queries.device)
     query_rows, step = queries.float(), max(1, BLOCK_ELEMENTS // max(1, len(queries)))
-    kernels = choice.choose(queries.device)
+    kernels = row_kernels.choose(queries.device)
     counted = None if row_mask is None else to_device(torch.from_numpy(row_mask), queries.device)
     for text, (first, length) in enumerate(zip(texts.starts.tolist(), texts.lengths.tolist(), strict=True)):
         for start in range(first, first + length, step):
