@@ -12,7 +12,7 @@ from torch import nn
 from gpu_worker.device import huge_pages
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.maxsim import choice as maxsim
+from gpu_worker.kernels.maxsim import maxsim_kernels as maxsim
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import read as read_beside
 from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of

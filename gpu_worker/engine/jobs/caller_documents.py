@@ -12,7 +12,7 @@ from gpu_worker.engine.jobs.table import byte_view
 from gpu_worker.engine.step.comparisons import Comparisons
 from gpu_worker.engine.step.download import Array, StepDownload
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel, Texts
-from gpu_worker.kernels.maxsim.winners import winners
+from gpu_worker.kernels.maxsim.maxsim_kernels import winners
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import Counts
 from gpu_worker.ragged.upload import to_device
