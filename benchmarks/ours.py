@@ -23,7 +23,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from benchmarks.workloads import RANDOM, Ids, Kind, Workload, token_ids
-from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
 from gpu_worker.engine.engine import ModelEngine

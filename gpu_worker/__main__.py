@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 from transformers.utils import logging as transformers_logging
 
-from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unsent import UnsentLimit

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gpu_worker.device import huge_pages
+from gpu_worker.device import memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.maxsim import maxsim_kernels as maxsim
@@ -146,7 +146,7 @@ def _loaded(
     )
     prepared = preparation.run()
     mode, heads, linear = prepared.mode, prepared.heads, prepared.linear
-    huge_pages.move_weights([mode.encoder.model, *heads.modules()])
+    memory.move_to_huge_pages([mode.encoder.model, *heads.modules()])
     notices = (source.recipe.notice, prepared.notice, mode.notice, probes.notice(max(limits)))
     mark = source.recipe.instruction_mark
     return Model(
