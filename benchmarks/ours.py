@@ -30,7 +30,6 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.loop import Loop
-from gpu_worker.loop.retries import silent
 from gpu_worker.model import loading
 from gpu_worker.model.native.linear import BlockedLinear
 from gpu_worker.model.tune import linear
@@ -42,8 +41,8 @@ from gpu_worker.repository import weights
 from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
-from gpu_worker.startup.time_trials import try_step_times
-from gpu_worker.startup.warm_up import warm_up_jobs
+from gpu_worker.startup.step_size import choose_step
+from gpu_worker.startup.trial_jobs import warm_up_jobs
 from harness.random_models import synthetic, writing
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
@@ -90,7 +89,7 @@ class Ours:
         self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
-        self.step_tokens = try_step_times(self.model, place.step_seconds, 0, silent).tokens
+        self.step_tokens = choose_step(self.model, place.step_seconds)[1].tokens
         self.encoders = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
         self.run_by(self.encoders[-1])
 

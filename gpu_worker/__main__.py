@@ -24,7 +24,7 @@ from gpu_worker.loop.async_loop import AsyncLoop
 from gpu_worker.loop.callbacks import ObserveStep
 from gpu_worker.loop.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.check import check_model
 from gpu_worker.worker import ModelWorker, load_model
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.errors import ModelRefused
