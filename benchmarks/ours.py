@@ -23,7 +23,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from benchmarks.workloads import RANDOM, Ids, Kind, Workload, token_ids
-from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
 from gpu_worker.engine.engine import ModelEngine
@@ -41,10 +41,9 @@ from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.schedule.steps import silent
 from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
-from gpu_worker.startup.time_trials import try_step_times
-from gpu_worker.startup.warm_up import warm_up_jobs
+from gpu_worker.startup.step_size import choose_step
+from gpu_worker.startup.trial_jobs import warm_up_jobs
 from harness.random_models import synthetic, writing
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
@@ -91,7 +90,7 @@ class Ours:
         self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
-        self.step_tokens = try_step_times(self.model, place.step_seconds, 0, silent).tokens
+        self.step_tokens = choose_step(self.model, place.step_seconds)[1].tokens
         self.encoders = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
         self.run_by(self.encoders[-1])
 

@@ -19,7 +19,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.model_texts import read_files
 from frontend_service.workers.interface import ServedModel
-from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.schedule.watchdog import DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker

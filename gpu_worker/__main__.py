@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 from transformers.utils import logging as transformers_logging
 
-from gpu_worker.device.allocator import keep_freed_memory
+from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.link.unsent import UnsentLimit
@@ -24,7 +24,7 @@ from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.scheduler import ObserveStep
 from gpu_worker.schedule.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.check import check_model
 from gpu_worker.worker import ModelWorker, load_model
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.errors import ModelRefused

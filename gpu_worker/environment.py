@@ -15,7 +15,7 @@ DEFAULTS = {
     # milliseconds slower.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
     "LRU_CACHE_CAPACITY": "64",
-    # PyTorch asks for huge pages for tensors of 2 MiB and more; see `device/huge_pages.py`.
+    # PyTorch asks for huge pages for tensors of 2 MiB and more; see `device/memory.py`.
     "THP_MEM_ALLOC_ENABLE": "1",
 }
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")

@@ -24,7 +24,6 @@ from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.scheduler import ObserveStep, unobserved
 from gpu_worker.schedule.watchdog import DeviceLost
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.piece_limits import (
     adapters_by_fingerprint,
     cache_bytes,
@@ -32,8 +31,8 @@ from gpu_worker.startup.piece_limits import (
     piece_limits,
     summary,
 )
-from gpu_worker.startup.time_trials import try_step_times
-from gpu_worker.startup.warm_up import warm_up_jobs
+from gpu_worker.startup.step_size import choose_step
+from gpu_worker.startup.trial_jobs import warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Job, Priority
@@ -86,7 +85,7 @@ class ModelWorker:
         threads += [arrivals] if arrivals else []
         engine = ModelEngine(model, device, arrivals)
         kept_bytes = cache_bytes(model, settings.cache_megabytes)
-        step_tokens = await step_tokens_of(engine, host, device, settings, kept_bytes)
+        step_tokens = await step_tokens_of(model, device, settings, kept_bytes)
         limits = piece_limits(model, step_tokens, settings.chunk_tokens, kept_bytes)
         adapters = adapters_by_fingerprint(model, limits)
         engine.cut_texts(limits, adapters)
@@ -169,23 +168,16 @@ def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
     return ThreadPoolExecutor(1, "arrivals", initializer=placement.enter)
 
 
-async def step_tokens_of(
-    engine: ModelEngine, host: Executor, device: Executor, settings: WorkerSettings, kept_bytes: int = 0
-) -> int:
+async def step_tokens_of(model: Model, device: Executor, settings: WorkerSettings, kept_bytes: int = 0) -> int:
     """Tokens of the largest step: the user's number; else as many as pay, within the bound of time and the memory of an
     accelerator. `kept_bytes`: memory that is for other things.
 
     Raises ModelRefused where the user's number does not fit.
     """
-    placement, chosen = engine.model.placement, settings.step_tokens
-    bound = settings.step_limit(placement.step_seconds)
-    measuring = partial(try_step_sizes, engine, placement.device_memory, chosen, _log_failure, kept_bytes)
-    event_loop = asyncio.get_running_loop()
+    bound = settings.step_limit(model.placement.step_seconds)
+    choosing = partial(choose_step, model, bound, settings.step_tokens, _log_failure, kept_bytes)
     try:
-        trials = await event_loop.run_in_executor(host, measuring)
-        most = trials[-1].tokens if trials else 0
-        timing = partial(try_step_times, engine.model, bound, chosen, _log_failure, most)
-        times = await event_loop.run_in_executor(device, timing)
+        trials, times = await asyncio.get_running_loop().run_in_executor(device, choosing)
     except SelvageError as error:
         raise ModelRefused(str(error)) from error
     for trial in trials:

@@ -19,7 +19,7 @@ def pack(rows: NDArray[np.float32], data_type: DataType) -> Rows:
 
     The float types are little-endian. INT8: each number as a multiple of its row's scale, which is the row's largest
     magnitude / 127; scales [N] are float32. BINARY: a bit a number, set where it is not negative, eight to a byte, the
-    first one highest. The tests hold it to `gpu_worker.kernels.rows.packing.pack`, which packs all other rows.
+    first one highest. The tests hold it to `gpu_worker.kernels.rows.row_kernels.pack`, which packs all other rows.
     """
     scales = b""
     match data_type:

@@ -1,7 +1,7 @@
 """What a loaded model can do, by its heads, and the errors for what it cannot. Knows no protobuf and no gRPC."""
 
+from gpu_worker.model.heads.heads import SpladeHead
 from gpu_worker.model.heads.pooling import OF_ANY_TOKENS
-from gpu_worker.model.heads.sparse import SpladeHead
 from gpu_worker.model.loading import Model
 from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Classify, Encode, Score, Work

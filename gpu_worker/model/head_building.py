@@ -9,18 +9,21 @@ from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.encoder.unused_pooler import leave_out_pooler
-from gpu_worker.model.heads.classifier import (
+from gpu_worker.model.heads.heads import (
+    CutRows,
+    Dense,
+    DenseHead,
     HeadClassifier,
+    Heads,
+    LexicalHead,
+    MultiVectorHead,
     PooledClassifier,
     SequenceClassifier,
+    SpladeHead,
     TokenClassifier,
+    Unit,
     YesNoClassifier,
 )
-from gpu_worker.model.heads.dense import DenseHead
-from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.heads.layers import CutRows, Dense, Unit
-from gpu_worker.model.heads.multi_vector import MultiVectorHead
-from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
 from gpu_worker.model.heads.transformers_head import TransformersHead
 from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, Recipe
 from shared.errors import ModelRefused

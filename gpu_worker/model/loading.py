@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from gpu_worker.device import huge_pages
+from gpu_worker.device import memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.maxsim import choice as maxsim
+from gpu_worker.kernels.maxsim import maxsim_kernels as maxsim
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import read as read_beside
 from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
@@ -108,7 +108,7 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
     width = references.encoder.width
     heads = HeadBuilder(source.recipe, source.model, source.placement, source.layers, width).build()
     tuned = tune(source, base, references, heads, fitted.limits, options, beside, fitted.longest)
-    huge_pages.move_weights([tuned.mode.encoder.model, *heads.modules()])
+    memory.move_to_huge_pages([tuned.mode.encoder.model, *heads.modules()])
     verified = verify(tuned.mode.encoder, heads, references, options)
     notices = (source.recipe.notice, references.encoder.notice, tuned.mode.notice, probes.notice(fitted.longest))
     model = _assembled(source, options, fitted, heads, tuned, verified)

@@ -17,8 +17,8 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import widened
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import silent
-from gpu_worker.startup.memory_trials import run_largest_steps, try_step_sizes
-from gpu_worker.startup.warm_up import warm_up_jobs
+from gpu_worker.startup.step_size import run_largest_steps, try_step_sizes
+from gpu_worker.startup.trial_jobs import warm_up_jobs
 from harness.environment import python_path
 from harness.random_models.synthetic import build, shape_of
 from shared.errors import ModelRefused

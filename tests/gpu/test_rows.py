@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, WeightedRanges
-from gpu_worker.kernels.rows.packing import TORCH_TYPES
-from gpu_worker.kernels.rows.plain import PlainRows
+from gpu_worker.kernels.rows import row_kernels
+from gpu_worker.kernels.rows.row_kernels import TORCH_TYPES, PackedRows, PlainRows, PoolRows, WeightedRanges
 from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
@@ -72,7 +70,7 @@ def without_waits() -> Iterator[None]:
 
 def test_cuda_runs_the_kernels(cuda: torch.device) -> None:
     """Not the twin."""
-    assert isinstance(choice.choose(cuda), TritonRows)
+    assert isinstance(row_kernels.choose(cuda), TritonRows)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

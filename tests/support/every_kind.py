@@ -11,9 +11,7 @@ from torch import nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model.heads.dense import DenseHead
-from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
+from gpu_worker.model.heads.heads import DenseHead, Heads, LexicalHead, SpladeHead
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import native_linear

@@ -7,7 +7,7 @@ import torch
 
 from frontend_service.services.deduplicate import without_repeats
 from frontend_service.tokenizing.batch import TokenizedBatch
-from gpu_worker.kernels.rows import packing
+from gpu_worker.kernels.rows import row_kernels
 from shared.jobs import JobResult, Work
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
@@ -31,7 +31,7 @@ def tokenized(texts: Sequence[Sequence[int]], **options: Sequence[int]) -> Token
 def given_vectors(data_type: DataType, lengths: Sequence[int], order: Sequence[int], seed: int) -> MultiVectors:
     """Rows of 48 random numbers: texts of these lengths, in this order."""
     generator = torch.Generator().manual_seed(seed)
-    data, scales = packing.pack(torch.randn(sum(lengths), 48, generator=generator), data_type)
+    data, scales = row_kernels.pack(torch.randn(sum(lengths), 48, generator=generator), data_type)
     some = MultiVectors(
         data_type=data_type,
         dimensions=48,

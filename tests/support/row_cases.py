@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.rows.interface import RowKernels, WeightedRanges
+from gpu_worker.kernels.rows.row_kernels import RowKernels, WeightedRanges
 from gpu_worker.ragged.upload import Upload
 from support.interpreted import interpreted
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from transformers import AutoConfig
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.heads import sparse
+from gpu_worker.model.heads import heads
 from gpu_worker.model.loading import load
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.interface import JobSlice
@@ -40,7 +40,7 @@ def memory(key: str) -> int:
 
 
 def main(length: int, elements: int) -> None:
-    sparse.CHUNK_ELEMENTS = elements or sparse.CHUNK_ELEMENTS
+    heads.CHUNK_ELEMENTS = elements or heads.CHUNK_ELEMENTS
     engine = loaded()
     texts = RaggedTokens.of(random_ids([length] * (TOKENS // length), vocabulary=VOCABULARY))
     progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))

@@ -10,7 +10,7 @@ import pytest
 
 from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.rows import packing
+from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.loading import load
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, SparseRows, Work
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
@@ -42,7 +42,7 @@ def numbers(rows: Rows, data_type: DataType) -> np.ndarray:
     count = len(rows.data) // data_type.row_bytes(rows.dimensions)
     held = {"data": rows.data, "scales": rows.scales}
     vectors = MultiVectors(data_type=data_type, dimensions=rows.dimensions, lengths=(count,), **held)
-    return packing.unpack(vectors).numpy()
+    return row_kernels.unpack(vectors).numpy()
 
 
 def assert_close(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from frontend_service.postprocess import packing
-from gpu_worker.kernels.rows.packing import pack
+from gpu_worker.kernels.rows.row_kernels import pack
 from shared.vectors import DataType
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)

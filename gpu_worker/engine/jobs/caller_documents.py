@@ -12,8 +12,8 @@ from gpu_worker.engine.jobs.table import byte_view
 from gpu_worker.engine.step.comparisons import Comparisons
 from gpu_worker.engine.step.download import Array, StepDownload
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel, Texts
-from gpu_worker.kernels.maxsim.winners import winners
-from gpu_worker.kernels.rows import packing
+from gpu_worker.kernels.maxsim.maxsim_kernels import winners
+from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import Counts
 from gpu_worker.ragged.upload import to_device
 from shared import jobs
@@ -153,5 +153,5 @@ class CallerDocumentsSlice:
 
 def rows_on_device(vectors: MultiVectors, unit: bool, device: torch.device, half: bool) -> Tensor:
     """Rows [N, D] on the device, of unit length if `unit`; `half` keeps half precision, otherwise they are float32."""
-    rows = to_device(packing.unpack(vectors, half), device)
+    rows = to_device(row_kernels.unpack(vectors, half), device)
     return F.normalize(rows, dim=1) if unit else rows

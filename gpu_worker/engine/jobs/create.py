@@ -13,8 +13,7 @@ from gpu_worker.engine.jobs.score import ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.heads import instruction
-from gpu_worker.model.heads.skiplist import Skiplist
+from gpu_worker.model.heads.skipped_tokens import Skiplist, instruction_ends
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.token_types import Counts, Ids
 from shared.errors import InputTooLong, InvalidInput
@@ -115,7 +114,7 @@ class JobFactory:
         if not self._model.instruction_marks:
             return prompts
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-        ends = instruction.ends(ids, np.array(job.tokens.offsets), self._model.instruction_marks)
+        ends = instruction_ends(ids, np.array(job.tokens.offsets), self._model.instruction_marks)
         return np.maximum(prompts, ends)
 
 

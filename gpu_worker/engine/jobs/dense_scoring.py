@@ -7,7 +7,7 @@ from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences
-from gpu_worker.kernels.rows import choice
+from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import Counts
 from shared.jobs import Score
 from shared.vectors import Layout
@@ -52,7 +52,7 @@ class DenseScoringSlice:
             self._places: tuple[Counts, ...] = (self._columns,)
         else:
             numbers, rows = query_rows.joined()
-            products = choice.choose(rows.device).products(rows, self._document_rows.tensor)
+            products = row_kernels.choose(rows.device).products(rows, self._document_rows.tensor)
             self._places = np.ix_(numbers, self._columns)
         self._products = download.add_tensor(products)
 

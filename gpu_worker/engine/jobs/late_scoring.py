@@ -8,7 +8,7 @@ from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.row_outputs import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
-from gpu_worker.kernels.maxsim.winners import winners
+from gpu_worker.kernels.maxsim.maxsim_kernels import winners
 from shared.jobs import Score
 from shared.vectors import Layout
 

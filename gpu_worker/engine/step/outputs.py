@@ -18,9 +18,8 @@ from gpu_worker.engine.step.row_outputs import RowFormat, RowGroup, RowOutput
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.sparse_outputs import SparseGroup, SparseOutput
 from gpu_worker.kernels.maxsim.comparison import Mask, MaxSimKernel, Texts
-from gpu_worker.kernels.rows import choice
-from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.heads.sparse import LexicalHead, SpladeHead
+from gpu_worker.kernels.rows import row_kernels
+from gpu_worker.model.heads.heads import Heads, LexicalHead, SpladeHead
 from gpu_worker.ragged.texts import PackedTexts
 from gpu_worker.ragged.token_types import Counts, Ids
 from gpu_worker.ragged.upload import Upload, UploadedArray
@@ -34,7 +33,7 @@ class Outputs:
         self, texts: PackedTexts, device: torch.device, heads: Heads, dropped: Ids, maxsim: MaxSimKernel
     ) -> None:
         """`dropped`: special ids without a lexical weight."""
-        self.device, self.maxsim, self._kernels = device, maxsim, choice.choose(device)
+        self.device, self.maxsim, self._kernels = device, maxsim, row_kernels.choose(device)
         self._texts, self._heads, self._dropped = texts, heads, dropped
         self._dense: dict[RowFormat, RowGroup] = {}
         self._pooled: dict[RowGroup, list[tuple[Counts, Counts]]] = {}  # skipped tokens and ends of the rows

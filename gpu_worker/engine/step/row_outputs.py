@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from gpu_worker.engine.step.download import DownloadedArray, StepDownload
-from gpu_worker.kernels.rows import choice
+from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import Counts
 from shared.vectors import DataType
 
@@ -92,7 +92,7 @@ class RowGroup:
 
         `index` [n] picks from rows [N, W]; None: rows are [n, W] already.
         """
-        row_format, kernels = self.row_format, choice.choose(rows.device)
+        row_format, kernels = self.row_format, row_kernels.choose(rows.device)
         if row_format.data_type is None:
             self.rows = kernels.finished(rows, index, row_format.dimensions, row_format.unit)
             return

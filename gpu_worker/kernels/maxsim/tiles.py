@@ -26,7 +26,7 @@ def score_pairs(
     EMPTY: tl.constexpr,
     LOWEST: tl.constexpr,
 ):
-    """Programs share the work items [count, 8]; see `pair_table` for their fields.
+    """Programs share the work items [count, 8]; see `PairTable` of `kernel` for their fields.
 
     Rows are groups * LANES numbers wide. LANES of them are 16 bytes, so that the compiler may read 16 at once.
     """

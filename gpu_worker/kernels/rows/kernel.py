@@ -5,16 +5,16 @@ and reads nothing back. Many programs sum a long range in chunks of a fixed size
 kernel adds up the chunks; there are no atomics, so the bits are the same every time.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.rows import tiles
-from gpu_worker.kernels.rows.aligned import ALIGNMENT, aligned_rows
-from gpu_worker.kernels.rows.chunk_table import ChunkTable
-from gpu_worker.kernels.rows.interface import PackedRows, PoolRows, WeightedRanges
+from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, PackedRows, PoolRows, WeightedRanges, aligned_rows
 from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
@@ -58,7 +58,7 @@ def finish_constants(dtype: torch.dtype, dimensions: int) -> dict[str, Any]:
 
 
 class TritonRows:
-    """The `interface.RowKernels` for CUDA.
+    """The `RowKernels` for CUDA.
 
     For each number format of rows three variants are compiled: one that sums, two that finish. Widths, counts and data
     types are plain arguments.
@@ -140,3 +140,39 @@ def _finished(
                 num_warps=WARPS,
             )
     return values, scales, finite.view(torch.bool)
+
+
+FIELDS = 4
+FIRST, ROWS, WEIGHT, DIVISOR = range(FIELDS)
+"""Columns: first row, number of rows, weight of the first row, divisor (the bits of a float32)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTable:
+    """Tables of sums: `chunks` [C, 4] int32 of all ranges, in order; `joins` [n, 4] int32 sum each range's chunks.
+
+    `joins` is None where every range is one chunk. Sums of chunks are already divided, so joining them is a sum. If
+    any range has several chunks, the others are joined from their single chunk, which changes no bit.
+    """
+
+    chunks: npt.NDArray[np.int32]
+    joins: npt.NDArray[np.int32] | None
+
+    @classmethod
+    def of(cls, ranges: WeightedRanges, chunk_rows: int) -> "ChunkTable":
+        """Cuts ranges into chunks of `chunk_rows` rows; the last has the rest. An empty range has one too."""
+        lengths = ranges.lengths
+        counts = np.maximum(-(-lengths // chunk_rows), 1)
+        ends = np.cumsum(counts)
+        before = (np.arange(counts.sum()) - np.repeat(ends - counts, counts)) * chunk_rows
+        chunks = np.empty((len(before), FIELDS), np.int32)
+        chunks[:, FIRST] = np.repeat(ranges.starts, counts) + before
+        chunks[:, ROWS] = np.minimum(np.repeat(lengths, counts) - before, chunk_rows)
+        chunks[:, WEIGHT] = np.repeat(ranges.first, counts) + ranges.growth * before
+        chunks[:, DIVISOR] = np.repeat(ranges.divisors, counts).astype(np.float32).view(np.int32)
+        if len(chunks) == len(lengths):
+            return cls(chunks=chunks, joins=None)
+        joins = np.empty((len(lengths), FIELDS), np.int32)
+        joins[:, FIRST], joins[:, ROWS], joins[:, WEIGHT] = ends - counts, counts, 1
+        joins[:, DIVISOR] = np.float32(1).view(np.int32)
+        return cls(chunks=chunks, joins=joins)

@@ -10,9 +10,9 @@ from gpu_worker.kernels.attention.interface import (
     AttentionTerms,
     LayerAttention,
     PackedAttention,
+    PieceAttention,
     is_causal,
 )
-from gpu_worker.kernels.attention.pieces import PieceAttention
 from gpu_worker.model.adapters.adapted_linear import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch

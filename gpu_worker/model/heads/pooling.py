@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import PoolRows, WeightedRanges
+from gpu_worker.kernels.rows import row_kernels
+from gpu_worker.kernels.rows.row_kernels import PoolRows, WeightedRanges
 from gpu_worker.ragged.batch import Counts, RaggedBatch
 from gpu_worker.ragged.texts import row_ranges
 from gpu_worker.ragged.upload import Upload
@@ -62,7 +62,7 @@ def _pooler(mode: str, starts: Counts, lengths: Counts, skip: Counts, upload: Up
             return _Largest(starts, lengths, skip, upload)
         case "mean" | "mean_sqrt_len_tokens" | "weightedmean":
             ranges = _weighted_ranges(mode, starts, lengths, skip)
-            return choice.choose(upload.device).weighted_sum(ranges, upload)
+            return row_kernels.choose(upload.device).weighted_sum(ranges, upload)
     raise ValueError(f"no pooling is called {mode}")
 
 

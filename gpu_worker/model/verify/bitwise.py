@@ -15,8 +15,7 @@ from transformers.activations import GELUActivation
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.static import StaticEncoder
-from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.heads.sparse import SpladeHead
+from gpu_worker.model.heads.heads import Heads, SpladeHead
 from gpu_worker.model.native.model import NativeEncoder
 from gpu_worker.model.verify.in_pieces import Run, run_in_pieces
 from gpu_worker.model.verify.probes import Probes

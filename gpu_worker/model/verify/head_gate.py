@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.heads.classifier import LAST_REAL, LATE, HeadClassifier
-from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.heads.sparse import SpladeHead
+from gpu_worker.model.heads.heads import LAST_REAL, LATE, HeadClassifier, Heads, SpladeHead
 from gpu_worker.model.verify.feeding import Feeding, accepted
 from gpu_worker.model.verify.probes import Probes, head_texts
 from gpu_worker.model.verify.widened import in_float32

@@ -12,8 +12,7 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.rows.interface import RowKernels
-from gpu_worker.kernels.rows.native import NativeRows
+from gpu_worker.kernels.rows.row_kernels import NativeRows, RowKernels
 from gpu_worker.model.loading import load
 from gpu_worker.model.options import LoadOptions
 from support import graphs, parity

@@ -15,7 +15,7 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.heads.classifier import LAST_REAL, HeadClassifier
+from gpu_worker.model.heads.heads import LAST_REAL, HeadClassifier
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import batch as ragged_batch
 from gpu_worker.ragged.batch import RaggedBatch

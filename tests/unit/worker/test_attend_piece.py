@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import varlen
 from transformers import GPT2Config
 
-from gpu_worker.kernels.attention import written_out
+from gpu_worker.kernels.attention import equal_runs
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, register
 from gpu_worker.kernels.attention.native import NativeAttention
@@ -163,7 +163,7 @@ def test_equal_runs_take_pieces(search: bool) -> None:
         block: int,
     ) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(written_out, "BLOCK_SCORES", block)
+            patch.setattr(equal_runs, "BLOCK_SCORES", block)
             assert_pieces_equal_the_whole(EqualRuns(), States.of(sum(sizes), heads, widths), terms, sizes)
 
     check()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.kernels.attention import equal_runs
 from gpu_worker.kernels.attention import interface as module
-from gpu_worker.kernels.attention import written_out
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.model import execution
@@ -73,7 +73,7 @@ def test_equal_runs_equal_one_by_one(
     key, value = (torch.randn(batch.total, 4 // groups, 16).transpose(0, 1) for _ in range(2))
     expected = OneByOne()(query, key, value, batch, terms)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(written_out, "BLOCK_SCORES", block)
+        patch.setattr(equal_runs, "BLOCK_SCORES", block)
         ours = EqualRuns()(query, key, value, batch, terms)
     # Far behind a window nothing is attended to: nobody promises what comes of it, but that it is a number.
     defined = torch.isfinite(expected).all(dim=2)

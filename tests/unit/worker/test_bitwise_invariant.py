@@ -21,10 +21,9 @@ from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.kernels.cpu.products import product
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
-from gpu_worker.kernels.maxsim.native import NativeMaxSim
+from gpu_worker.kernels.maxsim.maxsim_kernels import NativeMaxSim
 from gpu_worker.model.card import card_of
-from gpu_worker.model.heads.dense import DenseHead
-from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.model import NativeModel
 from gpu_worker.model.options import LoadOptions

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
 from gpu_worker.model.options import LoadOptions
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.check import check_model
 from shared.errors import ModelRefused
 from support.late_forms import write_pylate
 from support.tiny import CPU, NAMES, reader, write_encoder, write_json

@@ -10,7 +10,7 @@ import torch
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.startup.warm_up import warm_up_jobs
+from gpu_worker.startup.trial_jobs import warm_up_jobs
 from support.random_models import random_model
 from support.tiny import CPU
 

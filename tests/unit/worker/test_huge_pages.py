@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_worker.device import huge_pages
+from gpu_worker.device import memory
 from gpu_worker.model.loading import load
 from support.random_models import random_model
 from support.tiny import CPU
@@ -26,8 +26,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         told.append((address, size, advice))
         return address != told[0][0]
 
-    monkeypatch.setattr(huge_pages, "advise", advise)
-    monkeypatch.setattr(huge_pages, "page_bytes", lambda: SIZE)
+    monkeypatch.setattr(memory, "advise", advise)
+    monkeypatch.setattr(memory, "page_bytes", lambda: SIZE)
     return told
 
 
@@ -36,18 +36,18 @@ def test_every_page_of_the_weights_is_moved_once(calls: list[Call]) -> None:
     layer, table = nn.Linear(1024, 3000), nn.Embedding(10, 4)
     layer.register_buffer("far", torch.empty(1 << 22, device="meta"))
     layer.register_buffer("near", torch.ones(1 << 19))
-    moved = huge_pages.move_weights([layer, nn.Sequential(layer, table)])
+    moved = memory.move_to_huge_pages([layer, nn.Sequential(layer, table)])
     tensors = [layer.weight, layer.bias, layer.near, table.weight]
     spans = [(tensor.data_ptr(), tensor.data_ptr() + 4 * tensor.numel()) for tensor in tensors]
     pages = sorted({place // SIZE * SIZE for start, stop in spans for place in (*range(start, stop, SIZE), stop - 1)})
-    kinds = (huge_pages.MADV_HUGEPAGE, huge_pages.MADV_COLLAPSE)
+    kinds = (memory.MADV_HUGEPAGE, memory.MADV_COLLAPSE)
     assert calls == [(page, SIZE, kind) for page in pages for kind in kinds]
     assert moved == SIZE * (len(pages) - 1)
 
 
 def test_moving_ends_where_the_kernel_searches_long(calls: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huge_pages, "LONGEST", -1.0)
-    assert huge_pages.move_weights([nn.Linear(1024, 1024)]) == 0
+    monkeypatch.setattr(memory, "LONGEST_MOVE", -1.0)
+    assert memory.move_to_huge_pages([nn.Linear(1024, 1024)]) == 0
     assert not calls
 
 
@@ -59,11 +59,11 @@ def test_pages_are_as_large_as_the_kernel_says(
     enabled: str, size: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are none where they are switched off, and on systems without them."""
-    monkeypatch.setattr(huge_pages, "SETTINGS", tmp_path)
+    monkeypatch.setattr(memory, "HUGE_PAGES", tmp_path)
     (tmp_path / "enabled").write_text(enabled)
     if size is not None:
         (tmp_path / "hpage_pmd_size").write_text(size)
-    assert huge_pages.page_bytes() == expected
+    assert memory.page_bytes() == expected
 
 
 def test_weights_keep_their_numbers() -> None:
@@ -71,18 +71,18 @@ def test_weights_keep_their_numbers() -> None:
     layer = nn.Linear(2048, 2048)
     before = {name: numbers.clone() for name, numbers in layer.state_dict().items()}
     address = layer.weight.data_ptr()
-    assert huge_pages.move_weights([layer]) >= 0
+    assert memory.move_to_huge_pages([layer]) >= 0
     assert layer.weight.data_ptr() == address
     assert all(torch.equal(numbers, before[name]) for name, numbers in layer.state_dict().items())
 
 
 def test_the_kernel_is_told_of_huge_pages() -> None:
     """Where it has them, memory that is advised is marked so, whether a huge page can be had at once or not."""
-    size = huge_pages.page_bytes()
-    with mmap.mmap(-1, 2 * (size or SIZE)) as memory:
-        view = (ctypes.c_char * len(memory)).from_buffer(memory)
+    size = memory.page_bytes()
+    with mmap.mmap(-1, 2 * (size or SIZE)) as pages:
+        view = (ctypes.c_char * len(pages)).from_buffer(pages)
         start = -(-ctypes.addressof(view) // SIZE) * SIZE
-        done = huge_pages.advise(start, SIZE, huge_pages.MADV_HUGEPAGE)
+        done = memory.advise(start, SIZE, memory.MADV_HUGEPAGE)
         marks = marks_of(start)
         del view
     assert not size or (done and "hg" in marks)
@@ -103,6 +103,6 @@ def marks_of(address: int) -> list[str]:
 
 def test_a_load_moves_the_weights_of_the_encoder_and_the_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[nn.Module] = []
-    monkeypatch.setattr(huge_pages, "move_weights", moved.extend)
+    monkeypatch.setattr(memory, "move_to_huge_pages", moved.extend)
     model = load(random_model("tiny-classifier"), CPU)
     assert moved == [model.encoder.model, *model.heads.modules()]

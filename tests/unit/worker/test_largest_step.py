@@ -19,9 +19,16 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.memory_trials import largest_jobs, run_largest_steps, try_step_sizes
-from gpu_worker.startup.step_size import SMALLEST_STEP, SPARE_MEMORY, Trial, find_step_size
-from gpu_worker.startup.warm_up import LENGTHS, check_model, warm_up_jobs
+from gpu_worker.startup.check import check_model
+from gpu_worker.startup.step_size import (
+    FEWEST,
+    SPARE_MEMORY,
+    Trial,
+    find_step_size,
+    run_largest_steps,
+    try_step_sizes,
+)
+from gpu_worker.startup.trial_jobs import LENGTHS, largest_jobs, warm_up_jobs
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
@@ -47,22 +54,20 @@ def test_a_step_that_fits_stays() -> None:
     assert [each.tokens for each in find_step_size(device(1 << 30, 100_000), 16384)] == [16384]
 
 
-@given(
-    weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(SMALLEST_STEP, 1 << 17)
-)
+@given(weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(FEWEST, 1 << 17))
 def test_what_is_settled_fits(weights: int, token: int, default: int) -> None:
     """With a tenth to spare, unless it is the least; no halving went too far; else the model is refused."""
     measure = device(weights, token)
-    if measure(SMALLEST_STEP).taken is None:
-        with pytest.raises(ModelRefused, match=f"a step of {SMALLEST_STEP} tokens runs out of 24.0 GiB"):
+    if measure(FEWEST).taken is None:
+        with pytest.raises(ModelRefused, match=f"a step of {FEWEST} tokens runs out of 24.0 GiB"):
             find_step_size(measure, default)
         return
     trials = find_step_size(measure, default)
     *before, last = trials
     assert last.taken is not None
-    assert last.taken <= (1 - SPARE_MEMORY) * ROOM or last.tokens == SMALLEST_STEP
+    assert last.taken <= (1 - SPARE_MEMORY) * ROOM or last.tokens == FEWEST
     assert not any(each.fits for each in before)
-    assert all(after.tokens == max(SMALLEST_STEP, each.tokens // 2) for each, after in pairwise(trials))
+    assert all(after.tokens == max(FEWEST, each.tokens // 2) for each, after in pairwise(trials))
 
 
 def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
@@ -261,12 +266,12 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
 async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its own accord it halves; a number that the user set is refused."""
     memory = FakeMemory(available=1000 + 700)
-    made = engine("tiny-bert", memory)
+    made = engine("tiny-bert", memory).model
 
     async def tokens(*arguments: str) -> int:
         settings = WorkerSettings.read(["--model", "tiny", *arguments])
-        with ThreadPoolExecutor(1) as host:
-            return await step_tokens_of(made, host, host, settings)
+        with ThreadPoolExecutor(1) as device:
+            return await step_tokens_of(made, device, settings)
 
     assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
     monkeypatch.setattr(OnDevice, "device_memory", memory)

@@ -17,7 +17,7 @@ from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.step import NOTHING
 from gpu_worker.kernels.maxsim import reference
-from gpu_worker.kernels.maxsim.plain import PlainMaxSim
+from gpu_worker.kernels.maxsim.maxsim_kernels import PlainMaxSim
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
 from gpu_worker.schedule.interface import JobSlice

@@ -17,7 +17,7 @@ from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.model.options import LoadOptions
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.check import check_model
 from shared.errors import LimitExceeded, UnsupportedTask
 from shared.jobs import Job
 from shared.ragged import RaggedTokens, TokenRanges

@@ -10,12 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.kernels.maxsim import choice, plain, reference
-from gpu_worker.kernels.maxsim import winners as explaining
+from gpu_worker.kernels.maxsim import maxsim_kernels, reference
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
-from gpu_worker.kernels.maxsim.native import NativeMaxSim
-from gpu_worker.kernels.maxsim.plain import PlainMaxSim
-from gpu_worker.kernels.maxsim.winners import winners
+from gpu_worker.kernels.maxsim.maxsim_kernels import NativeMaxSim, PlainMaxSim, winners
 from shared.vectors import Layout
 from support.native import LIBRARY, needs_kernels, no_kernels
 
@@ -78,7 +75,7 @@ def test_equals_the_twin_written_out(
     width = data.draw(st.sampled_from([1, 5, 32, 50, 96, 1030]))
     vectors = rows(query_rows, width), rows(document_rows, width, shift=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain, "BLOCK_ELEMENTS", block)
+        patch.setattr(maxsim_kernels, "COMPARED", block)
         ours = kernel_of(kernel)(*vectors, comparisons, kept)
     assert torch.allclose(ours, reference.compare(*vectors, comparisons, kept), rtol=1e-5, atol=2e-6 * max(width, 5))
     assert len(ours) == sum(each.count for each in comparisons)
@@ -207,7 +204,7 @@ def test_winners_are_the_rows_that_make_the_score(
     queries, documents = rows(query_rows).round(), rows(total).round()
     kept: Mask | None = order.random(total) < 0.6 if masked else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explaining, "BLOCK_ELEMENTS", block)
+        patch.setattr(maxsim_kernels, "EXPLAINED", block)
         similarities, places = winners(queries, documents, texts, kept)
     for text, (start, length) in enumerate(zip(texts.starts, lengths, strict=True)):
         counted = np.ones(length, bool) if kept is None else kept[start : start + length]
@@ -224,9 +221,10 @@ def test_winners_are_the_rows_that_make_the_score(
 def test_a_processor_without_kernels_takes_products_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its own kernel is chosen."""
     cpu = torch.device("cpu")
-    assert isinstance(choice.choose(cpu, 128), NativeMaxSim if torch.float32 in LIBRARY.formats else PlainMaxSim)
+    ours = NativeMaxSim if torch.float32 in LIBRARY.formats else PlainMaxSim
+    assert isinstance(maxsim_kernels.choose(cpu, 128), ours)
     no_kernels(monkeypatch)
-    assert isinstance(choice.choose(cpu, 128), PlainMaxSim)
+    assert isinstance(maxsim_kernels.choose(cpu, 128), PlainMaxSim)
 
 
 EMPTY = np.zeros(2048, dtype=np.int64)

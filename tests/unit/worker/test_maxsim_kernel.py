@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
-from gpu_worker.kernels.maxsim.pair_table import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SCORE, PairTable
+from gpu_worker.kernels.maxsim.kernel import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SCORE, PairTable
 from shared.vectors import Layout
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")

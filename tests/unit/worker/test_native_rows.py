@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import WeightedRanges
-from gpu_worker.kernels.rows.native import NativeRows
-from gpu_worker.kernels.rows.plain import PlainRows
+from gpu_worker.kernels.rows import row_kernels
+from gpu_worker.kernels.rows.row_kernels import NativeRows, PlainRows, WeightedRanges
 from support.native import LIBRARY, needs_kernels
 from support.row_cases import DTYPES, segments_of, some_rows, total
 
@@ -72,7 +70,7 @@ def test_what_lies_outside_of_the_rows_is_told() -> None:
 
 
 def test_a_processor_with_kernels_chooses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = choice.choose.__wrapped__
+    choose = row_kernels.choose.__wrapped__
     assert choose(torch.device("cpu")).name == "native"
     monkeypatch.setattr(library, "load", lambda: library.KernelLibrary(missing="none are built"))
     assert choose(torch.device("cpu")).name == "plain"

@@ -20,9 +20,9 @@ from gpu_worker.model.options import LoadOptions
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import EndedJob
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import check
 from gpu_worker.startup import piece_limits as limits
-from gpu_worker.startup import warm_up
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.check import check_model
 from gpu_worker.worker import ModelWorker, load_model
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, ModelRefused
@@ -239,7 +239,7 @@ def test_the_warm_up_keeps_to_the_limits(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its texts of 256 tokens would be refused where only ten fit."""
-    monkeypatch.setattr(warm_up, "cache_bytes", lambda model, megabytes: 10 * TOKEN_BYTES)
+    monkeypatch.setattr(check, "cache_bytes", lambda model, megabytes: 10 * TOKEN_BYTES)
     assert check_model("long", lambda: load(str(folder), CPU), 2048, chunk_tokens=8) == 0
     assert "max_tokens 10" in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 

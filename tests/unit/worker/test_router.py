@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.check import check_model
 from shared.errors import InvalidInput, ModelRefused
 from shared.jobs import Job
 from shared.ragged import RaggedTokens

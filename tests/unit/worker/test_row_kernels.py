@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import PackedRows, RowKernels
-from gpu_worker.kernels.rows.packing import TORCH_TYPES, unpack
-from gpu_worker.kernels.rows.plain import PlainRows
+from gpu_worker.kernels.rows import row_kernels
+from gpu_worker.kernels.rows.row_kernels import TORCH_TYPES, PackedRows, PlainRows, RowKernels, unpack
 from gpu_worker.model.loading import load
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.vectors import DataType, MultiVectors, ScoringMethod
@@ -204,7 +202,7 @@ def test_a_step_gives_what_it_gives_by_the_twin(
     jobs = [Job(id=place, work=work, tokens=tokens(3, 9, 4, seed=place)) for place, work in enumerate(works)]
     jobs.append(Job(id=99, work=works[0], tokens=tokens(129)))
     theirs = run(engine, jobs)
-    monkeypatch.setattr(choice, "choose", lambda device: kernels)
+    monkeypatch.setattr(row_kernels, "choose", lambda device: kernels)
     for job, ours, expected in zip(jobs, run(engine, jobs), theirs, strict=True):
         exact = getattr(job.work, "data_type", DataType.FLOAT32) in (DataType.FLOAT32, DataType.BINARY)
         for left, right in zip(numbers(job, ours), numbers(job, expected), strict=True):

@@ -9,7 +9,7 @@ from sentence_transformers.util.quantization import quantize_embeddings
 
 from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.row_outputs import RowFormat, RowGroup
-from gpu_worker.kernels.rows import packing
+from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import DataType, MultiVectors
 
@@ -47,7 +47,7 @@ def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, boo
 def test_packed_bytes_have_the_size_that_was_promised(data_type: DataType, width: int) -> None:
     """And read back as what they rounded."""
     rows = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
-    data, scales = packing.pack(rows, data_type)
+    data, scales = row_kernels.pack(rows, data_type)
     assert data.shape == (5, data_type.row_bytes(width))
     vectors = MultiVectors(
         data_type=data_type,
@@ -57,19 +57,19 @@ def test_packed_bytes_have_the_size_that_was_promised(data_type: DataType, width
         scales=b"" if scales is None else scales.numpy().tobytes(),
     )
     expected = torch.where(rows >= 0, 1.0, -1.0) if data_type is DataType.BINARY else rows
-    assert torch.allclose(packing.unpack(vectors), expected, atol=2e-2, rtol=1e-2)
+    assert torch.allclose(row_kernels.unpack(vectors), expected, atol=2e-2, rtol=1e-2)
 
 
 def test_binary_equals_sentence_transformers() -> None:
     """Eight dimensions a byte, most significant bit first; zero counts as one here and as nothing there."""
     rows = torch.randn(4, 32, generator=torch.Generator().manual_seed(5))
-    ours, _ = packing.pack(rows, DataType.BINARY)
+    ours, _ = row_kernels.pack(rows, DataType.BINARY)
     assert np.array_equal(ours.numpy(), quantize_embeddings(rows.numpy(), "ubinary"))
 
 
 def test_int8_of_a_zero_row_is_zero() -> None:
     """No division by nothing."""
-    data, scales = packing.pack(torch.zeros(1, 3), DataType.INT8)
+    data, scales = row_kernels.pack(torch.zeros(1, 3), DataType.INT8)
     assert scales is not None
     assert not data.any()
     assert torch.isfinite(scales).all()

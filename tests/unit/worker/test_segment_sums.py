@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.kernels.rows import choice
-from gpu_worker.kernels.rows.interface import RowKernels, WeightedRanges
-from gpu_worker.kernels.rows.plain import PlainRows
+from gpu_worker.kernels.rows import row_kernels
+from gpu_worker.kernels.rows.row_kernels import PlainRows, RowKernels, WeightedRanges
 from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.repository.recipe import POOLINGS
@@ -81,7 +80,7 @@ def pooled(mode: str, dtype: torch.dtype, lengths: list[int], kernels: RowKernel
     for skip in ([0] * len(lengths), [each // 3 for each in lengths], lengths):
         theirs = pooling.pool(hidden, batch, (mode,), np.array(skip))
         with patch.context() as inner:
-            inner.setattr(choice, "choose", lambda device: kernels)
+            inner.setattr(row_kernels, "choose", lambda device: kernels)
             ours = pooling.pool(hidden, batch, (mode,), np.array(skip))
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5 * max(1, max(lengths) ** 0.5 / 10))
         assert not ours[torch.tensor(skip) >= torch.tensor(lengths)].any()

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.model.heads import instruction
 from gpu_worker.model.heads import sparse_vectors as sparse
-from gpu_worker.model.heads.sparse import LexicalHead
+from gpu_worker.model.heads.heads import LexicalHead
+from gpu_worker.model.heads.skipped_tokens import instruction_ends
 from gpu_worker.model.heads.sparse_vectors import Vector
 
 VOCABULARY = 12
@@ -134,10 +134,10 @@ MARK = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple)
 
 @given(st.lists(TEXT, min_size=1, max_size=6), st.lists(MARK, min_size=1, max_size=3))
 def test_an_instruction_ends_with_its_first_mark(texts: list[list[int]], marks: list[tuple[int, ...]]) -> None:
-    """`instruction.ends`; a mark that reaches over the border of two texts is none."""
+    """`instruction_ends`; a mark that reaches over the border of two texts is none."""
     offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
     ids = np.array([identity for text in texts for identity in text], dtype=np.int32)
-    assert instruction.ends(ids, offsets, marks).tolist() == [end_of(text, marks) for text in texts]
+    assert instruction_ends(ids, offsets, marks).tolist() == [end_of(text, marks) for text in texts]
 
 
 def test_lexical_weights_are_never_negative() -> None:

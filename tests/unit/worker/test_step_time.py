@@ -17,10 +17,10 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import time_trials
-from gpu_worker.startup.step_time import FEWEST, LONGEST, MOST, PAYS, StepTimes, find_step_times
-from gpu_worker.startup.time_trials import timed_job, try_step_times
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup import step_size
+from gpu_worker.startup.check import check_model
+from gpu_worker.startup.step_size import FEWEST, LONGEST, MOST, PAYS, StepTimes, find_step_times, try_step_times
+from gpu_worker.startup.trial_jobs import timed_job
 from gpu_worker.worker import step_tokens_of
 from shared.errors import Internal, SelvageError
 from support.random_models import random_model
@@ -113,8 +113,8 @@ def test_a_real_engine_is_timed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         return launch(engine, slices)
 
     monkeypatch.setattr(ModelEngine, "launch", watched)
-    monkeypatch.setattr(time_trials.time, "thread_time", lambda: next(ticks) / 16)  # every step takes as long
-    times = try_step_times(made, BOUND, 0, silent)
+    monkeypatch.setattr(step_size.time, "thread_time", lambda: next(ticks) / 16)  # every step takes as long
+    times = try_step_times(ModelEngine(made), BOUND, 0, silent)
     assert times.tokens == MOST
     assert list(times.seconds) == [256, 512, 1024, 2048, 4096, 8192, 16384]
     assert max(launched) == MOST or name == "tiny-splade"  # whose costs count its vocabulary
@@ -133,7 +133,7 @@ def test_texts_of_a_timed_step_differ_in_length(tokens: int) -> None:
 @pytest.mark.parametrize(("bound", "chosen"), [(inf, 0), (BOUND, 700), (inf, 700)])
 def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, chosen: int) -> None:
     """The number is the device's, or the user's."""
-    times = try_step_times(model(), bound, chosen, silent)
+    times = try_step_times(ModelEngine(model()), bound, chosen, silent)
     assert (times.tokens, times.seconds) == (chosen or CPU.step_tokens, {})
 
 
@@ -152,12 +152,12 @@ def test_an_accelerator_takes_the_smallest_step_that_pays(
         timed.append(size)
         return overhead + size / 500_000
 
-    monkeypatch.setattr(time_trials, "_seconds", seconds)
+    monkeypatch.setattr(step_size, "_seconds", seconds)
     monkeypatch.setattr(Placement, "device_memory", object())
     monkeypatch.setattr(Placement, "step_tokens", 16_384)
-    assert try_step_times(model(), inf, 0, silent, most).tokens == tokens
+    assert try_step_times(ModelEngine(model()), inf, 0, silent, most).tokens == tokens
     assert max(timed, default=0) <= (most or 16_384)
-    assert try_step_times(model(), inf, 700, silent, most).tokens == 700
+    assert try_step_times(ModelEngine(model()), inf, 700, silent, most).tokens == 700
 
 
 def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,25 +169,25 @@ def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ModelEngine, "_compute", fail)
     with pytest.raises(SelvageError) as failed:
-        try_step_times(model(), BOUND, 0, lambda event, *_: reports.append(event))
+        try_step_times(ModelEngine(model()), BOUND, 0, lambda event, *_: reports.append(event))
     assert isinstance(failed.value, Internal)
     assert reports == ["step failed"]
 
 
 async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the thread that computes, within the user's bound; a user's number of tokens stays."""
-    made, threads = ModelEngine(model()), list[str]()
+    made, threads = model(), list[str]()
 
     def seconds(engine: ModelEngine, retries: object, clock: object, tokens: int) -> float:
         threads.append(threading.current_thread().name)
         return 0.02 + tokens / 80_000
 
-    monkeypatch.setattr(time_trials, "_seconds", seconds)
+    monkeypatch.setattr(step_size, "_seconds", seconds)
 
     async def tokens(*arguments: str) -> int:
         settings = WorkerSettings.read(["--model", "tiny", *arguments])
-        with ThreadPoolExecutor(1, "host") as host, ThreadPoolExecutor(1, "device") as device:
-            return await step_tokens_of(made, host, device, settings)
+        with ThreadPoolExecutor(1, "device") as device:
+            return await step_tokens_of(made, device, settings)
 
     assert await tokens() == 8192
     assert await tokens("--step-milliseconds", "100") == 4096
@@ -200,7 +200,7 @@ async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch)
 
 def test_check_prints_what_was_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """And the tokens of a step that came of it."""
-    monkeypatch.setattr(time_trials, "_seconds", lambda engine, retries, clock, tokens: 0.02 + tokens / 40_000)
+    monkeypatch.setattr(step_size, "_seconds", lambda engine, retries, clock, tokens: 0.02 + tokens / 40_000)
     assert check_model("tiny", model) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "steps, timed 2048 tokens in 71 ms, 4096 tokens in 122 ms" in lines

@@ -14,8 +14,7 @@ from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
-from gpu_worker.model.heads.dense import DenseHead
-from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.heads.pooling import OF_ANY_TOKENS
 from gpu_worker.model.loading import load
 from gpu_worker.model.options import LoadOptions

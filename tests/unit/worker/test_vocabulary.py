@@ -16,7 +16,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.repository import vocabulary
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader, finish
-from gpu_worker.startup.warm_up import check_model
+from gpu_worker.startup.check import check_model
 from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
 from support.late_forms import write_native

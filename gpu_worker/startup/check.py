@@ -1,17 +1,14 @@
-"""The warm-up: one job of every kind that a model can do, before the worker serves. `--check` reports on it."""
+"""`--check`: loads and warms up a model as the worker does, prints its card and what was measured, and ends."""
 
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.abilities import NOT_OF_SEQUENCES, Abilities
 from gpu_worker.model.model import Model
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.schedule.steps import silent
-from gpu_worker.startup.memory_trials import try_step_sizes
 from gpu_worker.startup.piece_limits import (
     adapters_by_fingerprint,
     cache_bytes,
@@ -19,64 +16,12 @@ from gpu_worker.startup.piece_limits import (
     piece_limits,
     summary,
 )
-from gpu_worker.startup.step_size import Trial
-from gpu_worker.startup.time_trials import try_step_times
-from gpu_worker.startup.trial_texts import trial_texts
+from gpu_worker.startup.step_size import Trial, choose_step
+from gpu_worker.startup.trial_jobs import warm_up_jobs
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.errors import ModelRefused, SelvageError
-from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
-from shared.ragged import RaggedTokens
-from shared.vectors import DataType, Layout, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
 
-LENGTHS = (1, 8, 64, 256)
 MEBIBYTE = 1024 * 1024
-
-
-def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
-    """A job for every output, method and task of the model, over texts of a few lengths, of at most `longest` tokens;
-    None: as many as the model reads."""
-    abilities = Abilities(model)
-    works: list[Work] = [
-        Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True, input_type=side)
-        for output in abilities.rows
-        for side in model.input_types
-    ]
-    works += [
-        Score(method=method, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
-        for method in abilities.methods
-        if method not in NOT_OF_SEQUENCES
-    ]
-    if OutputKind.MULTI_VECTOR in abilities.outputs:
-        works += [_max_sim(None, abilities.widths[OutputKind.MULTI_VECTOR])]
-        late_method = ScoringMethod.LATE_INTERACTION
-        works += [
-            replace(work, explain=True) for work in works if isinstance(work, Score) and work.method is late_method
-        ]
-    works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
-    works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
-    jobs = [Job(id=identity, work=work, tokens=_texts(model, work, longest)) for identity, work in enumerate(works)]
-    yield from jobs
-    late = model.late_interaction
-    if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
-        tails = tuple(length // 2 for length in jobs[0].tokens.lengths)
-        yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
-    queries = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
-    yield Job(id=len(jobs) + 1, work=_max_sim(queries, 8))
-
-
-def _texts(model: Model, work: Work, longest: int | None) -> RaggedTokens:
-    """Texts of a few lengths, of at most `longest` tokens and no more than each side that reads them can."""
-    sides = (model.side(work.input_type),) if isinstance(work, Encode) else model.sides
-    most = min(side.max_tokens for side in sides)
-    lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
-    return trial_texts(lengths, min(side.vocabulary_size for side in sides))
-
-
-def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:
-    """MaxSim with two documents of a caller, one of them without rows. `queries`: None for the texts of the job."""
-    data = bytes(3 * 4 * dimensions)
-    documents = MultiVectors(data_type=DataType.FLOAT32, dimensions=dimensions, lengths=(3, 0), data=data)
-    return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
 
 
 def check_model(
@@ -99,9 +44,8 @@ def check_model(
         loading = memory.peak if memory else 0
         engine = ModelEngine(model)
         kept_bytes = cache_bytes(model, cache_megabytes)
-        trials = try_step_sizes(engine, memory, step_tokens, silent, kept_bytes)
-        most = trials[-1].tokens if trials else 0
-        times = try_step_times(model, step_limit(model.placement.step_seconds), step_tokens, silent, most)
+        bound = step_limit(model.placement.step_seconds)
+        trials, times = choose_step(model, bound, step_tokens, kept_bytes=kept_bytes)
         tokens = times.tokens
         limits = piece_limits(model, tokens, chunk_tokens, kept_bytes)
         adapters = adapters_by_fingerprint(model, limits)
