@@ -25,9 +25,9 @@ from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tune.graphs import GraphSettings, with_graphs
 from gpu_worker.model.tune.linear import Linear
-from gpu_worker.model.verify.feeding import Feeding, feeding_of
-from gpu_worker.model.verify.in_pieces import Cutting
+from gpu_worker.model.verify.own_run import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
+from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.adapter_config import NamedAdapter

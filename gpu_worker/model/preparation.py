@@ -29,16 +29,11 @@ from gpu_worker.model.native.model import NativeEncoder, NativeModel
 from gpu_worker.model.source import Source
 from gpu_worker.model.tune import int8, native_linear
 from gpu_worker.model.tune.linear import PACKED, STOCK, Linear, pack, undoing
-from gpu_worker.model.verify.beside import AdapterReference
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
-from gpu_worker.model.verify.closeness import LEAST_COSINE, check_close
-from gpu_worker.model.verify.feeding import Feeding
-from gpu_worker.model.verify.gate import Reference
-from gpu_worker.model.verify.head_gate import HeadReference
-from gpu_worker.model.verify.in_pieces import Cutting, cutting
+from gpu_worker.model.verify.gate import HeadReference, Reference
+from gpu_worker.model.verify.own_run import FUSED, Feeding
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.reference_attention import FUSED
-from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
+from gpu_worker.model.verify.runs import AdapterReference, Cutting, cutting, reason_to_share_nothing
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
@@ -113,8 +108,7 @@ class Preparation:
         else:
             mode, linear = self._rounded_mode(), int8.NAME
         if self._adapters is not None:
-            cost = self._adapters.checked(mode.encoder, mode.unpacked_reason)
-            mode = replace(mode, findings=(*mode.findings, cost))
+            self._adapters.check(mode.encoder, mode.unpacked_reason)
         cut = cutting(mode.encoder, self._reference) if self._cuts else Cutting(refusal=NOT_WANTED)
         unshared = reason_to_share_nothing(mode.encoder, self._reference) if self._shares else NOT_SHARED
         return PreparedModel(
@@ -198,12 +192,12 @@ class Preparation:
             mode = self._mode()
             self._check_heads(mode.encoder)
             layers = int8.install(self._base, self._heads.modules())
-        cosines = check_close(self._reference, mode.encoder)
-        mode = replace(mode, findings=(*mode.findings, f"{layers}: {cosines}"))
+        figures = self._reference.check_rounded(mode.encoder)
+        mode = replace(mode, findings=(*mode.findings, f"{layers}: {figures}"))
         if self._head_reference is None:
             return mode
-        cosine = self._head_reference.check_close(mode.encoder, self._heads, LEAST_COSINE)
-        return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
+        figures = self._head_reference.check_rounded(mode.encoder, self._heads)
+        return replace(mode, findings=(*mode.findings, f"logits of rounded layers: {figures}"))
 
     def _mode(self, *, packs: bool = False) -> ExecutionMode:
         choice = ModeChoice(

@@ -18,9 +18,9 @@ from gpu_worker.model.encoder.static import StaticEncoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import SpladeHead
 from gpu_worker.model.native.model import NativeEncoder
-from gpu_worker.model.verify.in_pieces import Run, run_in_pieces
+from gpu_worker.model.verify.gate import Run
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.shared_prefixes import run_sharing
+from gpu_worker.model.verify.runs import run_in_pieces, run_sharing
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.errors import ModelRefused
 
