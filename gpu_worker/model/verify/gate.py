@@ -64,8 +64,8 @@ class Reference:
     """Hidden states of all probes by the model's own code, taken before the model is changed.
 
     `own` are those of each text, [L, H] float32, in the model's number format, `exact` by float32 weights. `noise` is
-    the model's padding noise. `attention` is transformers' name of the attention that made them, `notice` what a user
-    should know of it. `types` are the token types that an encoder must be fed, `width` is H.
+    the model's padding noise, 0 in half precision. `attention` is transformers' name of the attention that made them,
+    `notice` what a user should know of it. `types` are the token types that an encoder must be fed, `width` is H.
     """
 
     def __init__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> None:
@@ -85,8 +85,7 @@ class Reference:
             if all(parameter.dtype == torch.float32 for parameter in model.parameters()):
                 self.exact, self.noise = self.own, self._padding_noise(model, self.own)
             else:
-                wanted = next(model.parameters()).dtype == torch.float32  # the dtype by which `exact_states` goes
-                self.exact, self.noise = in_float32(model, lambda: self._run_exactly(model, noise=wanted))
+                self.exact, self.noise = in_float32(model, lambda: self._run_exactly(model)), 0.0
         self.width = self.exact[0].shape[1]
 
     def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
@@ -191,16 +190,11 @@ class Reference:
         with_types, without_types = (feeding.padded(model, texts) for feeding in feedings)
         return replace(types, zeros=not torch.equal(with_types, without_types))
 
-    def _run_exactly(self, model: nn.Module, *, noise: bool) -> tuple[list[Tensor], float]:
-        """Hidden states of all texts, and the padding noise, of a model whose weights are float32 for now.
-
-        Without `noise`, which no tolerance of half precision goes by, it is 0.
-        """
+    def _run_exactly(self, model: nn.Module) -> list[Tensor]:
+        """Hidden states of all texts by a model whose weights are float32 for now. Compares its attentions, too."""
         exact = [self._alone(model, number) for number in range(len(self.probes.texts))]
-        if noise:
-            return exact, self._padding_noise(model, exact)
         self._compare_attentions(model, exact)
-        return exact, 0.0
+        return exact
 
     def _padding_noise(self, model: nn.Module, exact: Sequence[Tensor]) -> float:
         """Largest difference of hidden states between the model's own runs: of a text alone, in a padded batch, and
