@@ -19,9 +19,9 @@ from gpu_worker.model.preparation import PreparedModel
 from gpu_worker.model.source import Source
 from gpu_worker.model.tune import native_linear
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
-from gpu_worker.model.verify.comparison import Expected, exact_states
 from gpu_worker.model.verify.probes import HEAD_LENGTHS, SHORT_LENGTHS, Probes
 from gpu_worker.model.verify.runs import Cutting
+from gpu_worker.model.verify.tolerances import Expected, exact_states
 from gpu_worker.ragged.batch import RaggedBatch
 
 LONG = 300
@@ -68,5 +68,5 @@ def _check_means(encoder: StaticEncoder, heads: Heads, probes: Probes) -> None:
         rows = pool(encoder(batch), batch, heads.dense.poolings)
         ids = [torch.from_numpy(text.astype(np.int64))[None].to(encoder.device) for text in probes.texts]
         exact = torch.cat([F.embedding_bag(text, table.float(), mode="mean") for text in ids])
-    comparison = exact_states(rows, Expected(exact=exact, own=exact), torch.float32)
-    comparison.check("its means are not those of single texts")
+    verdict = exact_states(rows, Expected(exact=exact, rows=exact), torch.float32)
+    verdict.check("its means are not those of single texts")

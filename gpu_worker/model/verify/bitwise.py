@@ -56,9 +56,9 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cut
         for way, run in runs.items():
             rows = _rows(heads, run(together), together)
             for name, number in product(rows, numbers):
-                (expected,), found = alone[number][name], rows[name][-1 - number]
-                if not torch.equal(found, expected):
-                    distance = float((found.float() - expected.float()).abs().max())
+                (expected,), actual = alone[number][name], rows[name][-1 - number]
+                if not torch.equal(actual, expected):
+                    distance = float((actual.float() - expected.float()).abs().max())
                     return f"its {name} differ alone and {way} by up to {distance:.2g}"
     return ""
 

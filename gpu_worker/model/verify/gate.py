@@ -21,15 +21,6 @@ from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.classifier import LAST_REAL, LATE, HeadClassifier
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse import SpladeHead
-from gpu_worker.model.verify.comparison import (
-    Expected,
-    exact_logits,
-    exact_states,
-    logit_error,
-    rounded_logits,
-    rounded_states,
-    size_of,
-)
 from gpu_worker.model.verify.own_run import (
     FUSED,
     NO_TYPES,
@@ -43,6 +34,15 @@ from gpu_worker.model.verify.own_run import (
     run_by,
 )
 from gpu_worker.model.verify.probes import Probes
+from gpu_worker.model.verify.tolerances import (
+    Expected,
+    exact_logits,
+    exact_states,
+    logit_error,
+    rounded_logits,
+    rounded_states,
+    size_of,
+)
 from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.launches import launches
@@ -63,9 +63,9 @@ Run = Callable[[RaggedBatch], Tensor]
 class Reference:
     """Hidden states of all probes by the model's own code, taken before the model is changed.
 
-    `own` are those of each text, [L, H] float32, in the model's number format, `exact` by float32 weights. `noise` is
-    the model's padding noise, 0 in half precision. `attention` is transformers' name of the attention that made them,
-    `notice` what a user should know of it. `types` are the token types that an encoder must be fed, `width` is H.
+    `states` are those of each text, [L, H] float32, in the model's number format, `exact` by float32 weights. `noise`
+    is the model's padding noise, 0 in half precision. `attention` is transformers' name of the attention that made
+    them, `notice` what a user should know of it. `types` are the token types that an encoder must be fed, `width` is H.
     """
 
     def __init__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> None:
@@ -77,13 +77,13 @@ class Reference:
         with torch.inference_mode():
             before = self._first_run(model)
             rest = {number: self._alone(model, number) for number in range(len(lengths)) if number != self._longest}
-            self.own = [rest.get(number, before) for number in range(len(lengths))]
+            self.states = [rest.get(number, before) for number in range(len(lengths))]
             after = self._alone(model, self._longest)
             if (before - after).abs().max() > MOST_NOISE * max(1.0, float(before.abs().max())):
                 raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
             self.types = self._token_types(model)
             if all(parameter.dtype == torch.float32 for parameter in model.parameters()):
-                self.exact, self.noise = self.own, self._padding_noise(model, self.own)
+                self.exact, self.noise = self.states, self._padding_noise(model, self.states)
             else:
                 self.exact, self.noise = in_float32(model, lambda: self._run_exactly(model)), 0.0
         self.width = self.exact[0].shape[1]
@@ -93,14 +93,14 @@ class Reference:
 
         The arguments are those of `among_others`.
         """
-        comparison = exact_states(*self.among_others(encoder, numbers, run), encoder.dtype)
-        comparison.check("it does not run among other texts as it runs alone")
+        verdict = exact_states(*self.among_others(encoder, numbers, run), encoder.dtype)
+        verdict.check("it does not run among other texts as it runs alone")
 
     def check_rounded(self, encoder: Encoder) -> str:
         """How close an encoder of rounded layers is to the reference. Raises ModelRefused where it is too far off."""
-        comparison = rounded_states(*self.among_others(encoder))
-        comparison.check("rounded layers change it too much")
-        return comparison.figures
+        verdict = rounded_states(*self.among_others(encoder))
+        verdict.check("rounded layers change it too much")
+        return verdict.figures
 
     def among_others(
         self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None
@@ -129,7 +129,7 @@ class Reference:
         """What is expected of the texts of these `numbers`, end to end."""
         return Expected(
             exact=torch.cat([self.exact[number] for number in numbers]),
-            own=torch.cat([self.own[number] for number in numbers]),
+            rows=torch.cat([self.states[number] for number in numbers]),
             lengths=[len(self.exact[number]) for number in numbers],
             noise=self.noise,
         )
@@ -245,8 +245,8 @@ class HeadReference:
         self._probes = probes.for_heads(vocabulary, positions, pairs=feeding.types is not None)
         self._feeding, self._recipe, self._name = feeding, recipe, type(model).__name__
         with torch.inference_mode():
-            own = self._run_alone(model)
-            self._expected = Expected(exact=in_float32(model, lambda: self._run_alone(model)), own=own)
+            logits = self._run_alone(model)
+            self._expected = Expected(exact=in_float32(model, lambda: self._run_alone(model)), rows=logits)
 
     def check(self, encoder: Encoder, heads: Heads) -> None:
         """Chooses which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
@@ -255,8 +255,8 @@ class HeadReference:
             hidden = encoder(batch)
             if isinstance(heads.classifier, HeadClassifier):
                 self._choose_row(heads.classifier, hidden, batch)
-            comparison = exact_logits(logits_of(heads, hidden, batch), self._expected, encoder.dtype)
-        comparison.check(f"{self._name} does not classify among other texts as it does alone")
+            verdict = exact_logits(logits_of(heads, hidden, batch), self._expected, encoder.dtype)
+        verdict.check(f"{self._name} does not classify among other texts as it does alone")
 
     def check_rounded(self, encoder: Encoder, heads: Heads) -> str:
         """How close logits of rounded layers are; `check` must have chosen the row before.
@@ -265,9 +265,9 @@ class HeadReference:
         """
         with torch.inference_mode():
             batch = self._batch(encoder)
-            comparison = rounded_logits(logits_of(heads, encoder(batch), batch), self._expected)
-        comparison.check("rounded layers change its logits too much")
-        return comparison.figures
+            verdict = rounded_logits(logits_of(heads, encoder(batch), batch), self._expected)
+        verdict.check("rounded layers change its logits too much")
+        return verdict.figures
 
     def _batch(self, encoder: Encoder) -> RaggedBatch:
         """All texts as one batch."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from gpu_worker.device.memory import ran_out
 from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.verify.comparison import Expected, exact_states, size_of
 from gpu_worker.model.verify.gate import MOST_NOISE, Reference, Run
+from gpu_worker.model.verify.tolerances import Expected, exact_states, size_of
 from gpu_worker.model.verify.widened import at_once
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower
@@ -100,8 +100,8 @@ def _check_run(packed: Encoder, reference: Reference, run: Run, how: str) -> Non
         return
     whole, _ = reference.among_others(packed, reference.whole)
     exact = whole if packed.dtype == torch.float32 else expected.exact
-    comparison = exact_states(hidden, replace(expected, exact=exact, own=whole), packed.dtype)
-    comparison.check(f"its texts do not run {how} as they run whole")
+    verdict = exact_states(hidden, replace(expected, exact=exact, rows=whole), packed.dtype)
+    verdict.check(f"its texts do not run {how} as they run whole")
 
 
 def _token_bytes(packed: Encoder, reference: Reference) -> int:
@@ -219,12 +219,12 @@ class AdapterReference:
         self._expected = {"(texts without one)": reference.expected(self._numbers)}
         for name, parts in adapters.items():
             with applied(model, parts):
-                own = reference.run_alone(model.base_model, self._numbers)
+                states = reference.run_alone(model.base_model, self._numbers)
             with at_once(model), applied(model, parts):
                 exact = reference.run_alone(model.base_model, self._numbers)
             with at_once(model), merged(model, parts):
                 noise = _rounding(exact, reference.run_alone(model.base_model, self._numbers))
-            self._expected[name] = Expected(exact=exact, own=own, noise=max(reference.noise, noise))
+            self._expected[name] = Expected(exact=exact, rows=states, noise=max(reference.noise, noise))
 
     def check(self, encoder: Encoder, unpacked_reason: str) -> None:
         """Runs texts of all adapters, and of none, in one step. `unpacked_reason`: why texts do not run packed.
@@ -237,10 +237,10 @@ class AdapterReference:
         adapters = np.arange(count).repeat(len(self._numbers)).tolist()
         batch = self._probes.batch(self._numbers * count, encoder, adapters)
         with torch.inference_mode():
-            states = encoder(batch).float().chunk(count)
-        for (name, expected), hidden in zip(self._expected.items(), states, strict=True):
-            comparison = exact_states(hidden, expected, encoder.dtype)
-            comparison.check(f"--adapter {name}: it does not run among other texts as it runs alone")
+            of_adapters = encoder(batch).float().chunk(count)
+        for (name, expected), hidden in zip(self._expected.items(), of_adapters, strict=True):
+            verdict = exact_states(hidden, expected, encoder.dtype)
+            verdict.check(f"--adapter {name}: it does not run among other texts as it runs alone")
 
 
 def _rounding(exact: Tensor, as_merged: Tensor) -> float:

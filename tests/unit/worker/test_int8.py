@@ -24,9 +24,9 @@ from gpu_worker.model.native.linear import BlockedLinear, QuantizedLinear, block
 from gpu_worker.model.native.model import NativeEncoder
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tune.int8 import Int8Linear
-from gpu_worker.model.verify import comparison
-from gpu_worker.model.verify.comparison import Expected, cosines, rounded_logits, rounded_states
+from gpu_worker.model.verify import tolerances
 from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.tolerances import Expected, cosines, rounded_logits, rounded_states
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
 from harness.random_models import miniature
@@ -197,7 +197,7 @@ def test_layers_that_compute_something_else_are_rounded_one_by_one(monkeypatch: 
 @needs_kernels
 def test_what_rounding_changes_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the figures: by a bound above what rounding leaves."""
-    monkeypatch.setattr(comparison, "LEAST_COSINE", 0.99999)
+    monkeypatch.setattr(tolerances, "LEAST_COSINE", 0.99999)
     with pytest.raises(ModelRefused, match=r"change it too much: cosine 0\.99\d+ over tokens, .* wanted are 0\.99999"):
         loaded("tiny-roberta", "int8")
 
@@ -207,7 +207,7 @@ def test_logits_are_judged_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a classifier that passes, and does not by a bound above what rounding leaves."""
     findings = loaded("tiny-classifier", "int8").findings
     assert any(line.startswith("logits of rounded layers: cosine 0.99") for line in findings)
-    monkeypatch.setattr(comparison, "LEAST_COSINE", 0.999999)
+    monkeypatch.setattr(tolerances, "LEAST_COSINE", 0.999999)
     monkeypatch.setattr(Reference, "check_rounded", lambda *_: "")
     with pytest.raises(ModelRefused, match=r"change its logits too much: cosine 0\.99\d+, wanted is 0\.999999"):
         loaded("tiny-classifier", "int8")
@@ -236,7 +236,7 @@ def test_cosines_of_nothing() -> None:
     zero, one = torch.zeros(1, 4), torch.ones(1, 4)
     assert cosines(torch.cat([zero, zero, one]), torch.cat([zero, one, one])).tolist() == pytest.approx([1.0, 0.0, 1.0])
     ones = torch.ones(3, 4)
-    expected = Expected(exact=ones, own=ones, lengths=[1, 2])
+    expected = Expected(exact=ones, rows=ones, lengths=[1, 2])
     assert rounded_states(ones, expected).near
     assert rounded_logits(ones, expected).near
     for bad in (float("nan"), float("inf")):

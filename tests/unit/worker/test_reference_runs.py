@@ -31,7 +31,7 @@ def reference_with_runs(folder: Path, dtype: torch.dtype) -> tuple[Reference, Co
 def test_each_text_has_the_states_of_its_own_run(encoder: Path, dtype: torch.dtype) -> None:
     """The longest one too, which runs before all others and keeps the states of that run."""
     reference, _, model = reference_with_runs(encoder, dtype)
-    for text, states in zip(reference.probes.texts, reference.own, strict=True):
+    for text, states in zip(reference.probes.texts, reference.states, strict=True):
         with torch.inference_mode():
             alone = model(input_ids=torch.tensor(text)[None].long()).last_hidden_state[0]
         torch.testing.assert_close(states, alone.float(), rtol=0, atol=2e-5 if dtype == torch.float32 else 0.05)

@@ -36,18 +36,18 @@ NOTHING = 1e-6
 class Expected:
     """Rows [N, W] float32 that the model's own code gives for texts that it runs one at a time.
 
-    `exact` are computed by float32 weights, `own` in the model's number format. `lengths` are the tokens of each text,
+    `exact` are computed by float32 weights, `rows` in the model's number format. `lengths` are the tokens of each text,
     `noise` the largest difference between the model's own runs of a text.
     """
 
     exact: Tensor
-    own: Tensor
+    rows: Tensor
     lengths: Sequence[int] = ()
     noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Verdict:
     """Whether rows are `near` enough to what is expected, and how near, in words; `wanted` is how near they were to be,
     where `figures` do not say it."""
 
@@ -61,58 +61,56 @@ class Comparison:
             raise ModelRefused(f"{refusal}: {self.figures}{self.wanted}")
 
 
-def exact_states(hidden: Tensor, expected: Expected, dtype: torch.dtype) -> Comparison:
+def exact_states(hidden: Tensor, expected: Expected, dtype: torch.dtype) -> Verdict:
     """Compares hidden states [T, H] of an encoder of this number format.
 
     In float32, every number must be within 2e-5 x max(1, |exact|), or within three times the noise. In half precision,
     the root mean square error may be 1.5 times that of the model's own run.
     """
     if not torch.isfinite(hidden).all():
-        return Comparison(near=False, figures="its hidden states are not finite")
+        return Verdict(near=False, figures="its hidden states are not finite")
     if dtype == torch.float32:
         error = (hidden - expected.exact).abs()
         allowed = torch.clamp(TOLERANCE * expected.exact.abs().clamp(min=1), min=3 * expected.noise)
         figures = f"hidden states differ by {float(error.max()):.2g}, its own padding noise is {expected.noise:.2g}"
-        return Comparison(near=bool((error <= allowed).all()), figures=figures)
-    distance, of_model = size_of(hidden - expected.exact), size_of(expected.own - expected.exact)
+        return Verdict(near=bool((error <= allowed).all()), figures=figures)
+    distance, of_model = size_of(hidden - expected.exact), size_of(expected.rows - expected.exact)
     figures = f"{distance:.2g} away from float32, its own {str(dtype)[6:]} run is {of_model:.2g} away"
-    return Comparison(near=distance <= HALF_RATIO * of_model, figures=figures)
+    return Verdict(near=distance <= HALF_RATIO * of_model, figures=figures)
 
 
-def exact_logits(logits: Tensor, expected: Expected, dtype: torch.dtype) -> Comparison:
+def exact_logits(logits: Tensor, expected: Expected, dtype: torch.dtype) -> Verdict:
     """Compares logits [S or T, labels] in root mean square, see `LOGIT_TOLERANCE` and `LOGIT_HALF_RATIO`."""
     distance = logit_error(logits, expected)
     if distance == float("inf"):
         wanted = list(expected.exact.shape)
-        return Comparison(
-            near=False, figures=f"its head gives {list(logits.shape)} finite numbers, wanted are {wanted}"
-        )
-    of_model, size = size_of(expected.own - expected.exact), size_of(expected.exact)
+        return Verdict(near=False, figures=f"its head gives {list(logits.shape)} finite numbers, wanted are {wanted}")
+    of_model, size = size_of(expected.rows - expected.exact), size_of(expected.exact)
     half = LOGIT_HALF_RATIO * of_model + size / 256
     allowed = LOGIT_TOLERANCE * max(1.0, size) if dtype == torch.float32 else half
     figures = f"its head's logits differ by {distance:.2g}, allowed is {allowed:.2g}"
-    return Comparison(near=distance <= allowed, figures=figures)
+    return Verdict(near=distance <= allowed, figures=figures)
 
 
-def rounded_states(hidden: Tensor, expected: Expected) -> Comparison:
+def rounded_states(hidden: Tensor, expected: Expected) -> Verdict:
     """Compares hidden states [T, H] of rounded layers: the mean cosines over tokens and over texts, and the least of
     a text."""
-    pairs = hidden, expected.own
+    pairs = hidden, expected.rows
     means = [torch.stack([text.mean(dim=0) for text in rows.split(list(expected.lengths))]) for rows in pairs]
     of_texts = cosines(*means)
     tokens, texts, lowest = float(cosines(*pairs).mean()), float(of_texts.mean()), float(of_texts.min())
-    return Comparison(
+    return Verdict(
         near=tokens >= LEAST_COSINE and texts >= LEAST_COSINE and lowest >= LOWEST,  # NaN is not
         figures=f"cosine {tokens:.4f} over tokens, {texts:.4f} over texts, {lowest:.4f} at the lowest",
         wanted=f", wanted are {LEAST_COSINE}, {LEAST_COSINE} and {LOWEST}",
     )
 
 
-def rounded_logits(logits: Tensor, expected: Expected) -> Comparison:
+def rounded_logits(logits: Tensor, expected: Expected) -> Verdict:
     """Compares logits [S or T, labels] of rounded layers: one cosine of all of them."""
-    cosine = float(torch.cosine_similarity(logits.float().flatten(), expected.own.flatten(), dim=0))
+    cosine = float(torch.cosine_similarity(logits.float().flatten(), expected.rows.flatten(), dim=0))
     wanted = f", wanted is {LEAST_COSINE}"
-    return Comparison(near=cosine >= LEAST_COSINE, figures=f"cosine {cosine:.4f}", wanted=wanted)
+    return Verdict(near=cosine >= LEAST_COSINE, figures=f"cosine {cosine:.4f}", wanted=wanted)
 
 
 def logit_error(logits: Tensor, expected: Expected) -> float:
