@@ -20,7 +20,7 @@ from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.linear import pack
 from gpu_worker.model.tune.merged import merge, saved_products, separate
-from gpu_worker.model.verify import reference_attention
+from gpu_worker.model.verify import own_run
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
@@ -141,9 +141,9 @@ class ModeChoice:
     def _equal_length_encoders(self) -> Iterator[EqualLengthEncoder]:
         """The model with its default attention, then with its other one, if it has two that compute the same."""
         default, types, width = self.reference.attention, self.reference.types, self.reference.width
-        for implementation in (default, reference_attention.other_than(self.base, default)):
+        for implementation in (default, own_run.other_than(self.base, default)):
             if implementation is not None:
-                reference_attention.run_by(self.base, implementation)
+                own_run.run_by(self.base, implementation)
                 yield EqualLengthEncoder(self.base, attention=implementation, token_types=types, width=width)
 
 
@@ -185,7 +185,7 @@ def make_packed(base: Any) -> None:
     elif _attends_as_llama_4(base.config.get_text_config()):  # texts of the gate may be too short to show it
         raise ModelRefused("its layers attend in chunks, or scale queries by their place in a run")
     elif takes_attention(base):
-        fused = reference_attention.default_of(base) == reference_attention.FUSED
+        fused = own_run.default_of(base) == own_run.FUSED
         base.set_attn_implementation(attention.UNCAPPED if fused and _capped(base.config) else attention.NAME)
     else:
         raise ModelRefused("transformers' class takes no attention but its own")

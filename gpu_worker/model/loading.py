@@ -27,9 +27,9 @@ from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tuning import Tuned, Verified, take_references, tune, verify
-from gpu_worker.model.verify.feeding import Feeding, feeding_of
-from gpu_worker.model.verify.in_pieces import Cutting
+from gpu_worker.model.verify.own_run import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
+from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
 from gpu_worker.repository import fitting, listwise_format, vocabulary
 from gpu_worker.repository.files import first_line

@@ -19,11 +19,10 @@ from gpu_worker.model.source import Source
 from gpu_worker.model.tune import native_linear
 from gpu_worker.model.tuning import Tuned, Verified
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
-from gpu_worker.model.verify.gate import compare
-from gpu_worker.model.verify.in_pieces import Cutting
 from gpu_worker.model.verify.probes import HEAD_LENGTHS, SHORT_LENGTHS, Probes
+from gpu_worker.model.verify.runs import Cutting
+from gpu_worker.model.verify.tolerances import Expected, exact_states
 from gpu_worker.ragged.batch import RaggedBatch
-from shared.errors import ModelRefused
 
 LONG = 300
 """Tokens of the longest text that is compared."""
@@ -50,7 +49,7 @@ def _probes(rows: int) -> Probes:
     generator = np.random.default_rng(0)
     lengths = (*SHORT_LENGTHS, *HEAD_LENGTHS, LONG)
     texts = tuple(generator.integers(0, rows, length).astype(np.int32) for length in lengths)
-    return Probes(texts=texts, tails=(0,) * len(texts), padded=0, again=())
+    return Probes(texts=texts, tails=(0,) * len(texts))
 
 
 def _check_means(encoder: StaticEncoder, heads: Heads, probes: Probes) -> None:
@@ -62,6 +61,5 @@ def _check_means(encoder: StaticEncoder, heads: Heads, probes: Probes) -> None:
         rows = pool(encoder(batch), batch, heads.dense.poolings)
         ids = [torch.from_numpy(text.astype(np.int64))[None].to(encoder.device) for text in probes.texts]
         exact = torch.cat([F.embedding_bag(text, table.float(), mode="mean") for text in ids])
-    verdict = compare(rows, exact, exact, 0.0, torch.float32)
-    if verdict:
-        raise ModelRefused(f"its means are not those of single texts: {verdict}")
+    verdict = exact_states(rows, Expected(exact=exact, rows=exact), torch.float32)
+    verdict.check("its means are not those of single texts")

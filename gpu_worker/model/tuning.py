@@ -29,16 +29,11 @@ from gpu_worker.model.source import Source
 from gpu_worker.model.tune import int8, native_linear
 from gpu_worker.model.tune.graphs import with_graphs
 from gpu_worker.model.tune.linear import PACKED, STOCK, pack, undoing
-from gpu_worker.model.verify.beside import AdapterReference
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
-from gpu_worker.model.verify.closeness import LEAST_COSINE, check_close
-from gpu_worker.model.verify.feeding import Feeding
-from gpu_worker.model.verify.gate import Reference
-from gpu_worker.model.verify.head_gate import HeadReference
-from gpu_worker.model.verify.in_pieces import Cutting, cutting
+from gpu_worker.model.verify.gate import HeadReference, Reference
+from gpu_worker.model.verify.own_run import FUSED, Feeding
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.reference_attention import FUSED
-from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
+from gpu_worker.model.verify.runs import AdapterReference, Cutting, cutting, reason_to_share_nothing
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
@@ -123,8 +118,7 @@ def tune(
         mode = captured(mode, references.encoder, partial(with_graphs, settings=options.graphs, longest=longest))
     references.check_heads(mode.encoder, heads)
     if references.adapters is not None:
-        cost = references.adapters.checked(mode.encoder, mode.unpacked_reason)
-        mode = replace(mode, findings=(*mode.findings, cost))
+        references.adapters.check(mode.encoder, mode.unpacked_reason)
     return Tuned(mode=mode, linear=linear, formats=tuning.faster_formats())
 
 
@@ -174,12 +168,11 @@ class _Tuning:
             mode = self._mode()
             self._references.check_heads(mode.encoder, self._heads)
             layers = int8.install(self._base, self._heads.modules())
-        cosines = check_close(self._reference, mode.encoder)
-        mode = replace(mode, findings=(*mode.findings, f"{layers}: {cosines}"))
-        if self._references.heads is None:
-            return mode
-        cosine = self._references.heads.check_close(mode.encoder, self._heads, LEAST_COSINE)
-        return replace(mode, findings=(*mode.findings, f"logits of rounded layers: cosine {cosine:.4f}"))
+        findings = [f"{layers}: {self._reference.check_rounded(mode.encoder)}"]
+        if self._references.heads is not None:
+            figures = self._references.heads.check_rounded(mode.encoder, self._heads)
+            findings.append(f"logits of rounded layers: {figures}")
+        return replace(mode, findings=(*mode.findings, *findings))
 
     def faster_formats(self) -> str:
         """A line on formats that the processor's kernels have beside float32; empty where one is in use."""

@@ -130,5 +130,5 @@ def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedEncoder]:
 
 
 def found_out(model: Any) -> list[str]:
-    """What was found out while loading, of graphs and attention; linear layers are a processor's here."""
-    return [each for each in model.findings if not each.startswith("linear layers")]
+    """What was found out while loading, of graphs and attention; other layers are a processor's here."""
+    return [each for each in model.findings if not each.startswith(("linear layers", "no whole layers"))]

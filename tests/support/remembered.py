@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from gpu_worker.model import tuning
-from gpu_worker.model.verify.feeding import NO_TYPES, Feeding
 from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.own_run import NO_TYPES, Feeding, default_of
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.reference_attention import default_of
 
 
 class Remembered:

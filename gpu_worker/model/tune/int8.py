@@ -4,7 +4,7 @@ A row of weights is rounded once, at load, to -127 to 127. A row of activations,
 in every call to 0 to 255 between its smallest and its largest number, so it does not depend on other tokens of the
 batch. Sums are exact integers: processors without VNNI add products of two neighbours in 16 bits, so two weights side
 by side come to 128 at most. All processors round weights alike, so workers on any of them may serve together: their
-rows differ where a token's number lies between two steps. `closeness` measures how rounding changes a model.
+rows differ where a token's number lies between two steps. The gate measures how rounding changes a model.
 """
 
 from collections.abc import Iterable

@@ -7,6 +7,7 @@ follows a model's heads, such as MaxSim, runs by the kernels wherever there are 
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -17,11 +18,10 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.static import StaticEncoder
 from gpu_worker.model.heads.heads import Heads, SpladeHead
 from gpu_worker.model.native.model import NativeEncoder
-from gpu_worker.model.verify.in_pieces import Run, run_in_pieces
+from gpu_worker.model.verify.gate import Run
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.shared_prefixes import run_sharing
+from gpu_worker.model.verify.runs import run_in_pieces, run_sharing
 from gpu_worker.ragged.batch import RaggedBatch
-from shared.errors import ModelRefused
 
 NOT_NATIVE = "its layers do not run whole by the processor's kernels"
 """Why texts may have other bits among others, where that is known without a run."""
@@ -47,24 +47,19 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cut
     runs: dict[str, Run] = {"among others": encoder}
     runs |= {"in pieces": partial(run_in_pieces, encoder)} if cuts else {}
     runs |= {"with tokens of another text": partial(run_sharing, encoder)} if shares else {}
-    try:
-        with torch.inference_mode():
-            _check(encoder, heads, probes, runs)
-    except ModelRefused as refused:
-        return str(refused)
-    return ""
-
-
-def _check(encoder: Encoder, heads: Heads, probes: Probes, runs: Mapping[str, Run]) -> None:
-    """Raises ModelRefused with the reason."""
     numbers = range(len(probes.texts))[:COMPARED]
-    batches = [probes.batch([number], encoder) for number in numbers]
-    alone = [_rows(heads, encoder(batch), batch) for batch in batches]
-    together = probes.batch(numbers[::-1], encoder)
-    for way, run in runs.items():
-        rows = _rows(heads, run(together), together)
-        for expected, place in zip(alone, reversed(numbers), strict=True):
-            _compare(expected, rows, place, way)
+    with torch.inference_mode():
+        batches = [probes.batch([number], encoder) for number in numbers]
+        alone = [_rows(heads, encoder(batch), batch) for batch in batches]
+        together = probes.batch(numbers[::-1], encoder)
+        for way, run in runs.items():
+            rows = _rows(heads, run(together), together)
+            for name, number in product(rows, numbers):
+                (expected,), actual = alone[number][name], rows[name][-1 - number]
+                if not torch.equal(actual, expected):
+                    distance = float((actual.float() - expected.float()).abs().max())
+                    return f"its {name} differ alone and {way} by up to {distance:.2g}"
+    return ""
 
 
 def _rows(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Rows:
@@ -84,11 +79,3 @@ def _rows(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Rows:
     if heads.token_classifier is not None:
         rows["logits of tokens"] = heads.token_classifier(hidden).split(batch.lengths)
     return rows
-
-
-def _compare(alone: Rows, together: Rows, place: int, way: str) -> None:
-    for name, (expected,) in alone.items():
-        rows = together[name][place]
-        if not torch.equal(rows, expected):
-            distance = float((rows.float() - expected.float()).abs().max())
-            raise ModelRefused(f"its {name} differ alone and {way} by up to {distance:.2g}")

@@ -70,27 +70,32 @@ class Probes:
     `tails` gives for each of `texts` how many of its last tokens no other token attends to. The first `padded` texts
     also run as a padded batch, which measures the model's padding noise. `again` are numbers of texts that stand in the
     batch twice, so that a step has more tokens than a text may have positions. The last texts are `written`: texts and
-    pairs that the model's own tokenizer class made, with all its inputs.
+    pairs that the model's own tokenizer class made, with all its inputs. `pairs`: the others are pairs, too, cut in
+    their middle.
     """
 
     texts: tuple[Ids, ...]
     tails: tuple[int, ...]
-    padded: int
-    again: tuple[int, ...]
+    padded: int = 0
+    again: tuple[int, ...] = ()
     written: tuple[WrittenInputs, ...] = ()
+    pairs: bool = False
 
     @property
     def second_segments(self) -> list[int]:
         """For each text, the place where the second text of a pair begins; 0 where there is none."""
-        return [0] * (len(self.texts) - len(self.written)) + [inputs.second_segment for inputs in self.written]
+        unwritten = self.texts[: len(self.texts) - len(self.written)]
+        middles = [len(text) // 2 if self.pairs else 0 for text in unwritten]
+        return [*middles, *(inputs.second_segment for inputs in self.written)]
 
     def inputs(self, number: int) -> Mapping[str, Counts] | None:
         """Inputs [L] by name that the tokenizer made of a text; None for a text that it did not make."""
         place = number - len(self.texts)
         return self.written[place].inputs if place >= -len(self.written) else None
 
-    def batch(self, numbers: Sequence[int], encoder: Encoder) -> RaggedBatch:
-        """The texts of these numbers as one batch, in this order, with all that they are fed as."""
+    def batch(self, numbers: Sequence[int], encoder: Encoder, adapters: Sequence[int] = ()) -> RaggedBatch:
+        """The texts of these numbers as one batch, in this order, with all that they are fed as. `adapters`: the number
+        of the adapter of each, 0 for none; empty: none."""
         seconds = self.second_segments
         return RaggedBatch.pack(
             [self.texts[number] for number in numbers],
@@ -99,25 +104,8 @@ class Probes:
             types=encoder.token_types,
             second_segments=[seconds[number] for number in numbers],
             tails=[self.tails[number] for number in numbers],
+            adapters=adapters,
         )
-
-    def pairs(self, numbers: Sequence[int], encoder: Encoder) -> RaggedBatch:
-        """The texts of these numbers as one batch of pairs, each cut in its middle."""
-        texts = [self.texts[number] for number in numbers]
-        seconds = [len(text) // 2 for text in texts]
-        return RaggedBatch.pack(
-            texts, encoder.device, encoder.uncounted, types=encoder.token_types, second_segments=seconds
-        )
-
-    @property
-    def alone(self) -> list[int]:
-        """Numbers of short texts and of those that the tokenizer made, without pairs and tails."""
-        seconds, unwritten = self.second_segments, len(self.texts) - len(self.written)
-        return [
-            number
-            for number, tail in enumerate(self.tails)
-            if not tail and not seconds[number] and (number < self.padded or number >= unwritten)
-        ]
 
     @property
     def longest(self) -> int:
@@ -188,17 +176,16 @@ class Probes:
         """What a user should know where texts may have more tokens than the longest probe; else empty."""
         return f"compared at load with texts of up to {self.longest} tokens, not longer" if limit > self.longest else ""
 
-    def short(self) -> list[Ids]:
-        """Short texts without a tail that the tokenizer did not make."""
-        unwritten = len(self.texts) - len(self.written)
-        pairs = zip(self.texts[:unwritten], self.tails[:unwritten], strict=True)
-        return [text for text, tail in pairs if len(text) <= max(SHORT_LENGTHS) and not tail]
-
-
-def head_texts(vocabulary: int, positions: int) -> list[Ids]:
-    """Texts of random ids that only heads are compared with."""
-    generator = np.random.default_rng(1)
-    return [generator.integers(0, vocabulary, min(length, positions), dtype=np.int32) for length in HEAD_LENGTHS]
+    def for_heads(self, vocabulary: int, positions: int, *, pairs: bool) -> "Probes":
+        """The short ones of these texts, further ones of random ids, since a text has only a few logits to compare, and
+        those that the tokenizer made. `pairs`: the others are pairs, too."""
+        generator, count = np.random.default_rng(1), len(self.texts) - len(self.written)
+        unwritten = zip(self.texts[:count], self.tails[:count], strict=True)
+        texts = [text for text, tail in unwritten if len(text) <= max(SHORT_LENGTHS) and not tail]
+        lengths = [min(length, positions) for length in HEAD_LENGTHS]
+        texts += [generator.integers(0, vocabulary, length, dtype=np.int32) for length in lengths]
+        texts += [inputs.ids for inputs in self.written]
+        return Probes(texts=tuple(texts), tails=(0,) * len(texts), written=self.written, pairs=pairs)
 
 
 def _heads(config: Any) -> int:

@@ -5,22 +5,21 @@ would need twice the memory that the model needs later; so the operator that rea
 copy afterwards.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils import swap_tensors
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from gpu_worker.device import onednn
 
 T = TypeVar("T")
 
 aten = torch.ops.aten
-CUT = {aten.chunk.default, aten.detach.default, aten.select.int, aten.slice.Tensor, aten.split.Tensor}
-CUT |= {aten.split_with_sizes.default, aten.t.default, aten.transpose.int, aten.unbind.int}
+VIEWS = {aten.detach.default, aten.select.int, aten.t.default, aten.transpose.int, aten.unbind.int}
 """Operators that take a part of a weight, such as one expert of many: only that part is converted, when it is read."""
 LOOKED_UP = {aten.embedding.default, aten.index_select.default, aten.index.Tensor}
 """Operators that copy rows of a weight: only these rows are converted, since an embedding table may be very large."""
@@ -60,15 +59,14 @@ class Widened(Tensor):
         Raises TypeError where the operator changes a weight in place: only the copy would change.
         """
         keywords = keywords or {}
-        first = arguments[0] if arguments else None
-        if operator in CUT and isinstance(first, Widened):
-            parts = operator(first.rounded, *arguments[1:], **keywords)
-            if all(_keeps_layout(part) for part in tree_leaves(parts)):
-                return tree_map_only(Tensor, Widened, parts)
-        if operator in LOOKED_UP and isinstance(first, Widened) and not _any_widened((arguments[1:], keywords)):
-            return operator(first.rounded, *arguments[1:], **keywords).float()
-        if any(isinstance(value, Widened) for value in _changed_in_place(operator, arguments, keywords)):
-            raise TypeError(f"{operator} changes a weight")
+        if arguments and isinstance(arguments[0], Widened):
+            if operator._schema.is_mutable:
+                raise TypeError(f"{operator} changes a weight")
+            rounded = arguments[0].rounded
+            if operator in VIEWS:
+                return tree_map_only(Tensor, Widened, operator(rounded, *arguments[1:], **keywords))
+            if operator in LOOKED_UP:
+                return operator(rounded, *arguments[1:], **keywords).float()
         arguments, keywords = tree_map_only(Widened, widen, (arguments, keywords))
         return operator(*arguments, **keywords)
 
@@ -129,21 +127,3 @@ def at_once(model: nn.Module) -> Iterator[None]:
 def _half_precision(model: nn.Module) -> list[nn.Parameter]:
     """Floating-point weights with fewer bits than float32, without repetition where modules share one."""
     return [weight for weight in model.parameters() if weight.is_floating_point() and weight.element_size() < 4]
-
-
-def _keeps_layout(part: Any) -> bool:
-    """Whether a float32 copy of a part of a weight has the memory layout of the same part of a float32 weight."""
-    return not isinstance(part, Tensor) or torch.empty_like(part, device="meta").stride() == part.stride()
-
-
-def _any_widened(values: Any) -> bool:
-    """Whether a widened weight is among nested values."""
-    return any(isinstance(value, Widened) for value in tree_leaves(values))
-
-
-def _changed_in_place(operator: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Iterator[Any]:
-    """Arguments that an operator changes in place."""
-    for place, argument in enumerate(operator._schema.arguments):
-        if argument.is_write:
-            value = arguments[place] if place < len(arguments) else keywords.get(argument.name)
-            yield from tree_leaves(value)

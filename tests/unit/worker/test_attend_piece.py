@@ -21,9 +21,8 @@ from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.verify.gate import Reference
-from gpu_worker.model.verify.in_pieces import cutting
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.shared_prefixes import reason_to_share_nothing
+from gpu_worker.model.verify.runs import cutting, reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.followers import Follower, Followers
 from gpu_worker.ragged.upload import Upload

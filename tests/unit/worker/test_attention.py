@@ -19,7 +19,7 @@ from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
-from gpu_worker.model.verify.gate import compare
+from gpu_worker.model.verify.tolerances import Expected, exact_states
 from gpu_worker.ragged.batch import RaggedBatch
 from harness.random_models import synthetic
 from shared.errors import ModelRefused
@@ -271,5 +271,6 @@ def test_a_model_without_foreign_attention_is_not_packed() -> None:
 def test_numbers_that_are_none_are_refused() -> None:
     """NaN compares as false with everything; the verdict must not."""
     exact = torch.zeros(2, 2)
-    assert compare(torch.full((2, 2), float("nan")), exact, exact, 0.0, torch.float32)
-    assert compare(exact, exact, exact, 0.0, torch.float32) is None
+    expected = Expected(exact=exact, rows=exact)
+    assert not exact_states(torch.full((2, 2), float("nan")), expected, torch.float32).near
+    assert exact_states(exact, expected, torch.float32).near

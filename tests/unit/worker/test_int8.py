@@ -2,7 +2,6 @@
 themselves or are refused."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model import execution, tuning
+from gpu_worker.model import execution
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
@@ -27,9 +26,9 @@ from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import int8
 from gpu_worker.model.tune.int8 import Int8Linear
 from gpu_worker.model.tune.linear import Linear
-from gpu_worker.model.verify import closeness
-from gpu_worker.model.verify.closeness import Cosines, cosines
-from gpu_worker.model.verify.gate import ProbeStates
+from gpu_worker.model.verify import tolerances
+from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.tolerances import Expected, cosines, rounded_logits, rounded_states
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
 from harness.random_models import miniature
@@ -200,7 +199,7 @@ def test_layers_that_compute_something_else_are_rounded_one_by_one(monkeypatch: 
 @needs_kernels
 def test_what_rounding_changes_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the figures: by a bound above what rounding leaves."""
-    monkeypatch.setattr(closeness, "LEAST_COSINE", 0.99999)
+    monkeypatch.setattr(tolerances, "LEAST_COSINE", 0.99999)
     with pytest.raises(ModelRefused, match=r"change it too much: cosine 0\.99\d+ over tokens, .* wanted are 0\.99999"):
         loaded("tiny-roberta", "int8")
 
@@ -210,7 +209,8 @@ def test_logits_are_judged_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a classifier that passes, and does not by a bound above what rounding leaves."""
     findings = loaded("tiny-classifier", "int8").findings
     assert any(line.startswith("logits of rounded layers: cosine 0.99") for line in findings)
-    monkeypatch.setattr(tuning, "LEAST_COSINE", 0.999999)
+    monkeypatch.setattr(tolerances, "LEAST_COSINE", 0.999999)
+    monkeypatch.setattr(Reference, "check_rounded", lambda *_: "")
     with pytest.raises(ModelRefused, match=r"change its logits too much: cosine 0\.99\d+, wanted is 0\.999999"):
         loaded("tiny-classifier", "int8")
 
@@ -237,14 +237,15 @@ def test_cosines_of_nothing() -> None:
     """Two rows of zeros are alike, one of them alone is not; NaN is no vector."""
     zero, one = torch.zeros(1, 4), torch.ones(1, 4)
     assert cosines(torch.cat([zero, zero, one]), torch.cat([zero, one, one])).tolist() == pytest.approx([1.0, 0.0, 1.0])
-    good = ProbeStates(
-        hidden=torch.ones(3, 4), exact=torch.ones(3, 4), reference=torch.ones(3, 4), numbers=[0, 1], lengths=[1, 2]
-    )
-    assert Cosines.of(good).near_enough
+    ones = torch.ones(3, 4)
+    expected = Expected(exact=ones, rows=ones, lengths=[1, 2])
+    assert rounded_states(ones, expected).near
+    assert rounded_logits(ones, expected).near
     for bad in (float("nan"), float("inf")):
         hidden = torch.ones(3, 4)
         hidden[1, 1] = bad
-        assert not Cosines.of(replace(good, hidden=hidden)).near_enough
+        assert not rounded_states(hidden, expected).near
+        assert not rounded_logits(hidden, expected).near
 
 
 @needs_kernels

@@ -1,7 +1,14 @@
-"""The inputs that a model gets, and its own run on them: as sentence-transformers feeds and calls it."""
+"""The model's own run, as sentence-transformers feeds and calls it: the inputs that it gets, and the implementation of
+attention that transformers chooses.
+
+By default that is PyTorch's fused attention (sdpa) where the class supports it and its config asks for nothing else,
+otherwise the written-out one (eager). For some classes and options the two compute different things; then the default
+is right.
+"""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +18,15 @@ from torch import Tensor
 
 from gpu_worker.model.encoder.encoder import takes_token_types
 from gpu_worker.model.encoder.equal_length import hidden_of
+from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.inputs import IDS, MASK, TYPES, TokenizerInputs, WrittenInputs
+from gpu_worker.repository.weights import OWN_ATTENTION
 from shared.errors import ModelRefused
+
+FUSED, WRITTEN_OUT = OWN_ATTENTION
+"""Transformers' names of the two implementations of attention: sdpa and eager."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +42,15 @@ class Feeding:
     written: tuple[WrittenInputs, ...] = ()
     masks: bool = True
 
-    def alone(self, model: Any, text: Ids, tail: int = 0, second_segment: int = 0) -> Tensor:
-        """Hidden states [L, H] of one text; no token attends to its last `tail` tokens.
-
-        Raises ModelRefused where the model's own code fails for any reason.
-        """
-        return run(model, self.inputs([text], [tail], [second_segment]))[0]
+    def alone(self, probes: Probes, number: int) -> dict[str, Counts]:
+        """Inputs [1, L] by name of one text; of a text that the tokenizer made, all that it made."""
+        written = probes.inputs(number)
+        if written is not None:
+            return {name: values[None] for name, values in written.items()}
+        return self.inputs([probes.texts[number]], [probes.tails[number]], [probes.second_segments[number]])
 
     def padded(self, model: Any, texts: Sequence[Ids]) -> Tensor:
-        """Hidden states [B, L, H] of texts that are padded to the longest."""
+        """Hidden states [B, L, H] of texts that are padded to the longest. Raises ModelRefused, see `run`."""
         zeros = [0] * len(texts)
         return run(model, self.inputs(texts, zeros, zeros))
 
@@ -84,14 +96,12 @@ def feeding_of(model: Any, inputs: TokenizerInputs, *, pairs: bool = False, expa
 
 
 def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:
-    """Last hidden states [B, L, H] of inputs [B, L] by name; the model gets those that its forward accepts.
+    """Last hidden states [B, L, H] of inputs [B, L] by name.
 
     Raises ModelRefused where the model's own code fails for any reason.
     """
-    device = next(model.parameters()).device
-    tensors = {name: torch.from_numpy(values).to(device) for name, values in inputs.items()}
     try:
-        return hidden_of(model, accepted(model, tensors))
+        return hidden_of(model, accepted(model, inputs))
     except ModelRefused:
         raise
     except Exception as error:
@@ -101,9 +111,45 @@ def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:
         ) from error
 
 
-def accepted(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs, and `return_dict`, that a model's forward accepts: those it names, or all if it has `**keywords`."""
+def accepted(model: Any, inputs: Mapping[str, Counts]) -> dict[str, Any]:
+    """The inputs as tensors, and `return_dict`, that a model's forward accepts: those it names, or all if it has
+    `**keywords`."""
+    device = next(model.parameters()).device
     parameters = inspect.signature(model.forward).parameters
     accepts_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    offered = {**inputs, "return_dict": True}
+    offered = {name: torch.from_numpy(values).to(device) for name, values in inputs.items()} | {"return_dict": True}
     return {name: value for name, value in offered.items() if accepts_all or name in parameters}
+
+
+def default_of(model: Any) -> str:
+    """Name of the attention that a model runs at present, which after loading is its default."""
+    return str(model.config.get_text_config()._attn_implementation or WRITTEN_OUT)
+
+
+def other_than(model: Any, implementation: str) -> str | None:
+    """Name of the other implementation that a model's class supports; None where it supports only this one."""
+    if implementation == FUSED:
+        return WRITTEN_OUT
+    return FUSED if getattr(model, "_supports_sdpa", False) else None
+
+
+def run_by(model: Any, implementation: str) -> None:
+    """Makes a model run this implementation from now on.
+
+    Classes that do not take the name from transformers' table read it from their config.
+    """
+    if type(model)._can_set_attn_implementation():
+        model.set_attn_implementation(implementation)
+    else:
+        model.config._attn_implementation = implementation
+
+
+@contextmanager
+def attending_by(model: Any, implementation: str) -> Iterator[None]:
+    """Makes a model run this implementation inside the `with` block."""
+    before = default_of(model)
+    run_by(model, implementation)
+    try:
+        yield
+    finally:
+        run_by(model, before)
