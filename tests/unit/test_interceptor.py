@@ -19,9 +19,9 @@ async def answer(*_: object) -> bytes:
 
 
 def refusal(wait: float) -> Overloaded:
-    with pytest.raises(Overloaded) as refused:
-        Estimate(wait=wait).check(1.0)
-    return refused.value
+    refused = Estimate(wait=wait).refusal(1.0)
+    assert refused is not None
+    return refused[1]
 
 
 @pytest.mark.parametrize("method", ["/selvage.v1.A/B", "/grpc.health.v1.Health/Check"])
