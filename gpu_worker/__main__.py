@@ -10,12 +10,12 @@ import gc
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 from transformers.utils import logging as transformers_logging
 
+from gpu_worker.check import check
 from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
@@ -24,8 +24,7 @@ from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.scheduler import ObserveStep
 from gpu_worker.schedule.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.check import check_model
-from gpu_worker.worker import ModelWorker, load_model
+from gpu_worker.worker import ModelWorker
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.errors import ModelRefused
 from shared.security import guards
@@ -100,6 +99,7 @@ def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: 
 
 async def _start_worker(server: Server, settings: WorkerSettings, observe: ObserveStep) -> ModelWorker:
     """Starts the worker. A refused model ends the process with a line and status 2, a lost device with its own."""
+    log.info("loading", model=settings.model, revision=settings.revision or None)
     try:
         return await ModelWorker.start(settings, observe)
     except ModelRefused as error:
@@ -161,8 +161,5 @@ if __name__ == "__main__":
     transformers_logging.disable_progress_bar()
     keep_freed_memory()
     if worker_settings.check:
-        load = partial(load_model, worker_settings)
-        steps = (worker_settings.step_tokens, worker_settings.step_limit)
-        pieces = (worker_settings.chunk_tokens, worker_settings.cache_megabytes)
-        raise SystemExit(check_model(worker_settings.model, load, *steps, *pieces))
+        raise SystemExit(check(worker_settings))
     asyncio.run(main(worker_settings))

@@ -31,7 +31,7 @@ from gpu_worker.startup.piece_limits import (
     piece_limits,
     summary,
 )
-from gpu_worker.startup.step_size import choose_step
+from gpu_worker.startup.step_size import StepTimes, Trial, choose_step
 from gpu_worker.startup.trial_jobs import warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
@@ -47,7 +47,8 @@ class ModelWorker:
     """A loaded model and the loop that computes its jobs. `adapters`: the cards of the models over it.
 
     `engine`: launches the loop's steps. `serving`: the task that runs the loop until it is cancelled; it ends by itself
-    only with DeviceLost. `threads`: all that the worker started, one thread each.
+    only with DeviceLost. `threads`: all that the worker started, one thread each. `loading_bytes`: most bytes that an
+    accelerator took until the model was loaded. `trials`, `times`: what the size of a step was chosen by.
     """
 
     model: Model
@@ -57,6 +58,9 @@ class ModelWorker:
     loop: Driver
     serving: asyncio.Task[None]
     threads: tuple[ThreadPoolExecutor, ...]
+    loading_bytes: int
+    trials: Sequence[Trial]
+    times: StepTimes
 
     @classmethod
     async def start(cls, settings: WorkerSettings, observe: ObserveStep = unobserved) -> "ModelWorker":
@@ -77,7 +81,6 @@ class ModelWorker:
         cls, settings: WorkerSettings, observe: ObserveStep, threads: list[ThreadPoolExecutor]
     ) -> "ModelWorker":
         host, device = threads
-        log.info("loading", model=settings.model, revision=settings.revision or None)
         # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more
         # pools than cores make each parallel region go to sleep.
         model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
@@ -85,7 +88,9 @@ class ModelWorker:
         threads += [arrivals] if arrivals else []
         engine = ModelEngine(model, device, arrivals)
         kept_bytes = cache_bytes(model, settings.cache_megabytes)
-        step_tokens = await step_tokens_of(model, device, settings, kept_bytes)
+        loading_bytes = model.placement.device_memory.peak if model.placement.device_memory else 0
+        trials, times = await step_of(model, device, settings, kept_bytes)
+        step_tokens = times.tokens
         limits = piece_limits(model, step_tokens, settings.chunk_tokens, kept_bytes)
         adapters = adapters_by_fingerprint(model, limits)
         engine.cut_texts(limits, adapters)
@@ -97,11 +102,26 @@ class ModelWorker:
         await _warm_up(loop, serving, jobs)
         cards = tuple(card_with_limits(adapter, limits) for adapter in model.adapters)
         return cls(
-            model=model, card=card, adapters=cards, engine=engine, loop=loop, serving=serving, threads=tuple(threads)
+            model=model,
+            card=card,
+            adapters=cards,
+            engine=engine,
+            loop=loop,
+            serving=serving,
+            threads=tuple(threads),
+            loading_bytes=loading_bytes,
+            trials=trials,
+            times=times,
         )
 
     def log_ready(self) -> None:
         """Logs that the worker is ready, and what was measured when the model was loaded."""
+        for trial in self.trials:
+            log_trial = log.info if trial.fits else log.warning
+            log_trial("largest step", fits=trial.fits, measured=str(trial))
+        if self.times.seconds:
+            bounded = {"seconds_at_most": self.times.bound} if self.times.bound < inf else {}  # JSON has no infinity
+            log.info("largest step", tokens=self.times.tokens, **bounded, measured=str(self.times))
         for measurement in self.model.findings:
             log.info("measured at load", told=measurement)
         card = self.card
@@ -168,25 +188,20 @@ def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
     return ThreadPoolExecutor(1, "arrivals", initializer=placement.enter)
 
 
-async def step_tokens_of(model: Model, device: Executor, settings: WorkerSettings, kept_bytes: int = 0) -> int:
-    """Tokens of the largest step: the user's number; else as many as pay, within the bound of time and the memory of an
-    accelerator. `kept_bytes`: memory that is for other things.
+async def step_of(
+    model: Model, device: Executor, settings: WorkerSettings, kept_bytes: int = 0
+) -> tuple[list[Trial], StepTimes]:
+    """Chooses the tokens of the largest step, see `choose_step`: the user's number; else as many as pay, within the
+    bound of time and the memory of an accelerator. `kept_bytes`: memory that is for other things.
 
     Raises ModelRefused where the user's number does not fit.
     """
     bound = settings.step_limit(model.placement.step_seconds)
     choosing = partial(choose_step, model, bound, settings.step_tokens, _log_failure, kept_bytes)
     try:
-        trials, times = await asyncio.get_running_loop().run_in_executor(device, choosing)
+        return await asyncio.get_running_loop().run_in_executor(device, choosing)
     except SelvageError as error:
         raise ModelRefused(str(error)) from error
-    for trial in trials:
-        log_trial = log.info if trial.fits else log.warning
-        log_trial("largest step", fits=trial.fits, measured=str(trial))
-    if times.seconds:
-        bounded = {"seconds_at_most": bound} if bound < inf else {}  # JSON has no infinity
-        log.info("largest step", tokens=times.tokens, **bounded, measured=str(times))
-    return times.tokens
 
 
 def _log_failure(event: str, error: Exception, parts: int) -> None:

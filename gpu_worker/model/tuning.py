@@ -58,8 +58,8 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """How a model serves. `linear` names how linear layers run, for the card. `formats` names formats in which the
-    processor may be faster."""
+    """The mode that a model serves in. `linear` names how linear layers run, for the card. `formats` names formats in
+    which the processor may be faster."""
 
     mode: ExecutionMode
     linear: str

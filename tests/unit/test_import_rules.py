@@ -74,7 +74,7 @@ RULES = {
         [
             path
             for path in files("gpu_worker/**/*.py", "tests/gpu/*.py")
-            if path.name not in ("__main__.py", "settings.py", "server.py", "driver.py", "worker.py")
+            if path.name not in ("__main__.py", "settings.py", "server.py", "driver.py", "worker.py", "check.py")
             and path.parent.name != "link"
         ],
         {

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
 from gpu_worker.model.options import LoadOptions
-from gpu_worker.startup.check import check_model
 from shared.errors import ModelRefused
+from support.checked import checked
 from support.late_forms import write_pylate
 from support.tiny import CPU, NAMES, reader, write_encoder, write_json
 
@@ -49,7 +48,7 @@ def test_a_template_beyond_the_limit_is_refused(tmp_path: Path, capsys: pytest.C
     with pytest.raises(ModelRefused, match=said):
         load(str(folder), CPU)
     capsys.readouterr()
-    assert check_model(str(folder), partial(load, str(folder), CPU)) == 2
+    assert checked(folder) == 2
     out, error = capsys.readouterr()
     assert "228 tokens" in error
     assert error.count("\n") == 1

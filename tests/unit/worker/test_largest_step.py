@@ -19,7 +19,6 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.check import check_model
 from gpu_worker.startup.step_size import (
     FEWEST,
     SPARE_MEMORY,
@@ -29,10 +28,11 @@ from gpu_worker.startup.step_size import (
     try_step_sizes,
 )
 from gpu_worker.startup.trial_jobs import LENGTHS, largest_jobs, warm_up_jobs
-from gpu_worker.worker import step_tokens_of
+from gpu_worker.worker import step_of
 from shared.errors import Internal, ModelRefused
 from shared.jobs import Classify, Encode, Score
 from shared.vectors import InputType, OutputKind
+from support.checked import checked
 from support.random_models import random_model
 from support.tiny import CPU
 
@@ -251,7 +251,8 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
     memory = FakeMemory(available=1000 + 700)
     made = engine("tiny-bert", memory).model
     monkeypatch.setattr(OnDevice, "device_memory", memory)
-    assert check_model("tiny", lambda: made) == 0
+    monkeypatch.setattr("gpu_worker.worker.load_model", lambda settings: made)
+    assert checked("tiny") == 0
     lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
     assert [line[3] for line in lines if line[:3] == ["device,", "largest", "step"]] == [
         "a step of 2048 tokens runs out of 0.0 GiB",
@@ -259,7 +260,7 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
         "a step of 512 tokens takes 0.0 of 0.0 GiB",
     ]
     assert ["step,", "at", "most", "512 tokens"] in lines
-    assert check_model("tiny", lambda: made, 1024) == 2
+    assert checked("tiny", "--step-tokens", "1024") == 2
     assert "--step-tokens = 1024 does not fit the device" in capsys.readouterr().err
 
 
@@ -271,7 +272,8 @@ async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch)
     async def tokens(*arguments: str) -> int:
         settings = WorkerSettings.read(["--model", "tiny", *arguments])
         with ThreadPoolExecutor(1) as device:
-            return await step_tokens_of(made, device, settings)
+            _, times = await step_of(made, device, settings)
+            return times.tokens
 
     assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
     monkeypatch.setattr(OnDevice, "device_memory", memory)

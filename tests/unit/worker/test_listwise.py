@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +16,12 @@ from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.model.options import LoadOptions
-from gpu_worker.startup.check import check_model
 from shared.errors import LimitExceeded, UnsupportedTask
 from shared.jobs import Job
 from shared.ragged import RaggedTokens, TokenRanges
 from shared.vectors import Layout, ScoringMethod, Task
 from support import listwise
+from support.checked import checked
 from support.in_pieces import run_in_steps
 from support.listwise import TEXTS, WIDTH, Twin
 from support.native import needs_kernels
@@ -213,7 +212,7 @@ def test_rows_count_by_their_width(engine: ModelEngine) -> None:
 
 def test_check_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One job of its kind is computed, and the card tells markers and limits on one line."""
-    assert check_model(str(folder), partial(load, str(folder), CPU)) == 0
+    assert checked(folder) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("listwise")]
     assert "query_length 512, document_length 2048, block_documents 125, dimensions 24" in line
     assert "document_marker '<|embed_token|>'" in line

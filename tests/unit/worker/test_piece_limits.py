@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from embedded.options import settings_of
+from gpu_worker import worker
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
@@ -20,9 +21,7 @@ from gpu_worker.model.options import LoadOptions
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import EndedJob
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import check
 from gpu_worker.startup import piece_limits as limits
-from gpu_worker.startup.check import check_model
 from gpu_worker.worker import ModelWorker, load_model
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, ModelRefused
@@ -30,6 +29,7 @@ from shared.jobs import Job, JobResult
 from shared.memory import machine_memory
 from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
+from support.checked import checked
 from support.in_pieces import run_in_steps
 from support.random_models import random_model
 from support.tiny import CPU, dense_rows, encode, random_ids, write_encoder, write_json
@@ -239,13 +239,13 @@ def test_the_warm_up_keeps_to_the_limits(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its texts of 256 tokens would be refused where only ten fit."""
-    monkeypatch.setattr(check, "cache_bytes", lambda model, megabytes: 10 * TOKEN_BYTES)
-    assert check_model("long", lambda: load(str(folder), CPU), 2048, chunk_tokens=8) == 0
+    monkeypatch.setattr(worker, "cache_bytes", lambda model, megabytes: 10 * TOKEN_BYTES)
+    assert checked(folder, "--step-tokens", "2048", "--chunk-tokens", "8") == 0
     assert "max_tokens 10" in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_check_prints_the_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_model("long", lambda: load(str(folder), CPU), 2048, chunk_tokens=64, cache_megabytes=1) == 0
+    assert checked(folder, "--step-tokens", "2048", "--chunk-tokens", "64", "--cache-megabytes", "1") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert f"max_tokens {FITTING}" in lines
     assert f"long texts in pieces of 64 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB" in lines

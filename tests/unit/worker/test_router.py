@@ -16,13 +16,13 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.startup.check import check_model
 from shared.errors import InvalidInput, ModelRefused
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from shared.vectors import InputType, Layout, OutputKind, ScoringMethod
 from support import asymmetric
 from support.asymmetric import TEXTS, dense_model, encoder, inference_free, splade, static
+from support.checked import checked
 from support.native import LIBRARY
 from support.references import near
 from support.tiny import (
@@ -253,7 +253,7 @@ def test_prompts_go_before_the_texts_of_each_side(tmp_path: Path) -> None:
 def test_check_prints_the_routes_and_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """How queries go, and who looks them up."""
     inference_free(tmp_path)
-    assert check_model("m", lambda: load(str(tmp_path / "saved"), CPU), step_tokens=512) == 0
+    assert checked(tmp_path / "saved", "--step-tokens", "512") == 0
     printed = capsys.readouterr().out
     assert "query_route                default_input_type DOCUMENT, family static" in printed
     assert "table                      queries: 1000 x 1 float32, 0.0 MiB; frontends look them up" in printed

@@ -18,11 +18,11 @@ from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import step_size
-from gpu_worker.startup.check import check_model
 from gpu_worker.startup.step_size import FEWEST, LONGEST, MOST, PAYS, StepTimes, find_step_times, try_step_times
 from gpu_worker.startup.trial_jobs import timed_job
-from gpu_worker.worker import step_tokens_of
+from gpu_worker.worker import step_of
 from shared.errors import Internal, SelvageError
+from support.checked import checked
 from support.random_models import random_model
 from support.tiny import CPU
 
@@ -187,7 +187,8 @@ async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch)
     async def tokens(*arguments: str) -> int:
         settings = WorkerSettings.read(["--model", "tiny", *arguments])
         with ThreadPoolExecutor(1, "device") as device:
-            return await step_tokens_of(made, device, settings)
+            _, times = await step_of(made, device, settings)
+            return times.tokens
 
     assert await tokens() == 8192
     assert await tokens("--step-milliseconds", "100") == 4096
@@ -201,11 +202,12 @@ async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch)
 def test_check_prints_what_was_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """And the tokens of a step that came of it."""
     monkeypatch.setattr(step_size, "_seconds", lambda engine, retries, clock, tokens: 0.02 + tokens / 40_000)
-    assert check_model("tiny", model) == 0
+    monkeypatch.setattr("gpu_worker.worker.load_model", lambda settings: model())
+    assert checked("tiny") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "steps, timed 2048 tokens in 71 ms, 4096 tokens in 122 ms" in lines
     assert "step, at most 4096 tokens" in lines
-    assert check_model("tiny", model, 1000) == 0
+    assert checked("tiny", "--step-tokens", "1000") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "step, at most 1000 tokens" in lines
     assert not any(line.startswith("steps, timed") for line in lines)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.repository import vocabulary
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader, finish
-from gpu_worker.startup.check import check_model
 from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
+from support.checked import checked
 from support.late_forms import write_native
 from support.tiny import CPU, NAMES, embed, reader, write_encoder, write_json
 
@@ -42,7 +41,7 @@ def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(ModelRefused) as raised:
         load(str(folder), CPU)
     capsys.readouterr()
-    assert check_model(str(folder), partial(load, str(folder), CPU)) == 2
+    assert checked(folder) == 2
     assert capsys.readouterr().err == f"--model = {str(folder)!r}: {raised.value}\n"
     return str(raised.value)
 
@@ -153,7 +152,7 @@ def test_tokens_that_were_never_trained_are_told_at_load(
     said = "tokens beyond the model's 1000 embeddings, and a text with one is refused: '<extra 0>' (1000), "
     assert said in model.notice
     assert "and 2 more" in card_of(model).notice
-    assert check_model(str(folder), partial(load, str(folder), CPU)) == 0
+    assert checked(folder) == 0
     assert said in capsys.readouterr().out
     assert np.isfinite(embed(folder, ["w1 w2"])).all()
 
@@ -177,7 +176,7 @@ def test_a_tokenizer_of_no_ordinary_words_is_told_aloud(
     folder = small(tmp_path, words)
     said = "ORDINARY TEXT IS UNKNOWN to its tokenizer"
     assert said in card_of(load(str(folder), CPU)).notice
-    assert check_model(str(folder), partial(load, str(folder), CPU)) == 0
+    assert checked(folder) == 0
     assert said in capsys.readouterr().out
 
 

@@ -1,83 +1,57 @@
-"""`--check`: loads and warms up a model as the worker does, prints its card and what was measured, and ends."""
+"""`--check`: starts the worker, prints its card and what was measured, and stops it."""
 
+import asyncio
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 
-from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.model import Model
-from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.startup.piece_limits import (
-    adapters_by_fingerprint,
-    cache_bytes,
-    card_with_limits,
-    piece_limits,
-    summary,
-)
-from gpu_worker.startup.step_size import Trial, choose_step
-from gpu_worker.startup.trial_jobs import warm_up_jobs
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.piece_limits import summary
+from gpu_worker.startup.step_size import Trial
+from gpu_worker.worker import ModelWorker
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
-from shared.errors import ModelRefused, SelvageError
+from shared.errors import ModelRefused
 
 MEBIBYTE = 1024 * 1024
 
 
-def check_model(
-    name: str,
-    load: Callable[[], Model],
-    step_tokens: int = 0,
-    step_limit: Callable[[float], float] = lambda default: default,
-    chunk_tokens: int | None = None,
-    cache_megabytes: int = 0,
-) -> int:
-    """Loads and warms up a model, and prints its card. Returns 0, or 2 after one line that says what is wrong.
-
-    `step_tokens`, `step_limit`: the user's own bounds of a step; `chunk_tokens`, `cache_megabytes`: of texts in pieces;
-    see `WorkerSettings`.
-    """
+def check(settings: WorkerSettings) -> int:
+    """Starts a worker and stops it. Returns 0 after its card, or 2 after one line that says what is wrong."""
     start = time.monotonic()
     try:
-        model = load()
-        memory = model.placement.device_memory
-        loading = memory.peak if memory else 0
-        engine = ModelEngine(model)
-        kept_bytes = cache_bytes(model, cache_megabytes)
-        bound = step_limit(model.placement.step_seconds)
-        trials, times = choose_step(model, bound, step_tokens, kept_bytes=kept_bytes)
-        tokens = times.tokens
-        limits = piece_limits(model, tokens, chunk_tokens, kept_bytes)
-        adapters = adapters_by_fingerprint(model, limits)
-        engine.cut_texts(limits, adapters)
-        card = card_with_limits(model, limits)
-        loop = Scheduler(engine, step_tokens=tokens, queued_tokens=sys.maxsize, cache_bytes=limits.cache_bytes)
-        jobs = list(warm_up_jobs(model, card.max_tokens))
-        for job in (*jobs, *(replace(jobs[0], model=name) for name in adapters)):
-            loop.submit(job)
-            for answer in loop.until_idle():
-                if isinstance(answer.outcome, SelvageError):
-                    raise answer.outcome
-    except (ModelRefused, SelvageError) as error:
-        print(f"--model = {name!r}: {error}", file=sys.stderr)
+        worker = asyncio.run(_started_and_stopped(settings))
+    except ModelRefused as error:
+        print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
         return 2
+    model, card, times = worker.model, worker.card, worker.times
     _print_card(card)
     _print_tables(model)
     for measurement in model.findings:
         _print_line("measured at load", measurement)
-    _print_memory(model, loading, trials)
+    _print_memory(model, worker.loading_bytes, worker.trials)
     if times.seconds:
         _print_line("steps, timed", str(times))
-    _print_line("step, at most", f"{tokens} tokens")
+    _print_line("step, at most", f"{times.tokens} tokens")
     _print_line("long texts", summary(model, card))
     _print_line("texts that begin alike", model.sharing)
     _print_line("bits of a text", model.bits)
-    for fingerprint, adapter in adapters.items():
-        size = f"{adapter.weight_bytes / MEBIBYTE:.1f} MiB, fingerprint {fingerprint}"
-        _print_line(f"adapter {adapter.names[0]}", f"{adapter.notice}; {size}")
+    for adapter in worker.adapters:
+        size = f"{adapter.weight_bytes / MEBIBYTE:.1f} MiB, fingerprint {adapter.fingerprint}"
+        _print_line(f"adapter {adapter.id}", f"{adapter.notice}; {size}")
     seconds = time.monotonic() - start
     print(f"loaded, compared with its own attention and warmed up in {seconds:.1f} s: it can be served")
     return 0
+
+
+async def _started_and_stopped(settings: WorkerSettings) -> ModelWorker:
+    worker = await ModelWorker.start(settings)
+    worker.serving.cancel()
+    await asyncio.wait([worker.serving])
+    worker.shut_down()
+    return worker
 
 
 def _print_card(card: ModelCard) -> None:
