@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_worker.engine.jobs.classify import ClassifyJob
 from gpu_worker.engine.jobs.encode import EncodeJob
-from gpu_worker.engine.jobs.interface import StepJob
+from gpu_worker.engine.jobs.job import StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits

@@ -18,7 +18,6 @@ from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.step import NOTHING
 from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.plain import PlainMaxSim
-from gpu_worker.loop.interface import JobSlice
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
 from shared.card import LateInteraction
@@ -287,11 +286,10 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
         nothing = job.selection(0, 2).numbers
         outputs = Outputs(NOTHING, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
         packed_sequences = PackedSequences(sequences=job.sequences, numbers=nothing, places=nothing)
-        step_slice = job.step_slice(JobSlice(job=job, start=0, stop=2), packed_sequences)
-        step_slice.request_outputs(outputs)
-        step_slice.on_device(download)
+        share = outputs.share(job.wanted, packed_sequences, 0, 2)
+        share.compared = job.compare(share, outputs, download)
         download.wait()
-        step_slice.on_host()
+        job.put(share)
         return scores(job.result(), 2)
 
     single = scored(work, 0)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.engine.jobs.alike import Alike
-from gpu_worker.engine.jobs.units import PieceLimits, Units
+from gpu_worker.engine.jobs.units import Alike, PieceLimits, Units
 from gpu_worker.engine.step.sequences import Sequences
 from shared.errors import InputTooLong
 from shared.jobs import Job
