@@ -62,22 +62,14 @@ class TextJob:
     def selection(self, start: int, stop: int) -> Selection:
         """What units `start` to `stop` have of the sequences. Makes caches for those that are cut."""
         numbers, starts, stops = self.units.ranges(start, stop)
-        lengths, leaders, uncut = self.sequences.lengths, frozenset[int](), not self.units.room
-        if not uncut:
-            leaders = self.units.leaders.intersection(numbers.tolist())
-            for number in (*leaders, *numbers[stops - starts < lengths[numbers]].tolist()):
-                if number not in self.caches:
-                    self._add_caches(number)
-        return Selection(
-            sequences=self.sequences,
-            numbers=numbers,
-            starts=starts,
-            stops=stops,
-            caches=self.caches,
-            leaders=leaders,
-            joined=self._joins and bool(self._shared[numbers].any()),
-            uncut=uncut,
-        )
+        joined = self._joins and bool(self._shared[numbers].any())
+        if not self.units.room:
+            return Selection(self.sequences, numbers, starts, stops, joined=joined, uncut=True)
+        leaders = self.units.leaders.intersection(numbers.tolist())
+        for number in (*leaders, *numbers[stops - starts < self.sequences.lengths[numbers]].tolist()):
+            if number not in self.caches:
+                self._add_caches(number)
+        return Selection(self.sequences, numbers, starts, stops, caches=self.caches, leaders=leaders, joined=joined)
 
     def _add_caches(self, number: int) -> None:
         """Makes the cache of a sequence, and those of all that take tokens from it or from one of these: it may be

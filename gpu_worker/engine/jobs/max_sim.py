@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, averaged, comparing_flops
+from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, averaged, comparing_flops
 from gpu_worker.engine.jobs.job import TextJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import Array, StepDownload
@@ -211,7 +211,7 @@ class CallerDocuments:
     def put(self, start: int, stop: int, compared: Compared) -> None:
         """Puts scores and explanations of units `start` to `stop` - 1 into the tables."""
         work, units = self.work, slice(start, stop)
-        scores: Scores = compared.scores.array.reshape(len(compared.queries), -1)
+        scores = compared.table
         if work.mean:
             scores = averaged(scores, self.query_rows[compared.queries], self.rows[units], work.layout)
         self.scores[units if self.pairs else (slice(None), units)] = scores

@@ -143,7 +143,7 @@ class DenseScoring:
 
     def put(self, compared: Compared) -> None:
         """Puts the scores into the table."""
-        self.scores[_places(compared, self._work.layout)] = compared.scores.array
+        self.scores[_places(compared, self._work.layout)] = compared.table
 
 
 class LateScoring:
@@ -180,7 +180,7 @@ class LateScoring:
     def put(self, compared: Compared) -> None:
         """Puts scores and explanations into the tables."""
         work, row_counts = self._work, self._sequences.selected_counts
-        scores: Scores = compared.scores.array.reshape(len(compared.queries), -1)
+        scores = compared.table
         if self._mean:
             documents = row_counts[compared.documents + work.queries]
             scores = averaged(scores, row_counts[compared.queries], documents, work.layout)

@@ -14,6 +14,7 @@ from gpu_worker.ragged.token_types import Counts
 from shared.errors import InputTooLong
 
 Group = tuple[int, ...]
+NOTHING: Counts = np.zeros(0, dtype=np.int64)
 LEAST_FORKED = 4
 """A text that is cut shares a part of so many of its tokens at least: it copies their keys and values, and its room is
 held as long as that of the text before it."""
@@ -37,9 +38,9 @@ class Fork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
     """`groups`: groups of sequences in the order in which they are served. `shared` [S]: first tokens that a sequence
-    shares with the one before it in its group, so that no step has it without that one. `forks`: by number, the
-    sequences that are cut and begin as another; `runs`: the numbers of each of these with those that follow it, in the
-    order in which they are served. `sharing`: whether any of `shared` is more than 0."""
+    shares with the one before it in its group, so that no step has it without that one. `sharing`: whether any of
+    `shared` is more than 0; else it may be empty. `forks`: by number, the sequences that are cut and begin as another;
+    `runs`: the numbers of each of these with those that follow it, in the order in which they are served."""
 
     groups: Sequence[Group]
     shared: Counts
@@ -48,9 +49,9 @@ class Alike:
     runs: list[list[int]] = field(default_factory=list)
 
     @classmethod
-    def none(cls, sequences: Sequences, groups: Sequence[Group]) -> "Alike":
+    def none(cls, groups: Sequence[Group]) -> "Alike":
         """Leaves groups as they are; nothing is shared."""
-        return cls(groups=groups, shared=np.zeros(len(sequences), dtype=np.int64))
+        return cls(groups=groups, shared=NOTHING)
 
     @classmethod
     def of(
@@ -169,7 +170,7 @@ class PieceLimits:
     def alike(self, sequences: Sequences, groups: Sequence[Group]) -> Alike:
         """What sequences share with each other, and the order of their groups."""
         if not self.shares or len(sequences) < 2:
-            return Alike.none(sequences, groups)
+            return Alike.none(groups)
         return Alike.of(sequences, groups, self.longest, self.cache_tokens, self.together)
 
     @property
@@ -207,7 +208,7 @@ class Units:
     forks: dict[int, Fork] = field(default_factory=dict)
     _runs: dict[int, list[int]] = field(default_factory=dict)  # by the first number of each
     _ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # by unit, of the pieces
-    _lengths: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _lengths: Counts = field(default_factory=lambda: NOTHING)
 
     @classmethod
     def of(

@@ -8,6 +8,7 @@ on the device are asked a second time, before the download: for what they compar
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,7 @@ from gpu_worker.ragged.upload import Upload, UploadedArray
 from shared.vectors import Layout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The rows that a job wants of the sequences that end in a step; None or False: no such rows.
 
     `dense`: the format of pooled rows, one for each sequence or, where the job has any, for each of its token ranges.
@@ -60,14 +60,19 @@ class ScoreOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What one comparison on the device found, read on the host: scores of `queries` with `documents`, numbers [Q] and
-    [D], row-major; and of an explanation which rows of the documents won, and their similarities."""
+    """What one comparison on the device found, read on the host: `scores` of `queries` [Q] with `documents`, row-major;
+    and of an explanation which rows of the documents won, and their similarities."""
 
     queries: Counts
     documents: Counts
     scores: DownloadedArray | ScoreOutput
     winners: DownloadedArray | None = None
     similarities: DownloadedArray | None = None
+
+    @property
+    def table(self) -> npt.NDArray[np.float32]:
+        """The scores [Q, D] of every document with every query, or [Q, 1] with its own, once the download arrived."""
+        return self.scores.array.reshape(len(self.queries), -1)  # type: ignore[return-value]
 
 
 class Share:

@@ -3,9 +3,8 @@
 Rows of one format, and sparse vectors of one size, are a group; each job has a view of its own rows.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,7 @@ from shared.vectors import DataType
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowFormat:
+class RowFormat(NamedTuple):
     """The format of rows: their leading `dimensions` (0: all), of `unit` length or as they are.
 
     They are packed as `data_type` and downloaded; None: they stay on the device as float32.

@@ -89,9 +89,8 @@ class Step:
             adapters=adapters,
             upload=upload,
         )
-        texts = batch
-        if batch.has_parts:
-            texts = batch.first(len(beginnings), *(part.sequence for part in (*ended, *behind)))
+        others = [*(piece.sequence for piece in ended), *(follower.sequence for follower in behind)]
+        texts = batch.first(len(beginnings), *others) if batch.has_parts else batch
         shared_tokens = int(shared.counts.sum()) + sum(piece.start for piece in parts if piece.forks)
         return cls(batch=batch, texts=texts, packed=packed, shared_tokens=shared_tokens)
 
