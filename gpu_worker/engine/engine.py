@@ -21,7 +21,7 @@ from gpu_worker.engine.jobs.create import JobFactory
 from gpu_worker.engine.jobs.job import StepJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.outputs import Outputs, Share
+from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection
 from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.interface import JobSlice, OutOfMemory
@@ -34,10 +34,10 @@ from shared.jobs import Job
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Roles of special tokens that carry no lexical weight (BGE-M3)."""
 NO_ADAPTERS: Mapping[str, Model] = MappingProxyType({})
-Shares = list[tuple[StepJob, Share]]
-"""Jobs with their shares of a step."""
-Computed = tuple[StepDownload, Shares]
-"""A step's download, and the shares that wait for it."""
+Slices = list[tuple[StepJob, SliceRows]]
+"""Jobs with the rows of their slices of a step."""
+Computed = tuple[StepDownload, Slices]
+"""A step's download, and the job slices that wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class _SideStep:
     step: Step
     upload: Upload
     outputs: Outputs
-    shares: Shares
+    slices: Slices
 
 
 @contextmanager
@@ -76,14 +76,14 @@ class ModelStepHandle:
         self._computed, self.arrived, self._selections = computed, arrived, selections
 
     def collect(self) -> None:
-        """Waits, and puts every share's rows into its job; see `StepHandle`."""
+        """Waits, and puts every job slice's rows into its job; see `StepHandle`."""
         with _out_of_memory():
             self.arrived.result()  # the thread that waits for the download must be done: it is unpacked once
-            download, shares = self._computed.result()
+            download, slices = self._computed.result()
             download.wait()
-            for job, share in shares:
-                job.put(share)
-            for job, selection in self._selections:  # last: had a share failed, all would be computed again
+            for job, slice_rows in slices:
+                job.put(slice_rows)
+            for job, selection in self._selections:  # last: had a slice failed, all would be computed again
                 job.drop_caches(selection)
 
 
@@ -151,17 +151,17 @@ class ModelEngine:
         upload = Upload(device)
         if query is not None:
             chosen = [selection.side(queries=model is query) for selection in selections]
-        encoder, prefixes = model.encoder, self.limits.shares and not model.unshared
-        step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, upload, shares=prefixes)
+        encoder, shares = model.encoder, self.limits.shares and not model.unshared
+        step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, upload, shares=shares)
         outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
-        shares = [
-            (job, outputs.share(job.wanted, packed, job_slice.start, job_slice.stop))
+        slices = [
+            (job, outputs.slice_rows(job.wanted, packed, job_slice.start, job_slice.stop))
             for job, job_slice, selection, packed in zip(jobs, job_slices, selections, step.packed, strict=True)
             # No output is made of a piece whose text goes on. A slice without sequences runs once.
             if len(packed) or (model is self.model and not len(selection.numbers))
         ]
         outputs.plan(upload)
-        return _SideStep(model=model, step=step, upload=upload, outputs=outputs, shares=shares)
+        return _SideStep(model=model, step=step, upload=upload, outputs=outputs, slices=slices)
 
     def _compute(self, sides: Sequence[_SideStep]) -> Computed:
         """Computes a step, in the device's thread."""
@@ -173,7 +173,7 @@ class ModelEngine:
         batches = [side.step.batch for side in sides if side.step.batch is not None]
         self.pieces += sum(len(batch.pieces) for batch in batches)
         self.shared_tokens += sum(side.step.shared_tokens for side in sides)
-        return download, [entry for side in sides for entry in side.shares]
+        return download, [entry for side in sides for entry in side.slices]
 
     def _compute_side(self, side: _SideStep, download: StepDownload) -> None:
         """Computes what goes through a model."""
@@ -183,9 +183,9 @@ class ModelEngine:
             hidden = step.hidden_of_texts(model.encoder(step.batch))
             if len(step.texts.lengths):
                 outputs.compute(hidden, download)
-        for job, share in side.shares:
+        for job, slice_rows in side.slices:
             if isinstance(job, ComparingJob):
-                share.compared = job.compare(share, outputs, download)
+                slice_rows.compared = job.compare(slice_rows, outputs, download)
         outputs.compute_comparisons(download)
 
 

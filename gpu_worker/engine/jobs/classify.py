@@ -4,7 +4,7 @@ import numpy as np
 
 from gpu_worker.engine.jobs.job import TextJob, by_length
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.engine.step.outputs import Share, Wanted
+from gpu_worker.engine.step.outputs import SliceRows, Wanted
 from gpu_worker.engine.step.rows import byte_view
 from gpu_worker.engine.step.sequences import Sequences
 from shared.jobs import Classify, JobResult
@@ -21,11 +21,11 @@ class ClassifyJob(TextJob):
         rows = int(sequences.selected.sum()) if work.tokens else len(sequences)
         self.logits = np.empty((rows, labels), dtype=np.float32)
 
-    def put(self, share: Share) -> None:
+    def put(self, slice_rows: SliceRows) -> None:
         """Puts the logits into the table."""
-        numbers = share.packed.numbers
-        self.finite &= share.finite
-        self.logits[self.sequences.selected_places(numbers) if self.work.tokens else numbers] = share.logits.values
+        numbers = slice_rows.packed.numbers
+        self.finite &= slice_rows.finite
+        self.logits[self.sequences.selected_places(numbers) if self.work.tokens else numbers] = slice_rows.logits.values
 
     def result(self) -> JobResult:
         """Logits of all sequences. Raises Internal where a number is not finite."""

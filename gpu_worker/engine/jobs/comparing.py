@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.outputs import Compared, Outputs, Share
+from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows
 from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout
 
@@ -21,10 +21,10 @@ Scores = npt.NDArray[np.float32]
 class ComparingJob:
     """A job that compares rows on the device."""
 
-    def compare(self, share: Share, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
+    def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
         """On the device's thread, once the rows of a step are made: compares what they are for, and downloads it.
 
-        Nothing may wait for the device here. Shares of a job come in the order of their steps. Comparisons that are
+        Nothing may wait for the device here. Slices of a job come in the order of their steps. Comparisons that are
         added to `outputs` are computed after those of all jobs were, at once: their scores are read on the host.
         """
         raise NotImplementedError

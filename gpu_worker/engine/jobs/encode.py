@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gpu_worker.engine.jobs.job import TextJob, by_length
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.engine.step.outputs import Share, Wanted
+from gpu_worker.engine.step.outputs import SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat, Table
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.heads import sparse_vectors
@@ -51,16 +51,16 @@ class EncodeJob(TextJob):
         top_k = None if self.sparse is None else work.sparse_top_k
         self.wanted = Wanted(dense=dense_rows, tokens=token_rows, sparse_top_k=top_k)
 
-    def put(self, share: Share) -> None:
+    def put(self, slice_rows: SliceRows) -> None:
         """Puts the vectors into the tables."""
-        sequences, numbers = self.sequences, share.packed.numbers
-        self.finite &= share.finite
+        sequences, numbers = self.sequences, slice_rows.packed.numbers
+        self.finite &= slice_rows.finite
         if self.dense is not None:
-            self.dense.put_rows(sequences.pooled.rows_of(numbers), share.dense)
+            self.dense.put_rows(sequences.pooled.rows_of(numbers), slice_rows.dense)
         if self.tokens is not None:
-            self.tokens.put_rows(sequences.selected_places(numbers), share.tokens)
+            self.tokens.put_rows(sequences.selected_places(numbers), slice_rows.tokens)
         if self.sparse is not None:
-            vectors, finite = share.sparse.vectors()
+            vectors, finite = slice_rows.sparse.vectors()
             self.finite &= finite
             for number, vector in zip(numbers.tolist(), vectors, strict=True):
                 self.sparse[number] = vector

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits, Units
-from gpu_worker.engine.step.outputs import Share, Wanted
+from gpu_worker.engine.step.outputs import SliceRows, Wanted
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.loop.interface import OpenJob
 from gpu_worker.ragged.sequence_cache import SequenceCache
@@ -28,8 +28,8 @@ class StepJob(OpenJob, Protocol):
     def drop_caches(self, selection: Selection) -> None:
         """Gives back what was kept for the selection, which was collected, and for no later piece."""
 
-    def put(self, share: Share) -> None:
-        """On the host, once a step's download arrived: puts the share's rows into the result. Twice does no harm."""
+    def put(self, slice_rows: SliceRows) -> None:
+        """On the host, once a step's download arrived: puts the rows of a job slice into the result. Twice is harmless."""
 
 
 class TextJob:

@@ -14,7 +14,7 @@ from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, averaged, 
 from gpu_worker.engine.jobs.job import TextJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import Array, StepDownload
-from gpu_worker.engine.step.outputs import Compared, Outputs, Share, Wanted
+from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat, byte_view
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.kernels.maxsim.comparison import Comparison, MaxSimKernel, Texts
@@ -63,17 +63,17 @@ class MaxSimJob(ComparingJob):
     def drop_caches(self, selection: Selection) -> None:
         """Nothing is kept."""
 
-    def compare(self, share: Share, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
+    def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
         """Compares the documents with all queries, or with their own."""
-        start, stop = share.start, share.stop
+        start, stop = slice_rows.start, slice_rows.stop
         queries = self.queries.part(start, stop) if self.documents.pairs else self.queries
         rows = _rows_on_device(queries, self.unit_rows, outputs.device, self.half)
         return [self.documents.compare(start, stop, rows, outputs.maxsim, download)]
 
-    def put(self, share: Share) -> None:
+    def put(self, slice_rows: SliceRows) -> None:
         """Puts the scores into the documents' tables."""
-        (compared,) = share.compared
-        self.documents.put(share.start, share.stop, compared)
+        (compared,) = slice_rows.compared
+        self.documents.put(slice_rows.start, slice_rows.stop, compared)
 
     def result(self) -> JobResult:
         """Scores and explanations. Raises InvalidInput where a score is not finite."""
@@ -107,28 +107,28 @@ class TextMaxSimJob(TextJob, ComparingJob):
         self.costs = [*self.costs[: self.first_document], *self.documents.costs]
         self.query_rows = QueryRows()
 
-    def compare(self, share: Share, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
+    def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
         """Keeps the rows of new queries, and compares the documents with all queries, or with their own."""
-        numbers = share.packed.numbers
+        numbers = slice_rows.packed.numbers
         if len(numbers):
             counts = self.sequences.selected_counts[numbers].tolist()
-            self.query_rows.add_queries(numbers, share.tokens.tensor.split(counts))
-        start, stop = self._documents_of(share)
+            self.query_rows.add_queries(numbers, slice_rows.tokens.tensor.split(counts))
+        start, stop = self._documents_of(slice_rows)
         if stop <= 0:
             return ()
         compared = np.arange(start, stop) if self.documents.pairs else np.arange(len(self.sequences))
         queries = self.query_rows.rows_of(compared)
         return [self.documents.compare(start, stop, queries, outputs.maxsim, download)]
 
-    def put(self, share: Share) -> None:
+    def put(self, slice_rows: SliceRows) -> None:
         """Puts the scores into the documents' tables."""
-        self.finite &= share.finite
-        for compared in share.compared:
-            self.documents.put(*self._documents_of(share), compared)
+        self.finite &= slice_rows.finite
+        for compared in slice_rows.compared:
+            self.documents.put(*self._documents_of(slice_rows), compared)
 
-    def _documents_of(self, share: Share) -> tuple[int, int]:
-        """The first document of the units of a share, and the one behind the last: 0 or less where it has none."""
-        return max(0, share.start - self.first_document), share.stop - self.first_document
+    def _documents_of(self, slice_rows: SliceRows) -> tuple[int, int]:
+        """The first document of the units of a job slice, and the one behind the last: 0 or less where it has none."""
+        return max(0, slice_rows.start - self.first_document), slice_rows.stop - self.first_document
 
     def result(self) -> JobResult:
         """Scores and explanations. Raises Internal where the model gave a number that is not finite, and InvalidInput
@@ -199,12 +199,13 @@ class CallerDocuments:
             return Compared(queries=numbers, documents=documents, scores=scores)
         by_query = queries.split(lengths.tolist()) if self.pairs else [queries]
         # Pair by pair, or for the rows of all queries at once.
-        found = [
+        explanations = [
             winners(rows, vectors, texts.part(place, place + 1) if self.pairs else texts)
             for place, rows in enumerate(by_query)
         ]
         similarities, places = (
-            download.add_tensor(torch.cat([table.flatten() for table in tables])) for tables in zip(*found, strict=True)
+            download.add_tensor(torch.cat([table.flatten() for table in tables]))
+            for tables in zip(*explanations, strict=True)
         )
         return Compared(queries=numbers, documents=documents, scores=scores, winners=places, similarities=similarities)
 

@@ -13,7 +13,7 @@ from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, av
 from gpu_worker.engine.jobs.job import TextJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import DownloadedArray, StepDownload
-from gpu_worker.engine.step.outputs import Compared, Outputs, Share, Wanted
+from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
 from gpu_worker.kernels.maxsim.winners import winners
@@ -84,23 +84,23 @@ class ScoreJob(TextJob, ComparingJob):
             for cost, tokens, numbers in zip(self.costs, self.units.tokens, self.units.numbers, strict=True)
         ]
 
-    def compare(self, share: Share, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
+    def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
         """Keeps the rows of new queries, and compares the documents with all queries or their own."""
-        queries, documents = share.packed.split(self._work.queries)
+        queries, documents = slice_rows.packed.split(self._work.queries)
         if len(queries):
             for scoring in self._on_device:
-                scoring.keep_queries(share, queries)
+                scoring.keep_queries(slice_rows, queries)
         if not len(documents):
             return ()
-        return [scoring.compare(share, documents, outputs, download) for scoring in self._on_device]
+        return [scoring.compare(slice_rows, documents, outputs, download) for scoring in self._on_device]
 
-    def put(self, share: Share) -> None:
+    def put(self, slice_rows: SliceRows) -> None:
         """Puts the scores of each scoring into its table."""
-        self.finite &= share.finite
-        for scoring, compared in zip(self._on_device, share.compared, strict=False):  # none where no document was
+        self.finite &= slice_rows.finite
+        for scoring, compared in zip(self._on_device, slice_rows.compared, strict=False):  # none where no document was
             scoring.put(compared)
         if self._sparse is not None:
-            self._sparse.put(share)
+            self._sparse.put(slice_rows)
 
     def result(self) -> JobResult:
         """Scores, of a hybrid the weighted sum, and explanations. Raises Internal where a number is not finite."""
@@ -125,16 +125,18 @@ class DenseScoring:
         self._work, self._query_rows = work, QueryRows()
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
-    def keep_queries(self, share: Share, queries: PackedSequences) -> None:
+    def keep_queries(self, slice_rows: SliceRows, queries: PackedSequences) -> None:
         """Keeps the rows of the queries, the first ones of the share."""
         # A copy: a view would keep the rows of all documents beside them as well.
-        self._query_rows.add_queries(queries.numbers, share.dense.tensor[: len(queries)].clone().split(1))
+        self._query_rows.add_queries(queries.numbers, slice_rows.dense.tensor[: len(queries)].clone().split(1))
 
-    def compare(self, share: Share, documents: PackedSequences, outputs: Outputs, download: StepDownload) -> Compared:
-        """Multiplies the documents' rows, the last ones of the share, with those of all queries or their own."""
+    def compare(
+        self, slice_rows: SliceRows, documents: PackedSequences, outputs: Outputs, download: StepDownload
+    ) -> Compared:
+        """Multiplies the documents' rows, the last ones of the slice, with those of all queries or their own."""
         columns, layout = documents.numbers - self._work.queries, self._work.layout
         numbers, rows = self._query_rows.compared_with(columns, layout)
-        document_rows = share.dense.tensor[-len(documents) :]
+        document_rows = slice_rows.dense.tensor[-len(documents) :]
         if layout is Layout.PAIRS:
             products = (rows * document_rows).sum(dim=1, keepdim=True)
         else:
@@ -162,12 +164,14 @@ class LateScoring:
         self.winners = np.full(explained, -1, dtype=np.int32)
         self.similarities: Scores = np.zeros(explained, dtype=np.float32)
 
-    def keep_queries(self, share: Share, queries: PackedSequences) -> None:
+    def keep_queries(self, slice_rows: SliceRows, queries: PackedSequences) -> None:
         """Keeps the token vectors of the queries."""
         row_counts = self._sequences.selected_counts[queries.numbers]
-        self._query_rows.add_queries(queries.numbers, share.tokens.tensor.split(row_counts.tolist()))
+        self._query_rows.add_queries(queries.numbers, slice_rows.tokens.tensor.split(row_counts.tolist()))
 
-    def compare(self, share: Share, documents: PackedSequences, outputs: Outputs, download: StepDownload) -> Compared:
+    def compare(
+        self, slice_rows: SliceRows, documents: PackedSequences, outputs: Outputs, download: StepDownload
+    ) -> Compared:
         """Compares the documents, where the batch has them, with all queries or their own."""
         columns, layout = documents.numbers - self._work.queries, self._work.layout
         numbers, rows = self._query_rows.compared_with(columns, layout)
@@ -199,11 +203,11 @@ class SparseScoring:
         self._queries: dict[int, Vector] = {}
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
-    def put(self, share: Share) -> None:
+    def put(self, slice_rows: SliceRows) -> None:
         """Keeps the vectors of new queries, and scores the documents."""
         queries = self._work.queries
-        vectors_in_order, finite = share.sparse.vectors()
-        vectors = dict(zip(share.packed.numbers.tolist(), vectors_in_order, strict=True))
+        vectors_in_order, finite = slice_rows.sparse.vectors()
+        vectors = dict(zip(slice_rows.packed.numbers.tolist(), vectors_in_order, strict=True))
         documents = [number for number in vectors if number >= queries]
         self._finite &= finite
         self._queries |= {number: vector for number, vector in vectors.items() if number < queries}
@@ -237,8 +241,8 @@ def _winners(
     query: Tensor, documents: PackedSequences, outputs: Outputs, download: StepDownload
 ) -> tuple[DownloadedArray, DownloadedArray]:
     """Similarity and place of the token of each document that won for each row [q, W] of the only query."""
-    found = winners(query, outputs.rows_in_place, outputs.texts_of(documents), outputs.selected_mask())
-    similarities, places = (download.add_tensor(table) for table in found)
+    tables = winners(query, outputs.rows_in_place, outputs.texts_of(documents), outputs.selected_mask())
+    similarities, places = (download.add_tensor(table) for table in tables)
     return similarities, places
 
 

@@ -1,8 +1,8 @@
 """What the heads make of a step's hidden states: each output once, for all jobs of the step that want it.
 
-Every job says as a value which rows it wants (`Wanted`) and gets its share of the step, with its part of each output as
-a view. All indices are uploaded first; then everything is computed in a row without a wait. Only jobs that compare rows
-on the device are asked a second time, before the download: for what they compare.
+Every job says as a value which rows it wants (`Wanted`), and gets those of its slice, a part of each output, as views.
+All indices are uploaded first; then everything is computed in a row without a wait. Only jobs that compare rows on the
+device are asked a second time, before the download: for what they compare.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,11 +75,11 @@ class Compared:
         return self.scores.array.reshape(len(self.queries), -1)  # type: ignore[return-value]
 
 
-class Share:
-    """A job's share of a step: its units `start` to `stop` - 1, `packed`, the sequences that outputs are made of, and
-    the rows of these. Rows that the job does not want are not set, nor any where no sequence ends.
+class SliceRows:
+    """What a step makes for a job slice, units `start` to `stop` - 1: the rows of `packed`, the sequences that end.
 
-    `compared`: what a job that compares found, in its own order.
+    Rows that the job does not want are not set, nor any where no sequence ends. `compared`: what
+    a job that compares found, in its own order.
     """
 
     __slots__ = ("_outputs", "compared", "dense", "logits", "packed", "sparse", "start", "stop", "tokens")
@@ -121,23 +121,23 @@ class Outputs:
 
     # On the host, while the step is packed.
 
-    def share(self, wanted: Wanted, packed: PackedSequences, start: int, stop: int) -> Share:
-        """Notes what a job wants of its sequences; gives the share of its units `start` to `stop` - 1."""
-        share = Share(self, packed, start, stop)
+    def slice_rows(self, wanted: Wanted, packed: PackedSequences, start: int, stop: int) -> SliceRows:
+        """Notes what a job wants of its sequences; gives the rows of its units `start` to `stop` - 1."""
+        slice_rows = SliceRows(self, packed, start, stop)
         if not len(packed):
-            return share
+            return slice_rows
         if wanted.dense is not None:
-            share.dense = self._dense_rows(wanted.dense, packed)
+            slice_rows.dense = self._dense_rows(wanted.dense, packed)
         if wanted.tokens is not None:
-            share.tokens = self._token_rows(wanted.tokens, packed, wanted.in_place_from)
+            slice_rows.tokens = self._token_rows(wanted.tokens, packed, wanted.in_place_from)
         if wanted.sparse_top_k is not None:
             top_k = wanted.sparse_top_k
-            share.sparse = self._sparse.setdefault(top_k, SparseGroup(top_k)).add_sequences(packed)
+            slice_rows.sparse = self._sparse.setdefault(top_k, SparseGroup(top_k)).add_sequences(packed)
         if wanted.logits:
-            share.logits = self._logits.add_rows(packed.places)
+            slice_rows.logits = self._logits.add_rows(packed.places)
         if wanted.token_logits:
-            share.logits = self._token_logits.add_rows(self._selected_rows(packed))
-        return share
+            slice_rows.logits = self._token_logits.add_rows(self._selected_rows(packed))
+        return slice_rows
 
     def _dense_rows(self, row_format: RowFormat, packed: PackedSequences) -> RowOutput:
         pooled, group = packed.sequences.pooled, _group_of(self._dense, row_format)

@@ -65,8 +65,8 @@ class Step:
         places[followers] = np.arange(len(followers)) + len(beginnings) + len(ended)
         place_of = {piece.cache: place for place, piece in enumerate(ended, len(beginnings))}
         packed = [
-            _packed(selection, places[start:stop], [place_of[piece.cache] for piece in own if piece.last])
-            for selection, own, (start, stop) in zip(selections, cut, pairwise(whole.bounds), strict=True)
+            _packed(selection, places[start:stop], [place_of[piece.cache] for piece in of_job if piece.last])
+            for selection, of_job, (start, stop) in zip(selections, cut, pairwise(whole.bounds), strict=True)
         ]
         if not whole.texts and not pieces:
             return cls(batch=None, texts=NOTHING, packed=packed)
@@ -125,7 +125,7 @@ class _WholeTexts:
 
     @classmethod
     def of(cls, selections: Sequence[Selection]) -> "_WholeTexts":
-        """Those of the selections."""
+        """Lays the whole sequences of the selections in one table."""
         chosen = [(selection.sequences, selection.whole_numbers) for selection in selections]
         bounds = [0, *accumulate(len(numbers) for _, numbers in chosen)]
         texts = [sequences.ids_of(number) for sequences, numbers in chosen for number in numbers.tolist()]

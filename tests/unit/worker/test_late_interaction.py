@@ -286,10 +286,10 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
         nothing = job.selection(0, 2).numbers
         outputs = Outputs(NOTHING, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
         packed_sequences = PackedSequences(sequences=job.sequences, numbers=nothing, places=nothing)
-        share = outputs.share(job.wanted, packed_sequences, 0, 2)
-        share.compared = job.compare(share, outputs, download)
+        slice_rows = outputs.slice_rows(job.wanted, packed_sequences, 0, 2)
+        slice_rows.compared = job.compare(slice_rows, outputs, download)
         download.wait()
-        job.put(share)
+        job.put(slice_rows)
         return scores(job.result(), 2)
 
     single = scored(work, 0)

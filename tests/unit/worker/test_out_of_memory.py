@@ -16,7 +16,7 @@ from gpu_worker.engine import engine as engine_module
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.encode import EncodeJob
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.outputs import Share
+from gpu_worker.engine.step.outputs import SliceRows
 from gpu_worker.engine.step.step import Step
 from gpu_worker.loop.loop import Loop
 from gpu_worker.loop.steps import EndedJob
@@ -123,9 +123,9 @@ def filling(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """The host's memory, where a job's table is made and filled."""
     put = EncodeJob.put
 
-    def filled(self: EncodeJob, share: Share) -> None:
-        crowded.heed(share.packed.tokens)
-        put(self, share)
+    def filled(self: EncodeJob, slice_rows: SliceRows) -> None:
+        crowded.heed(slice_rows.packed.tokens)
+        put(self, slice_rows)
 
     patch.setattr(EncodeJob, "put", filled)
 
