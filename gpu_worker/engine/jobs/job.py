@@ -29,7 +29,7 @@ class StepJob(OpenJob, Protocol):
         """Gives back what was kept for the selection, which was collected, and for no later piece."""
 
     def put(self, slice_rows: SliceRows) -> None:
-        """On the host, once a step's download arrived: puts the rows of a job slice into the result. Twice is harmless."""
+        """On the host, once a step's download arrived: puts a job slice's rows into the result. Twice is harmless."""
 
 
 class TextJob:

@@ -78,8 +78,8 @@ class Compared:
 class SliceRows:
     """What a step makes for a job slice, units `start` to `stop` - 1: the rows of `packed`, the sequences that end.
 
-    Rows that the job does not want are not set, nor any where no sequence ends. `compared`: what
-    a job that compares found, in its own order.
+    Rows that the job does not want are not set, nor any where no sequence ends. `compared`: what a job that compares
+    found, in its own order.
     """
 
     __slots__ = ("_outputs", "compared", "dense", "logits", "packed", "sparse", "start", "stop", "tokens")
