@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.row_outputs import RowFormat, RowGroup
+from gpu_worker.engine.step.rows import RowFormat, RowGroup
 from gpu_worker.ragged.texts import PackedTexts, offsets_of
 
 SPLIT_SECONDS = 1.0

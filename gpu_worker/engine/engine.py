@@ -16,11 +16,12 @@ import torch
 
 from gpu_worker.device.inline import Inline
 from gpu_worker.device.memory import ran_out
+from gpu_worker.engine.jobs.comparing import ComparingJob
 from gpu_worker.engine.jobs.create import JobFactory
-from gpu_worker.engine.jobs.interface import StepJob, StepSlice
+from gpu_worker.engine.jobs.job import StepJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.outputs import Outputs
+from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.model import Model
@@ -33,8 +34,10 @@ from shared.jobs import Job
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Roles of special tokens that carry no lexical weight (BGE-M3)."""
 NO_ADAPTERS: Mapping[str, Model] = MappingProxyType({})
-Computed = tuple[StepDownload, list[StepSlice]]
-"""A step's download, and its job slices, which wait for it."""
+Slices = list[tuple[StepJob, SliceRows]]
+"""Jobs with the rows of their slices of a step."""
+Computed = tuple[StepDownload, Slices]
+"""A step's download, and the job slices that wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class _SideStep:
     step: Step
     upload: Upload
     outputs: Outputs
-    slices: list[StepSlice]
+    slices: Slices
 
 
 @contextmanager
@@ -73,13 +76,13 @@ class ModelStepHandle:
         self._computed, self.arrived, self._selections = computed, arrived, selections
 
     def collect(self) -> None:
-        """Waits, and puts every job slice's rows into its job's table; see `StepHandle`."""
+        """Waits, and puts every job slice's rows into its job; see `StepHandle`."""
         with _out_of_memory():
             self.arrived.result()  # the thread that waits for the download must be done: it is unpacked once
-            download, step_slices = self._computed.result()
+            download, slices = self._computed.result()
             download.wait()
-            for step_slice in step_slices:
-                step_slice.on_host()
+            for job, slice_rows in slices:
+                job.put(slice_rows)
             for job, selection in self._selections:  # last: had a slice failed, all would be computed again
                 job.drop_caches(selection)
 
@@ -151,16 +154,14 @@ class ModelEngine:
         encoder, shares = model.encoder, self.limits.shares and not model.unshared
         step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, upload, shares=shares)
         outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
-        step_slices = [
-            job.step_slice(job_slice, packed)
+        slices = [
+            (job, outputs.slice_rows(job.wanted, packed, job_slice.start, job_slice.stop))
             for job, job_slice, selection, packed in zip(jobs, job_slices, selections, step.packed, strict=True)
             # No output is made of a piece whose text goes on. A slice without sequences runs once.
             if len(packed) or (model is self.model and not len(selection.numbers))
         ]
-        for step_slice in step_slices:
-            step_slice.request_outputs(outputs)
         outputs.plan(upload)
-        return _SideStep(model=model, step=step, upload=upload, outputs=outputs, slices=step_slices)
+        return _SideStep(model=model, step=step, upload=upload, outputs=outputs, slices=slices)
 
     def _compute(self, sides: Sequence[_SideStep]) -> Computed:
         """Computes a step, in the device's thread."""
@@ -172,7 +173,7 @@ class ModelEngine:
         batches = [side.step.batch for side in sides if side.step.batch is not None]
         self.pieces += sum(len(batch.pieces) for batch in batches)
         self.shared_tokens += sum(side.step.shared_tokens for side in sides)
-        return download, [step_slice for side in sides for step_slice in side.slices]
+        return download, [entry for side in sides for entry in side.slices]
 
     def _compute_side(self, side: _SideStep, download: StepDownload) -> None:
         """Computes what goes through a model."""
@@ -182,8 +183,9 @@ class ModelEngine:
             hidden = step.hidden_of_texts(model.encoder(step.batch))
             if len(step.texts.lengths):
                 outputs.compute(hidden, download)
-        for step_slice in side.slices:
-            step_slice.on_device(download)
+        for job, slice_rows in side.slices:
+            if isinstance(job, ComparingJob):
+                slice_rows.compared = job.compare(slice_rows, outputs, download)
         outputs.compute_comparisons(download)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_worker.engine.jobs.classify import ClassifyJob
 from gpu_worker.engine.jobs.encode import EncodeJob
-from gpu_worker.engine.jobs.interface import StepJob
+from gpu_worker.engine.jobs.job import StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
@@ -107,15 +107,15 @@ class JobFactory:
         _check_side(self._model.query, tokens.lengths[:queries], ids[:middle])
         _check_side(self._model, tokens.lengths[queries:], ids[middle:])
 
-    def _skipped(self, job: Job) -> Counts:
-        """Tokens [S] at the start of each sequence that pooling leaves out: a prompt, or up to an instruction mark."""
-        count, prompted = len(job.tokens), bool(job.prompt_lengths)
-        prompts = np.array(job.prompt_lengths, dtype=np.int64) if prompted else np.zeros(count, dtype=np.int64)
+    def _skipped(self, job: Job) -> Counts | None:
+        """Tokens [S] at the start of each sequence that pooling leaves out: a prompt, or up to an instruction mark.
+        None where there are no such tokens."""
+        prompts = np.array(job.prompt_lengths, dtype=np.int64) if job.prompt_lengths else None
         if not self._model.instruction_marks:
             return prompts
         ids = np.frombuffer(job.tokens.ids, dtype="<i4")
         ends = instruction_ends(ids, np.array(job.tokens.offsets), self._model.instruction_marks)
-        return np.maximum(prompts, ends)
+        return ends if prompts is None else np.maximum(prompts, ends)
 
 
 def _check_side(model: Model, lengths: Sequence[int], ids: Ids) -> None:

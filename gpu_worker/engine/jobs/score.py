@@ -1,25 +1,32 @@
-"""Score jobs: scores of queries with documents; sequences 0 to `queries` - 1 of the job are the queries."""
+"""Score jobs: scores of queries with documents; sequences 0 to `queries` - 1 of the job are the queries.
 
-from collections.abc import Callable
+By products of dense rows and by late interaction (MaxSim of token vectors) they are computed on the device, by products
+of sparse vectors on the host. A hybrid has up to three tables of scores, and adds them.
+"""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from torch import Tensor
 
-from gpu_worker.engine.jobs.dense_scoring import DenseScoring
-from gpu_worker.engine.jobs.late_scoring import LateScoring
-from gpu_worker.engine.jobs.scoring import Scoring, comparing_flops
-from gpu_worker.engine.jobs.sparse_scoring import SparseScoring
-from gpu_worker.engine.jobs.texts import TextJob
+from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, averaged, comparing_flops
+from gpu_worker.engine.jobs.job import TextJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.engine.step.outputs import Outputs
+from gpu_worker.engine.step.download import DownloadedArray, StepDownload
+from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
+from gpu_worker.engine.step.rows import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences
+from gpu_worker.kernels.maxsim.maxsim_kernels import winners
+from gpu_worker.kernels.rows import row_kernels
+from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
-from gpu_worker.schedule.interface import JobSlice
+from gpu_worker.model.heads.sparse_vectors import Vector
+from gpu_worker.ragged.batch import Counts
 from shared.jobs import HybridWeights, JobResult, Score
 from shared.vectors import Layout, ScoringMethod
 
 
-class ScoreJob(TextJob):
+class ScoreJob(TextJob, ComparingJob):
     """An open Score: its `scorings`, one, or up to three of a hybrid, each with its weight."""
 
     def __init__(
@@ -36,19 +43,27 @@ class ScoreJob(TextJob):
         self._work = work
         shape = work.layout.shape(work.queries, len(sequences) - work.queries)
         hybrid, weights = work.method is ScoringMethod.HYBRID, work.weights or HybridWeights()
-        self.scorings: list[tuple[float, Scoring]] = []
+        self.scorings: list[tuple[float, _Scoring]] = []
+        self._on_device: list[DenseScoring | LateScoring] = []
         self._late: LateScoring | None = None
+        self._sparse: SparseScoring | None = None
+        rows, dense_rows, token_rows, top_k = RowFormat(unit=work.unit_rows), None, None, None
         if work.method is ScoringMethod.DENSE or (hybrid and weights.dense):
-            self.scorings.append((weights.dense, DenseScoring(work, shape)))
+            dense, dense_rows = DenseScoring(work, shape), rows
+            self._on_device.append(dense)
+            self.scorings.append((weights.dense, dense))
         if self.compares_tokens(work):
             assert heads.multi_vector is not None
-            self._late = LateScoring(work, shape, sequences, mean=work.mean or hybrid)
+            self._late, token_rows = LateScoring(work, shape, sequences, mean=work.mean or hybrid), rows
+            self._on_device.append(self._late)
             self.scorings.append((weights.multi_vector, self._late))
             self.costs = self._with_comparing(heads.multi_vector.width, flops_per_token)
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
             extra = [sparse_cost(tokens) for tokens in self.units.tokens]
             self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
-            self.scorings.append((weights.sparse, SparseScoring(work, shape)))
+            self._sparse, top_k = SparseScoring(work, shape), 0
+            self.scorings.append((weights.sparse, self._sparse))
+        self.wanted = Wanted(dense=dense_rows, tokens=token_rows, in_place_from=work.queries, sparse_top_k=top_k)
 
     @staticmethod
     def compares_tokens(work: Score) -> bool:
@@ -69,9 +84,23 @@ class ScoreJob(TextJob):
             for cost, tokens, numbers in zip(self.costs, self.units.tokens, self.units.numbers, strict=True)
         ]
 
-    def step_slice(self, job_slice: JobSlice, packed: PackedSequences) -> "ScoreSlice":
-        """Creates a slice of this job for a step."""
-        return ScoreSlice(self, packed)
+    def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
+        """Keeps the rows of new queries, and compares the documents with all queries or their own."""
+        queries, documents = slice_rows.packed.split(self._work.queries)
+        if len(queries):
+            for scoring in self._on_device:
+                scoring.keep_queries(slice_rows, queries)
+        if not len(documents):
+            return ()
+        return [scoring.compare(slice_rows, documents, outputs, download) for scoring in self._on_device]
+
+    def put(self, slice_rows: SliceRows) -> None:
+        """Puts the scores of each scoring into its table."""
+        self.finite &= slice_rows.finite
+        for scoring, compared in zip(self._on_device, slice_rows.compared, strict=False):  # none where no document was
+            scoring.put(compared)
+        if self._sparse is not None:
+            self._sparse.put(slice_rows)
 
     def result(self) -> JobResult:
         """Scores, of a hybrid the weighted sum, and explanations. Raises Internal where a number is not finite."""
@@ -89,29 +118,132 @@ class ScoreJob(TextJob):
         )
 
 
-class ScoreSlice:
-    """A slice of a Score in a step: the phases of all its scorings; see `StepSlice`."""
+class DenseScoring:
+    """The dense scores of one job, and the rows of its queries."""
 
-    def __init__(self, job: ScoreJob, packed: PackedSequences) -> None:
-        self._job, self._packed = job, packed
-        self._slices = [scoring.step_slice(packed) for _, scoring in job.scorings]
+    def __init__(self, work: Score, shape: tuple[int, int]) -> None:
+        self._work, self._query_rows = work, QueryRows()
+        self.scores: Scores = np.empty(shape, dtype=np.float32)
 
-    def request_outputs(self, outputs: Outputs) -> None:
-        """Requests what each scoring compares."""
-        self._outputs = outputs
-        for scoring_slice in self._slices:
-            scoring_slice.request_outputs(outputs)
+    def keep_queries(self, slice_rows: SliceRows, queries: PackedSequences) -> None:
+        """Keeps the rows of the queries, the first ones of the share."""
+        # A copy: a view would keep the rows of all documents beside them as well.
+        self._query_rows.add_queries(queries.numbers, slice_rows.dense.tensor[: len(queries)].clone().split(1))
 
-    def on_device(self, download: StepDownload) -> None:
-        """Compares by each scoring."""
-        for scoring_slice in self._slices:
-            scoring_slice.on_device(download)
+    def compare(
+        self, slice_rows: SliceRows, documents: PackedSequences, outputs: Outputs, download: StepDownload
+    ) -> Compared:
+        """Multiplies the documents' rows, the last ones of the slice, with those of all queries or their own."""
+        columns, layout = documents.numbers - self._work.queries, self._work.layout
+        numbers, rows = self._query_rows.compared_with(columns, layout)
+        document_rows = slice_rows.dense.tensor[-len(documents) :]
+        if layout is Layout.PAIRS:
+            products = (rows * document_rows).sum(dim=1, keepdim=True)
+        else:
+            products = row_kernels.choose(rows.device).products(rows, document_rows)
+        return Compared(queries=numbers, documents=columns, scores=download.add_tensor(products))
 
-    def on_host(self) -> None:
-        """Puts the scores of each scoring into its table."""
-        self._job.note_finite(self._packed, self._outputs)
-        for scoring_slice in self._slices:
-            scoring_slice.on_host()
+    def put(self, compared: Compared) -> None:
+        """Puts the scores into the table."""
+        self.scores[_places(compared, self._work.layout)] = compared.table
+
+
+class LateScoring:
+    """The late-interaction scores of one job, and the token vectors of its queries.
+
+    With `explain`, `winners` [documents, tokens of the query] are the document tokens that matched best, -1 for none,
+    and `similarities` their products.
+    """
+
+    def __init__(self, work: Score, shape: tuple[int, int], sequences: Sequences, mean: bool) -> None:
+        """`mean`: scores are divided by the rows of their query."""
+        self._work, self._sequences, self._mean = work, sequences, mean
+        self._query_rows = QueryRows()
+        self.scores: Scores = np.empty(shape, dtype=np.float32)
+        explained = (shape[1] if work.explain else 0, int(sequences.lengths[0]))
+        self.winners = np.full(explained, -1, dtype=np.int32)
+        self.similarities: Scores = np.zeros(explained, dtype=np.float32)
+
+    def keep_queries(self, slice_rows: SliceRows, queries: PackedSequences) -> None:
+        """Keeps the token vectors of the queries."""
+        row_counts = self._sequences.selected_counts[queries.numbers]
+        self._query_rows.add_queries(queries.numbers, slice_rows.tokens.tensor.split(row_counts.tolist()))
+
+    def compare(
+        self, slice_rows: SliceRows, documents: PackedSequences, outputs: Outputs, download: StepDownload
+    ) -> Compared:
+        """Compares the documents, where the batch has them, with all queries or their own."""
+        columns, layout = documents.numbers - self._work.queries, self._work.layout
+        numbers, rows = self._query_rows.compared_with(columns, layout)
+        scores = outputs.add_comparison(rows, self._sequences.selected_counts[numbers], documents, layout)
+        if not self._work.explain:
+            return Compared(queries=numbers, documents=columns, scores=scores)
+        similarities, places = _winners(rows, documents, outputs, download)
+        return Compared(queries=numbers, documents=columns, scores=scores, winners=places, similarities=similarities)
+
+    def put(self, compared: Compared) -> None:
+        """Puts scores and explanations into the tables."""
+        work, row_counts = self._work, self._sequences.selected_counts
+        scores = compared.table
+        if self._mean:
+            documents = row_counts[compared.documents + work.queries]
+            scores = averaged(scores, row_counts[compared.queries], documents, work.layout)
+        self.scores[_places(compared, work.layout)] = scores
+        if compared.winners is not None and compared.similarities is not None:
+            tokens = np.flatnonzero(self._sequences.selected[: self._sequences.lengths[0]])
+            places = np.ix_(compared.documents, tokens)
+            self.similarities[places], self.winners[places] = compared.similarities.array, compared.winners.array
+
+
+class SparseScoring:
+    """The sparse scores of one job, and the vectors of its queries; all of it on the host."""
+
+    def __init__(self, work: Score, shape: tuple[int, int]) -> None:
+        self._work, self._finite = work, True
+        self._queries: dict[int, Vector] = {}
+        self.scores: Scores = np.empty(shape, dtype=np.float32)
+
+    def put(self, slice_rows: SliceRows) -> None:
+        """Keeps the vectors of new queries, and scores the documents."""
+        queries = self._work.queries
+        vectors_in_order, finite = slice_rows.sparse.vectors()
+        vectors = dict(zip(slice_rows.packed.numbers.tolist(), vectors_in_order, strict=True))
+        documents = [number for number in vectors if number >= queries]
+        self._finite &= finite
+        self._queries |= {number: vector for number, vector in vectors.items() if number < queries}
+        if documents:
+            self._score(documents, vectors)
+        if not self._finite:  # vectors leave out a weight that is not finite, so the scores have to show it
+            self.scores[:] = np.nan
+
+    def _score(self, documents: list[int], vectors: dict[int, Vector]) -> None:
+        """Scores these documents with all queries so far, or as pairs; `vectors` by the numbers of sequences."""
+        columns = [number - self._work.queries for number in documents]
+        document_vectors = [vectors[number] for number in documents]
+        if self._work.layout is Layout.PAIRS:
+            query_vectors = [self._queries[number] for number in columns]
+            self.scores[columns, 0] = sparse_vectors.pairs(query_vectors, document_vectors)
+        else:
+            numbers = sorted(self._queries)
+            query_vectors = [self._queries[number] for number in numbers]
+            self.scores[np.ix_(numbers, columns)] = sparse_vectors.matrix(query_vectors, document_vectors)
+
+
+_Scoring = DenseScoring | LateScoring | SparseScoring
+
+
+def _places(compared: Compared, layout: Layout) -> tuple[Counts, ...]:
+    """Where scores stand in a table [Q, S], or [P, 1] for pairs."""
+    return (compared.documents,) if layout is Layout.PAIRS else np.ix_(compared.queries, compared.documents)
+
+
+def _winners(
+    query: Tensor, documents: PackedSequences, outputs: Outputs, download: StepDownload
+) -> tuple[DownloadedArray, DownloadedArray]:
+    """Similarity and place of the token of each document that won for each row [q, W] of the only query."""
+    tables = winners(query, outputs.rows_in_place, outputs.texts_of(documents), outputs.selected_mask())
+    similarities, places = (download.add_tensor(table) for table in tables)
+    return similarities, places
 
 
 def _groups(sequences: Sequences, work: Score) -> list[tuple[int, ...]]:

@@ -1,29 +1,101 @@
-"""What the heads make of a step's hidden states: each output once, for all job slices of the step that want it.
+"""What the heads make of a step's hidden states: each output once, for all jobs of the step that want it.
 
-Job slices make their requests on the host. Then all indices are uploaded, everything is computed in a row without a
-wait, and every slice has its part of an output as a view.
+Every job says as a value which rows it wants (`Wanted`), and gets those of its slice, a part of each output, as views.
+All indices are uploaded first; then everything is computed in a row without a wait. Only jobs that compare rows on the
+device are asked a second time, before the download: for what they compare.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.engine.step.comparisons import Comparisons, ScoreOutput
 from gpu_worker.engine.step.download import DownloadedArray, StepDownload
-from gpu_worker.engine.step.row_outputs import RowFormat, RowGroup, RowOutput
+from gpu_worker.engine.step.rows import RowFormat, RowGroup, RowOutput, SparseGroup, SparseOutput
 from gpu_worker.engine.step.sequences import PackedSequences
-from gpu_worker.engine.step.sparse_outputs import SparseGroup, SparseOutput
-from gpu_worker.kernels.maxsim.comparison import Mask, MaxSimKernel, Texts
+from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads.heads import Heads, LexicalHead, SpladeHead
 from gpu_worker.ragged.texts import PackedTexts
 from gpu_worker.ragged.token_types import Counts, Ids
 from gpu_worker.ragged.upload import Upload, UploadedArray
 from shared.vectors import Layout
+
+
+class Wanted(NamedTuple):
+    """The rows that a job wants of the sequences that end in a step; None or False: no such rows.
+
+    `dense`: the format of pooled rows, one for each sequence or, where the job has any, for each of its token ranges.
+    `tokens`: the format of the rows of selected tokens. Those of sequences with numbers from `in_place_from` on stay in
+    the batch, where comparisons read them; None: none do. `sparse_top_k`: how many weights sparse vectors have at most,
+    0 for all. `logits`: of sequences. `token_logits`: of selected tokens.
+    """
+
+    dense: RowFormat | None = None
+    tokens: RowFormat | None = None
+    in_place_from: int | None = None
+    sparse_top_k: int | None = None
+    logits: bool = False
+    token_logits: bool = False
+
+
+class ScoreOutput:
+    """Scores of one comparison: `start` to `stop` of all scores of the step."""
+
+    def __init__(self, comparisons: "_Comparisons", start: int, stop: int) -> None:
+        self._comparisons, self._range = comparisons, slice(start, stop)
+
+    @property
+    def array(self) -> npt.NDArray[np.generic]:
+        """The scores on the host, row-major, once the download arrived: a view."""
+        return self._comparisons.scores[self._range]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What one comparison on the device found, read on the host: `scores` of `queries` [Q] with `documents`, row-major;
+    and of an explanation which rows of the documents won, and their similarities."""
+
+    queries: Counts
+    documents: Counts
+    scores: DownloadedArray | ScoreOutput
+    winners: DownloadedArray | None = None
+    similarities: DownloadedArray | None = None
+
+    @property
+    def table(self) -> npt.NDArray[np.float32]:
+        """The scores [Q, D] of every document with every query, or [Q, 1] with its own, once the download arrived."""
+        return self.scores.array.reshape(len(self.queries), -1)  # type: ignore[return-value]
+
+
+class SliceRows:
+    """What a step makes for a job slice, units `start` to `stop` - 1: the rows of `packed`, the sequences that end.
+
+    Rows that the job does not want are not set, nor any where no sequence ends. `compared`: what a job that compares
+    found, in its own order.
+    """
+
+    __slots__ = ("_outputs", "compared", "dense", "logits", "packed", "sparse", "start", "stop", "tokens")
+
+    dense: RowOutput
+    tokens: RowOutput
+    sparse: SparseOutput
+    logits: RowOutput
+
+    def __init__(self, outputs: "Outputs", packed: PackedSequences, start: int, stop: int) -> None:
+        self._outputs, self.packed, self.start, self.stop = outputs, packed, start, stop
+        self.compared: Sequence[Compared] = ()
+
+    @property
+    def finite(self) -> bool:
+        """Whether the model's hidden states of the sequences were finite numbers, once the download arrived."""
+        return not len(self.packed) or self._outputs.finite(self.packed)
 
 
 class Outputs:
@@ -40,41 +112,49 @@ class Outputs:
         self._tokens: dict[RowFormat, RowGroup] = {}
         self._logits, self._token_logits = RowGroup(RowFormat()), RowGroup(RowFormat())
         self._sparse: dict[int, SparseGroup] = {}
-        self._in_place: list[tuple[PackedSequences, RowFormat]] = []
-        self._comparisons = Comparisons(maxsim)
+        self._in_place: list[tuple[PackedSequences, RowFormat]] = []  # documents that comparisons read
+        self._comparisons = _Comparisons()
         self._computations: list[Callable[[Tensor, StepDownload], None]] = []
         self._rows_in_place: Tensor | None = None
         self._finite_tokens: DownloadedArray | None = None
 
-    # On the host, while the step is packed: requests of the job slices.
+    # On the host, while the step is packed.
 
-    def request_dense_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
-        """Requests pooled rows, one for each sequence or, where the job has any, for each of its token ranges."""
+    def slice_rows(self, wanted: Wanted, packed: PackedSequences, start: int, stop: int) -> SliceRows:
+        """Notes what a job wants of its sequences; gives the rows of its units `start` to `stop` - 1."""
+        slice_rows = SliceRows(self, packed, start, stop)
+        if not len(packed):
+            return slice_rows
+        if wanted.dense is not None:
+            slice_rows.dense = self._dense_rows(wanted.dense, packed)
+        if wanted.tokens is not None:
+            slice_rows.tokens = self._token_rows(wanted.tokens, packed, wanted.in_place_from)
+        if wanted.sparse_top_k is not None:
+            top_k = wanted.sparse_top_k
+            slice_rows.sparse = self._sparse.setdefault(top_k, SparseGroup(top_k)).add_sequences(packed)
+        if wanted.logits:
+            slice_rows.logits = self._logits.add_rows(packed.places)
+        if wanted.token_logits:
+            slice_rows.logits = self._token_logits.add_rows(self._selected_rows(packed))
+        return slice_rows
+
+    def _dense_rows(self, row_format: RowFormat, packed: PackedSequences) -> RowOutput:
         pooled, group = packed.sequences.pooled, _group_of(self._dense, row_format)
         rows = pooled.rows_of(packed.numbers)
         self._pooled.setdefault(group, []).append((pooled.skip[rows], pooled.stops[rows]))
         places = packed.places if pooled.one_each else np.repeat(packed.places, pooled.counts[packed.numbers])
         return group.add_rows(places)
 
-    def request_token_rows(self, packed: PackedSequences, row_format: RowFormat) -> RowOutput:
-        """Requests token vectors of the selected tokens, one sequence after the other."""
+    def _token_rows(self, row_format: RowFormat, packed: PackedSequences, in_place_from: int | None) -> RowOutput:
+        if in_place_from is not None:
+            packed, in_place = packed.split(in_place_from)
+            if len(in_place):
+                self._in_place.append((in_place, row_format))
         return _group_of(self._tokens, row_format).add_rows(self._selected_rows(packed))
 
-    def request_documents(self, packed: PackedSequences, row_format: RowFormat) -> None:
-        """Requests token vectors of documents that `add_comparison` will read in place, where the batch has them."""
-        self._in_place.append((packed, row_format))
-
-    def request_logits(self, packed: PackedSequences) -> RowOutput:
-        """Requests logits [n, labels] float32, one row for each sequence."""
-        return self._logits.add_rows(packed.places)
-
-    def request_token_logits(self, packed: PackedSequences) -> RowOutput:
-        """Requests logits [.., labels] float32, one row for each selected token."""
-        return self._token_logits.add_rows(self._selected_rows(packed))
-
-    def request_sparse_vectors(self, packed: PackedSequences, top_k: int = 0) -> SparseOutput:
-        """Requests the sparse vector of each sequence: its `top_k` largest weights, 0 for all."""
-        return self._sparse.setdefault(top_k, SparseGroup(top_k)).add_sequences(packed)
+    def _selected_rows(self, packed: PackedSequences) -> Counts:
+        """Rows of the batch that belong to selected tokens, one sequence after the other."""
+        return self._texts.rows_of(packed.places)[packed.selected]
 
     def plan(self, upload: Upload) -> None:
         """Decides, once all requests are made, what is computed and in which order; uploads the indices for it."""
@@ -102,12 +182,15 @@ class Outputs:
         self, queries: Tensor, lengths: Counts, documents: PackedSequences, layout: Layout
     ) -> ScoreOutput:
         """Adds a MaxSim of query rows [sum of lengths, W], end to end, with documents that are read in place."""
-        return self._comparisons.add_comparison(queries, lengths, self.texts_of(documents), layout)
+        return self._comparisons.add(queries, lengths, self.texts_of(documents), layout)
 
     def compute_comparisons(self, download: StepDownload) -> None:
-        """Computes all comparisons that job slices added, at once."""
-        if self._comparisons:
-            self._comparisons.compute(self.rows_in_place, self.selected_mask(), download)
+        """Computes all comparisons that jobs added, at once, and downloads their scores."""
+        comparisons = self._comparisons
+        if comparisons.added:
+            queries = comparisons.joined_queries()
+            scores = self.maxsim(queries, self.rows_in_place, comparisons.added, self.selected_mask())
+            comparisons.downloaded = download.add_tensor(scores)
 
     def texts_of(self, packed: PackedSequences) -> Texts:
         """Places of the sequences' tokens in the batch."""
@@ -140,10 +223,6 @@ class Outputs:
         assert self._finite_tokens is not None
         finite: Mask = np.logical_and.reduceat(self._finite_tokens.array, self._texts.offsets[:-1])
         return finite
-
-    def _selected_rows(self, packed: PackedSequences) -> Counts:
-        """Rows of the batch that belong to selected tokens, one sequence after the other."""
-        return self._texts.rows_of(packed.places)[packed.selected]
 
     def _plan_dense(self, upload: Upload) -> None:
         """Pools the rows of all formats at once; the rows of a format lie together."""
@@ -244,6 +323,38 @@ class Outputs:
     def _download_lexical(self, groups: list[SparseGroup], weights: Sequence[Tensor], download: StepDownload) -> None:
         for group, token_weights in zip(groups, weights, strict=True):
             group.download_tokens(token_weights, self._dropped, download)
+
+
+class _Comparisons:
+    """All comparisons of a step with documents of its batch. Queries are few and are joined; documents stay where they
+    lie."""
+
+    def __init__(self) -> None:
+        self.added: list[Comparison] = []
+        self.downloaded: DownloadedArray | None = None
+        self._queries: list[Tensor] = []
+        self._query_count = self._score_count = 0
+
+    def add(self, queries: Tensor, lengths: Counts, documents: Texts, layout: Layout) -> ScoreOutput:
+        """Adds a comparison of query rows [sum of lengths, W], end to end, with `documents`, places in the batch."""
+        end_to_end = Texts.end_to_end(lengths)
+        joined = Texts(starts=end_to_end.starts + self._query_count, lengths=lengths)
+        comparison = Comparison(queries=joined, documents=documents, layout=layout)
+        self._queries.append(queries)
+        self.added.append(comparison)
+        self._query_count += len(queries)
+        start, self._score_count = self._score_count, self._score_count + comparison.count
+        return ScoreOutput(self, start, self._score_count)
+
+    def joined_queries(self) -> Tensor:
+        """The query rows of all comparisons."""
+        return self._queries[0] if len(self._queries) == 1 else torch.cat(self._queries)
+
+    @property
+    def scores(self) -> npt.NDArray[np.generic]:
+        """Scores of all comparisons, one comparison after the other, once the download arrived."""
+        assert self.downloaded is not None
+        return self.downloaded.array
 
 
 def _group_of(groups: dict[RowFormat, RowGroup], row_format: RowFormat) -> RowGroup:

@@ -1,7 +1,7 @@
 """The sequences of a job, and which of them, or of their tokens, a step computes. No I/O."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -120,7 +120,7 @@ class Sequences:
         return row_ranges((np.cumsum(counts) - counts)[numbers], counts[numbers])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Selection:
     """What a step computes of a job: of the sequences `numbers` [n], ascending, the tokens `starts` to `stops` - 1 [n].
 
@@ -133,6 +133,7 @@ class Selection:
     numbers: Counts
     starts: Counts
     stops: Counts
+    _: KW_ONLY
     caches: dict[int, SequenceCache] = field(default_factory=dict)
     leaders: frozenset[int] = frozenset()
     joined: bool = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_worker.engine.step.sequences import Kind, Sequences
+from gpu_worker.engine.step.sequences import Kind
 from gpu_worker.ragged.followers import Follower
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.prefixes import families, shared_with_previous
@@ -30,11 +30,13 @@ class Sharer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedTokens:
     """`counts` [n]: how many of its first tokens each of n `sharers` has from the one before it in its family; 0 for
-    most. `families`: places of sharers, see `prefixes.families`."""
+    most. `families`: places of sharers, see `prefixes.families`. `followers`: the places of those that have tokens from
+    others; neighbours in a family are neighbours here."""
 
     sharers: Sequence[Sharer]
     counts: Counts
     families: Sequence[Sequence[int]] = ()
+    followers: Sequence[int] = ()
 
     @classmethod
     def of(cls, sharers: Sequence[Sharer], *, joined: bool) -> "SharedTokens":
@@ -49,21 +51,15 @@ class SharedTokens:
         counts[[sharer.leader for sharer in sharers]] = 0
         if counts.sum() < max(1, (0 if joined else LEAST_SPARED) * sum(map(len, texts))):
             return cls(sharers=sharers, counts=np.zeros_like(counts))
-        return cls(sharers=sharers, counts=counts, families=alike)
+        followers = [place for family in alike for place in family if counts[place]]
+        return cls(sharers=sharers, counts=counts, families=alike, followers=followers)
 
-    @property
-    def followers(self) -> list[int]:
-        """The places of those that have tokens from others; neighbours in a family are neighbours here."""
-        return [place for family in self.families for place in family if self.counts[place]]
-
-    def followers_behind(self, others: Sequence[int], pieces: Sequence[Piece]) -> list[Follower]:
-        """The followers, in the order of `followers`, in a batch of `others`, the places of all other sharers, among
-        them those of `pieces` that begin a text, and of later `pieces` behind these."""
-        if not self.followers:
-            return []
+    def followers_behind(self, whole: Sequence[int], leaders: int, pieces: Sequence[Piece]) -> list[Follower]:
+        """The followers, in the order of `followers`, in a batch of the sharers `whole`, behind these `pieces`: first
+        those that begin a text, which are the sharers from `leaders` on, then later ones."""
         lengths = np.array([len(sharer.tokens) for sharer in self.sharers], dtype=np.int64)
         later = sum(len(piece.tokens) for piece in pieces if piece.start)
-        begins, places = np.zeros_like(lengths), self.followers
+        begins, places, others = np.zeros_like(lengths), self.followers, [*whole, *range(leaders, len(lengths))]
         begins[others] = offsets_of(lengths[others])[:-1]
         first = int(lengths[others].sum()) + later
         begins[places] = first + offsets_of((lengths - self.counts)[places])[:-1]
@@ -81,18 +77,3 @@ class SharedTokens:
 
 
 NONE_SHARED = SharedTokens(sharers=(), counts=np.zeros(0, dtype=np.int64))
-
-
-def sharers_of(texts: Sequence[Ids], tails: Counts, kinds: Sequence[Kind]) -> list[Sharer]:
-    """Whole sequences as sharers; one with an unattended tail shares nothing."""
-    return [
-        Sharer(tokens=text, kind=kind, alone=tail > 0)
-        for text, tail, kind in zip(texts, tails.tolist(), kinds, strict=True)
-    ]
-
-
-def leaders_of(pieces: Sequence[tuple[Sequences, Piece]]) -> list[Sharer]:
-    """The pieces that begin a text, of sequences of these jobs."""
-    return [
-        Sharer(tokens=piece.tokens, kind=sequences.kind, leader=True) for sequences, piece in pieces if not piece.start
-    ]

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.step.sequences import PackedSequences, Selection
-from gpu_worker.engine.step.sharing import NONE_SHARED, SharedTokens, leaders_of, sharers_of
+from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
+from gpu_worker.engine.step.sharing import NONE_SHARED, SharedTokens, Sharer
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.texts import PackedTexts
-from gpu_worker.ragged.token_types import Counts, TokenTypes
+from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.ragged.upload import Upload
 
 NOTHING = PackedTexts(lengths=(), offsets=np.zeros(1, dtype=np.int64), tokens=np.zeros(0, dtype=np.int64))
@@ -29,7 +29,7 @@ class Step:
     `batch` is None where no job has a sequence in the step. `texts` are what outputs are made of: the texts that end in
     the step, each of them whole, first the whole sequences, where they lie in the batch, then those that end with a
     piece, then followers; among these also pieces alone, whose outputs are made at once. `packed`: the sequences of
-    each job slice that outputs are made of, and their places among `texts`. `shared_tokens`: how many tokens
+    each job that outputs are made of, and their places among `texts`. `shared_tokens`: how many tokens
     the batch does not have, since another sequence has them.
     """
 
@@ -49,64 +49,50 @@ class Step:
         *,
         shares: bool = False,
     ) -> "Step":
-        """Packs what the step computes of each job slice. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`.
+        """Packs what the step computes of each job. `uncounted`, `types`, `upload`: see `RaggedBatch.pack`.
 
         `shares`: sequences may share first tokens.
         """
-        whole = [(selection.sequences, selection.whole_numbers) for selection in selections]
-        counts = [len(numbers) for _, numbers in whole]
-        texts = [sequences.ids_of(number) for sequences, numbers in whole for number in numbers.tolist()]
-        seconds = np.concatenate([sequences.second_segments[numbers] for sequences, numbers in whole])
-        tails = np.concatenate([sequences.tails[numbers] for sequences, numbers in whole])
-        lengths = np.concatenate([sequences.lengths[numbers] for sequences, numbers in whole])
-        adapters = np.array([sequences.adapter for sequences, _ in whole], dtype=np.int64).repeat(counts)
-        adapted = [(selection.sequences, piece) for selection in selections for piece in selection.pieces()]
-        # The batch wants those first that begin a text; what another takes tokens from must be computed before it.
-        adapted.sort(key=lambda entry: (entry[1].start > 0, entry[1].cache.depth, entry[0].adapter))
-        pieces = [piece for _, piece in adapted]
-        shown = [piece for piece in pieces if piece.last]
-        shared = NONE_SHARED
-        if shares:
-            joined = any(selection.joined for selection in selections)
-            kinds = [sequences.kind for sequences, numbers in whole for _ in range(len(numbers))]
-            shared = SharedTokens.of([*sharers_of(texts, tails, kinds), *leaders_of(adapted)], joined=joined)
-        followers = np.array(shared.followers, dtype=np.int64)
-        others = np.arange(len(texts))
-        if len(followers):
-            others = np.setdiff1d(others, followers)
-        order = others
-        if len(others) > 1:
-            order = others[np.lexsort((tails[others], lengths[others], adapters[others]))]
-        places = np.empty(len(texts), dtype=np.int64)
-        places[order] = np.arange(len(order))
-        places[followers] = np.arange(len(followers)) + len(order) + len(shown)
+        whole = _WholeTexts.of(selections)
+        cut = [selection.pieces() for selection in selections]
+        pieces = _in_batch_order(selections, cut)
+        shared = _shared_tokens(selections, whole, pieces) if shares else NONE_SHARED
+        order = whole.order(shared.followers)
+        beginnings, followers = order[: len(order) - len(shared.followers)], order[len(order) - len(shared.followers) :]
+        ended = [piece for _, piece in pieces if piece.last]
+        places = np.empty(len(order), dtype=np.int64)  # among `texts`, of whole sequences
+        places[beginnings] = np.arange(len(beginnings))
+        places[followers] = np.arange(len(followers)) + len(beginnings) + len(ended)
+        place_of = {piece.cache: place for place, piece in enumerate(ended, len(beginnings))}
         packed = [
-            _packed(selection, places[start:stop], len(order), shown)
-            for selection, (start, stop) in zip(selections, pairwise(accumulate(counts, initial=0)), strict=True)
+            _packed(selection, places[start:stop], [place_of[piece.cache] for piece in of_job if piece.last])
+            for selection, of_job, (start, stop) in zip(selections, cut, pairwise(whole.bounds), strict=True)
         ]
-        if not texts and not pieces:
+        if not whole.texts and not pieces:
             return cls(batch=None, texts=NOTHING, packed=packed)
-        behind = shared.followers_behind([*order.tolist(), *range(len(texts), len(shared.counts))], pieces)
+        parts = [piece for _, piece in pieces]
+        behind = shared.followers_behind(beginnings.tolist(), len(whole.texts), parts) if len(followers) else []
+        adapters = [
+            *whole.adapters[beginnings].tolist(),
+            *(sequences.adapter for sequences, _ in pieces),
+            *whole.adapters[followers].tolist(),
+        ]
         batch = RaggedBatch.pack(
-            [texts[place] for place in order.tolist()],
+            [whole.texts[place] for place in beginnings.tolist()],
             device,
             uncounted,
             types=types,
-            second_segments=seconds[order].tolist(),
-            tails=tails[order].tolist(),
-            pieces=pieces,
+            second_segments=whole.second_segments[beginnings].tolist(),
+            tails=whole.tails[beginnings].tolist(),
+            pieces=parts,
             followers=behind,
-            adapters=[
-                *adapters[order].tolist(),
-                *(sequences.adapter for sequences, _ in adapted),
-                *adapters[followers].tolist(),
-            ],
+            adapters=adapters,
             upload=upload,
         )
-        others_shown = [*(piece.sequence for piece in shown), *(follower.sequence for follower in behind)]
-        whole_texts = batch.first(len(order), *others_shown) if others_shown or pieces else batch
-        shared_tokens = int(shared.counts.sum()) + sum(piece.start for piece in pieces if piece.forks)
-        return cls(batch=batch, texts=whole_texts, packed=packed, shared_tokens=shared_tokens)
+        others = [*(piece.sequence for piece in ended), *(follower.sequence for follower in behind)]
+        texts = batch.first(len(beginnings), *others) if batch.has_parts else batch
+        shared_tokens = int(shared.counts.sum()) + sum(piece.start for piece in parts if piece.forks)
+        return cls(batch=batch, texts=texts, packed=packed, shared_tokens=shared_tokens)
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
         """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends."""
@@ -126,16 +112,82 @@ class Step:
         return torch.cat(shown) if len(shown) > 1 else shown[0]  # a long text that ends by itself is not copied
 
 
-def _packed(selection: Selection, whole_places: Counts, first_shown: int, shown: list[Piece]) -> PackedSequences:
-    """The sequences of a job slice that outputs are made of: whole ones at `whole_places`, the others, in the order of
-    `shown`, from `first_shown` on."""
+class _WholeTexts:
+    """The n whole sequences of a step, job by job: `texts`, their token ids, and of each what the batch is told.
+
+    Those of job i are `bounds[i]` to `bounds[i + 1]` - 1.
+    """
+
+    def __init__(self, texts: list[Ids], bounds: list[int], columns: Counts) -> None:
+        """`columns` [4, n]: unattended tails, lengths, adapters and second segments."""
+        self.texts, self.bounds, self._columns = texts, bounds, columns
+        self.tails, _, self.adapters, self.second_segments = columns
+
+    @classmethod
+    def of(cls, selections: Sequence[Selection]) -> "_WholeTexts":
+        """Lays the whole sequences of the selections in one table."""
+        chosen = [(selection.sequences, selection.whole_numbers) for selection in selections]
+        bounds = [0, *accumulate(len(numbers) for _, numbers in chosen)]
+        texts = [sequences.ids_of(number) for sequences, numbers in chosen for number in numbers.tolist()]
+        columns = np.empty((4, len(texts)), dtype=np.int64)
+        for (sequences, numbers), (start, stop) in zip(chosen, pairwise(bounds), strict=True):
+            columns[0, start:stop] = sequences.tails[numbers]
+            columns[1, start:stop] = sequences.lengths[numbers]
+            columns[2, start:stop] = sequences.adapter
+            columns[3, start:stop] = sequences.second_segments[numbers]
+        return cls(texts, bounds, columns)
+
+    def order(self, followers: Sequence[int]) -> Counts:
+        """The places of all texts in the order of the batch: by adapter, length and tail; last, as they come, the
+        `followers`."""
+        count = len(self.texts)
+        if count < 2:
+            return np.arange(count)
+        keys = list(self._columns[:3])
+        if followers:
+            behind = np.zeros(count, dtype=np.int64)
+            behind[list(followers)] = np.arange(1, len(followers) + 1)
+            keys.append(behind)
+        return np.lexsort(keys)
+
+
+def _in_batch_order(selections: Sequence[Selection], cut: Sequence[Sequence[Piece]]) -> list[tuple[Sequences, Piece]]:
+    """The pieces of all jobs. The batch wants those first that begin a text; what another takes tokens from must be
+    computed before it."""
+    pieces = [(selection.sequences, piece) for selection, parts in zip(selections, cut, strict=True) for piece in parts]
+    pieces.sort(key=lambda entry: (entry[1].start > 0, entry[1].cache.depth, entry[0].adapter))
+    return pieces
+
+
+def _shared_tokens(
+    selections: Sequence[Selection], whole: _WholeTexts, pieces: Sequence[tuple[Sequences, Piece]]
+) -> SharedTokens:
+    """What whole sequences share with each other, and with the pieces that begin a text. A sequence with an unattended
+    tail shares nothing."""
+    kinds = [
+        selection.sequences.kind
+        for selection, (start, stop) in zip(selections, pairwise(whole.bounds), strict=True)
+        for _ in range(start, stop)
+    ]
+    sharers = [
+        Sharer(tokens=text, kind=kind, alone=tail > 0)
+        for text, kind, tail in zip(whole.texts, kinds, whole.tails.tolist(), strict=True)
+    ]
+    leaders = [
+        Sharer(tokens=piece.tokens, kind=sequences.kind, leader=True) for sequences, piece in pieces if not piece.start
+    ]
+    return SharedTokens.of([*sharers, *leaders], joined=any(selection.joined for selection in selections))
+
+
+def _packed(selection: Selection, whole_places: Counts, cut_places: Sequence[int]) -> PackedSequences:
+    """The sequences of a job that outputs are made of: whole ones at `whole_places`, those that end with a piece at
+    `cut_places`."""
     if selection.uncut:
         return PackedSequences(sequences=selection.sequences, numbers=selection.numbers, places=whole_places)
     whole, ended = selection.whole, selection.ended
     places = np.zeros(len(selection.numbers), dtype=np.int64)
     places[whole] = whole_places
-    place_of = {piece.cache: place for place, piece in enumerate(shown, first_shown)}
-    places[ended & ~whole] = [place_of[piece.cache] for piece in selection.pieces() if piece.last]
+    places[ended & ~whole] = cut_places
     return PackedSequences(
         sequences=selection.sequences,
         numbers=selection.numbers[ended],

@@ -20,7 +20,6 @@ from gpu_worker.kernels.maxsim import reference
 from gpu_worker.kernels.maxsim.maxsim_kernels import PlainMaxSim
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
-from gpu_worker.schedule.interface import JobSlice
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim
@@ -287,11 +286,10 @@ def test_half_precision_may_stay_as_it_is(data_type: DataType) -> None:
         nothing = job.selection(0, 2).numbers
         outputs = Outputs(NOTHING, CPU.device, Heads(), np.empty(0, dtype=np.int32), Watching())
         packed_sequences = PackedSequences(sequences=job.sequences, numbers=nothing, places=nothing)
-        step_slice = job.step_slice(JobSlice(job=job, start=0, stop=2), packed_sequences)
-        step_slice.request_outputs(outputs)
-        step_slice.on_device(download)
+        slice_rows = outputs.slice_rows(job.wanted, packed_sequences, 0, 2)
+        slice_rows.compared = job.compare(slice_rows, outputs, download)
         download.wait()
-        step_slice.on_host()
+        job.put(slice_rows)
         return scores(job.result(), 2)
 
     single = scored(work, 0)

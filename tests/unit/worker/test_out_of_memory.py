@@ -14,8 +14,9 @@ from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine import engine as engine_module
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.encode import EncodeSlice
+from gpu_worker.engine.jobs.encode import EncodeJob
 from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.engine.step.outputs import SliceRows
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.upload import Upload
@@ -71,9 +72,9 @@ def packing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """The host's memory, in `launch` itself."""
     pack = Step.pack
 
-    def packed(chosen: Any, *arguments: Any) -> Step:
+    def packed(chosen: Any, *arguments: Any, **options: Any) -> Step:
         crowded.heed(sum(int((each.stops - each.starts).sum()) for each in chosen))
-        return pack(chosen, *arguments)
+        return pack(chosen, *arguments, **options)
 
     patch.setattr(engine_module.Step, "pack", packed)
 
@@ -120,13 +121,13 @@ def waiting(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
 
 def filling(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
     """The host's memory, where a job's table is made and filled."""
-    on_host = EncodeSlice.on_host
+    put = EncodeJob.put
 
-    def filled(self: EncodeSlice) -> None:
-        crowded.heed(self._packed.tokens)
-        on_host(self)
+    def filled(self: EncodeJob, slice_rows: SliceRows) -> None:
+        crowded.heed(slice_rows.packed.tokens)
+        put(self, slice_rows)
 
-    patch.setattr(EncodeSlice, "on_host", filled)
+    patch.setattr(EncodeJob, "put", filled)
 
 
 PLACES = [packing, uploading, computing, downloading, waiting, filling]

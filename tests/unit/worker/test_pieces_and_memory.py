@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs import texts as texts_module
-from gpu_worker.engine.jobs.scoring import QueryRows
+from gpu_worker.engine.jobs import job as job_module
+from gpu_worker.engine.jobs.comparing import QueryRows
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.native.model import NativeModel
 from gpu_worker.ragged.sequence_cache import SequenceCache
@@ -162,7 +162,7 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[SequenceCache]":
             super().__init__(length, **options)
             alive.add(self)
 
-    monkeypatch.setattr(texts_module, "SequenceCache", Watched)
+    monkeypatch.setattr(job_module, "SequenceCache", Watched)
     return alive
 
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.alike import FAMILY_ROOM, SHARED_COST
-from gpu_worker.engine.jobs.texts import TextJob, by_length
-from gpu_worker.engine.jobs.units import PieceLimits
+from gpu_worker.engine.jobs.job import TextJob, by_length
+from gpu_worker.engine.jobs.units import FAMILY_ROOM, SHARED_COST, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.encoder.encoder import Encoder

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.engine.jobs.alike import Alike
-from gpu_worker.engine.jobs.units import PieceLimits, Units
+from gpu_worker.engine.jobs.units import Alike, PieceLimits, Units
 from gpu_worker.engine.step.sequences import Sequences
 from shared.errors import InputTooLong
 from shared.jobs import Job
@@ -24,7 +23,7 @@ def sequences_of(lengths: list[int], tails: list[int] | None = None) -> Sequence
 def units_of(lengths: list[int]) -> Units:
     """Units of sequences of so many tokens, in pieces of 16."""
     sequences = sequences_of(lengths)
-    return Units.of(sequences, Alike.none(sequences, [(number,) for number in range(len(lengths))]), 16)
+    return Units.of(sequences, Alike.none([(number,) for number in range(len(lengths))]), 16)
 
 
 @st.composite
@@ -48,7 +47,7 @@ def test_every_token_is_in_one_slice_and_in_order(
 ) -> None:
     """However the units are cut into slices, pieces of a sequence are joined in a slice and follow each other."""
     sequences, groups, longest = case
-    units = Units.of(sequences, Alike.none(sequences, groups), longest)
+    units = Units.of(sequences, Alike.none(groups), longest)
     done, start = [0] * len(sequences), 0
     while start < len(units.numbers):
         stop = start + min(chance.choice([1, 1, 2, 5, 100]), len(units.numbers) - start)  # type: ignore[attr-defined]
@@ -67,7 +66,7 @@ def test_every_token_is_in_one_slice_and_in_order(
 def test_long_sequences_alone_are_cut(case: tuple[Sequences, list[tuple[int, ...]], int]) -> None:
     """The others stay in the groups that no long one is in; one with an unattended tail is never cut."""
     sequences, groups, longest = case
-    units, lengths = Units.of(sequences, Alike.none(sequences, groups), longest), sequences.lengths.tolist()
+    units, lengths = Units.of(sequences, Alike.none(groups), longest), sequences.lengths.tolist()
     cut = {number for number in range(len(sequences)) if 0 < longest < lengths[number] and not sequences.tails[number]}
     expected: list[tuple[int, ...]] = []
     for group in groups:
@@ -88,7 +87,7 @@ def test_room_is_taken_for_a_sequence_at_once_and_given_back(
 ) -> None:
     """One long sequence of a job has room at a time, and all of it is given back with its last piece."""
     sequences, groups, longest = case
-    units = Units.of(sequences, Alike.none(sequences, groups), longest)
+    units = Units.of(sequences, Alike.none(groups), longest)
     if not units.room:
         return
     held = list(accumulate(units.room))
@@ -128,7 +127,7 @@ def test_all_tokens_of_a_job_are_counted_once() -> None:
     sequences = sequences_of([5, 33, 1, 64])
     groups = [(0, 1), (2, 3)]
     for longest in (0, 1, 16, 32, 64):
-        units = Units.of(sequences, Alike.none(sequences, groups), longest)
+        units = Units.of(sequences, Alike.none(groups), longest)
         assert sum(units.tokens) == 103
         assert set(chain(*units.numbers)) == set(np.arange(4).tolist())
 
@@ -138,7 +137,7 @@ def test_all_tokens_of_a_job_are_counted_once() -> None:
 def test_rows_count_where_a_sequence_ends(case: tuple[Sequences, list[tuple[int, ...]], int], chance: object) -> None:
     """A unit costs its tokens, or the rows of the sequences that end in it, where these are more."""
     sequences, groups, longest = case
-    units = Units.of(sequences, Alike.none(sequences, groups), longest)
+    units = Units.of(sequences, Alike.none(groups), longest)
     rows = np.array([chance.choice([1, 2, 9, 200]) for _ in range(len(sequences))])  # type: ignore[attr-defined]
     costs = units.costs_with_rows(units.tokens, rows)
     for unit, cost in enumerate(costs):

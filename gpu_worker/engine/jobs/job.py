@@ -1,21 +1,45 @@
-"""What jobs over token ids have in common."""
+"""An open job as the engine sees it, and what jobs over token ids have in common.
+
+A step asks a job for its selection, makes the rows that the job wants, and puts them into it.
+"""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits, Units
-from gpu_worker.engine.step.outputs import Outputs
-from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
+from gpu_worker.engine.step.outputs import SliceRows, Wanted
+from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.schedule.interface import OpenJob
 from shared.errors import Internal
+
+
+class StepJob(OpenJob, Protocol):
+    """An open job of any kind. One that compares rows on the device is a `ComparingJob` as well."""
+
+    sequences: Sequences
+    wanted: Wanted
+
+    def selection(self, start: int, stop: int) -> Selection:
+        """What units `start` to `stop` have of the job's sequences; there may be none."""
+
+    def drop_caches(self, selection: Selection) -> None:
+        """Gives back what was kept for the selection, which was collected, and for no later piece."""
+
+    def put(self, slice_rows: SliceRows) -> None:
+        """On the host, once a step's download arrived: puts a job slice's rows into the result. Twice is harmless."""
 
 
 class TextJob:
     """Sequences in units; the sequences of a unit are computed in the same step, or a long one in pieces.
 
-    `caches`: by number, those of the sequences whose pieces are being computed.
+    `wanted`: the rows that the kind of job makes its result of. `caches`: by number, those of the sequences whose
+    pieces are being computed.
     """
+
+    wanted = Wanted()
 
     def __init__(self, sequences: Sequences, groups: Sequence[tuple[int, ...]], limits: PieceLimits = WHOLE) -> None:
         """`groups`: the numbers of the sequences of each unit, in the order in which units are served, before long ones
@@ -38,22 +62,14 @@ class TextJob:
     def selection(self, start: int, stop: int) -> Selection:
         """What units `start` to `stop` have of the sequences. Makes caches for those that are cut."""
         numbers, starts, stops = self.units.ranges(start, stop)
-        lengths, leaders, uncut = self.sequences.lengths, frozenset[int](), not self.units.room
-        if not uncut:
-            leaders = self.units.leaders.intersection(numbers.tolist())
-            for number in (*leaders, *numbers[stops - starts < lengths[numbers]].tolist()):
-                if number not in self.caches:
-                    self._add_caches(number)
-        return Selection(
-            sequences=self.sequences,
-            numbers=numbers,
-            starts=starts,
-            stops=stops,
-            caches=self.caches,
-            leaders=leaders,
-            joined=self._joins and bool(self._shared[numbers].any()),
-            uncut=uncut,
-        )
+        joined = self._joins and bool(self._shared[numbers].any())
+        if not self.units.room:
+            return Selection(self.sequences, numbers, starts, stops, joined=joined, uncut=True)
+        leaders = self.units.leaders.intersection(numbers.tolist())
+        for number in (*leaders, *numbers[stops - starts < self.sequences.lengths[numbers]].tolist()):
+            if number not in self.caches:
+                self._add_caches(number)
+        return Selection(self.sequences, numbers, starts, stops, caches=self.caches, leaders=leaders, joined=joined)
 
     def _add_caches(self, number: int) -> None:
         """Makes the cache of a sequence, and those of all that take tokens from it or from one of these: it may be
@@ -73,12 +89,8 @@ class TextJob:
         for number in selection.numbers[~selection.ended].tolist():
             self.caches[number].collect()
 
-    def note_finite(self, packed: PackedSequences, outputs: Outputs) -> None:
-        """Notes whether the model's hidden states of these sequences were finite numbers."""
-        self.finite &= not len(packed) or outputs.finite(packed)
-
     def check_finite(self) -> None:
-        """Raises Internal where the model gave numbers that are not finite."""
+        """Raises Internal where the model gave the sequences numbers that are not finite."""
         if not self.finite:
             raise Internal("the model gave numbers that are not finite")
 

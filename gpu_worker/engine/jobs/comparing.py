@@ -1,31 +1,33 @@
-"""What the methods of scoring queries with documents have in common.
+"""What jobs have in common that compare rows on the device, in the second stage of a step.
 
 Rows of queries are kept until a job's last document; rows of documents are not kept.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.jobs.interface import StepSlice
-from gpu_worker.engine.step.sequences import PackedSequences
+from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows
 from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout
 
 Scores = npt.NDArray[np.float32]
 
 
-class Scoring(Protocol):
-    """The scores of one job by one method: [Q, S], or [P, 1] for pairs, filled step by step."""
+class ComparingJob:
+    """A job that compares rows on the device."""
 
-    scores: Scores
+    def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
+        """On the device's thread, once the rows of a step are made: compares what they are for, and downloads it.
 
-    def step_slice(self, packed: PackedSequences) -> StepSlice:
-        """Creates the three phases in which a step scores these sequences of the job."""
+        Nothing may wait for the device here. Slices of a job come in the order of their steps. Comparisons that are
+        added to `outputs` are computed after those of all jobs were, at once: their scores are read on the host.
+        """
+        raise NotImplementedError
 
 
 class QueryRows:
@@ -47,6 +49,11 @@ class QueryRows:
             numbers = np.array(sorted(self._rows))
             self._joined = (numbers, self.rows_of(numbers))
         return self._joined
+
+    def compared_with(self, documents: Counts, layout: Layout) -> tuple[Counts, Tensor]:
+        """Numbers and rows, end to end, of the queries that documents are compared with: all so far, or the own query
+        of each."""
+        return (documents, self.rows_of(documents)) if layout is Layout.PAIRS else self.joined()
 
     def rows_of(self, numbers: Counts) -> Tensor:
         """Rows of these queries end to end."""
