@@ -230,7 +230,7 @@ FEWER = "ask for fewer inputs or fewer dimensions"
     ("path", "body", "card", "remedy"),
     [
         ("/v1/embeddings", {"input": ["a"]}, {}, f"{FEWER}, or use EmbedStream over gRPC"),
-        ("/v1/multi-vector", {"input": ["a"]}, {}, f"{FEWER}, or use EmbedStream over gRPC"),
+        ("/v1/multi-vector", {"input": ["a"]}, {}, "ask for fewer dimensions, or send fewer tokens"),
         ("/pooling", {"input": ["a"]}, {}, f"{FEWER}, or use EmbedStream over gRPC"),
         ("/classify", {"input": ["a"]}, CLASSIFIER, "ask for fewer inputs"),
         ("/pooling", {"input": ["a"]}, TOKEN_CLASSIFIER, "ask for fewer inputs"),
@@ -239,7 +239,7 @@ FEWER = "ask for fewer inputs or fewer dimensions"
         ("/v1/embed", {"texts": ["a"]}, {}, "ask for fewer texts or a smaller output_dimension"),
         ("/v2/embed", {"texts": ["a"]}, {}, "ask for fewer texts or a smaller output_dimension"),
         ("/embed", {"inputs": "a"}, {}, "ask for fewer inputs"),
-        ("/embed_all", {"inputs": "a"}, {}, "ask for fewer inputs"),
+        ("/embed_all", {"inputs": "a"}, {}, "send fewer tokens"),
         ("/embed_sparse", {"inputs": "a"}, {"outputs": (OutputKind.SPARSE,)}, "ask for fewer inputs"),
         ("/predict", {"inputs": "a"}, CLASSIFIER, "ask for fewer inputs"),
         ("/tokenize", {"inputs": "a"}, {}, "ask for fewer inputs"),

@@ -26,7 +26,7 @@ async def test_health_answers_while_a_step_is_computed() -> None:
             await server.set_ready(True)
             engine.gate.clear()
             computed = ask(running, job(1, 5))
-            await eventually(lambda: running._loop.step_running is not None)
+            await eventually(lambda: running._scheduler.step_running is not None)
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.served_port.port}") as channel:
                 health: Any = health_pb2_grpc.HealthStub(channel)
                 for _ in range(10):

@@ -24,6 +24,7 @@ from gpu_worker.kernels.attention.native import NativeAttention, attention
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, supported
 from gpu_worker.model.loading import load
+from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.ragged.batch import RaggedBatch
 from support.biases import louder, nearer
 from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels, no_kernels
@@ -342,8 +343,9 @@ def test_it_serves_where_it_can() -> None:
 
 @needs_kernels
 def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate compares; then PyTorch's own attention serves, and the log says so."""
+    """The gate compares; then PyTorch's own attention serves, and the log says so. A class' own layers call it."""
     honest = native.attention
+    monkeypatch.delitem(FAMILIES, "bert")
     monkeypatch.setattr(native, "attention", lambda *arguments: honest(*arguments) + 1e-2)
     model = load(random_model("tiny-bert"), Placement.choose("cpu", "float32"))
     assert model.encoder.description == "equal-runs"

@@ -20,9 +20,10 @@ TRUNCATE = "truncate_prompt_tokens"
 REMEDIES: Names = (
     (r"\btruncate would cut\b", f"{TRUNCATE}: -1 would cut"),
     (
-        "ask for fewer texts, fewer dimensions or .*",
+        "ask for fewer texts, a smaller data_type .*",
         "ask for fewer inputs or fewer dimensions, or use EmbedStream over gRPC",
     ),
+    ("ask for a smaller data_type .*", "ask for fewer dimensions, or send fewer tokens"),
     (r"\bfewer texts\b", "fewer inputs"),
     (r"^(outputs\[0\]|method)$", "model"),
 )

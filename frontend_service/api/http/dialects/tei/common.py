@@ -20,7 +20,10 @@ A = TypeVar("A")
 R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
 OPTIONS: Names = (("truncation_side", "truncation_direction"),)
 """Our names of options in errors, on all paths."""
-FEWER: Names = (("(set sparse_top_k, or )?ask for fewer texts.*", "ask for fewer inputs"),)
+FEWER: Names = (
+    ("(set sparse_top_k, or )?ask for fewer texts.*", "ask for fewer inputs"),
+    ("ask for a smaller data_type .*", "send fewer tokens"),
+)
 """The remedy for a large reply, on paths where texts are `inputs`."""
 INPUTS: Names = (
     *FEWER,
