@@ -71,7 +71,7 @@ class ModeChoice:
         try:
             return self._packed_mode()
         except Exception as error:  # foreign code that was not made for this fails anywhere; then equal length is tried
-            reason = _reason(error)
+            reason = reason_of(error)
         if relative.installed(self.base):  # its own attention is gone
             raise ModelRefused(f"{type(self.base).__name__}: {reason}")
         return self._equal_length_mode(reason)
@@ -131,7 +131,7 @@ class ModeChoice:
             try:
                 self.reference.check(encoder)
             except Exception as error:
-                reason = _reason(error)
+                reason = reason_of(error)
                 continue
             return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason)
         raise ModelRefused(
@@ -203,7 +203,7 @@ def _capped(config: Any) -> bool:
     return getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Why a mode does not serve; for foreign code, the function that failed. Reraises where memory ran out."""
     if isinstance(error, ModelRefused):
         return str(error)

@@ -20,7 +20,7 @@ from gpu_worker.model import longformer
 from gpu_worker.model.beside import BesideAdapter
 from gpu_worker.model.beside import install as install_adapters
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
-from gpu_worker.model.execution import ExecutionMode, ModeChoice, captured
+from gpu_worker.model.execution import ExecutionMode, ModeChoice, captured, reason_of
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.native.model import NativeEncoder, NativeModel
@@ -151,8 +151,9 @@ class _Tuning:
             self._reference.check(encoder)
             native_linear.install(self._heads.modules(), self._kernels)
             return _native_mode(encoder), encoder.description
-        except ModelRefused as refused:
-            reasons = [f"no whole layers by the processor's kernels: {refused}"] if self._kernels.formats else []
+        except Exception as error:  # another transformers may make a family's parts otherwise
+            reason = reason_of(error)
+            reasons = [f"no whole layers by the processor's kernels: {reason}"] if self._kernels.formats else []
         mode, linear = self._mode_with_packed_layers()  # where there are no kernels, the mode says why
         return replace(mode, findings=(*mode.findings, *reasons)), linear
 
@@ -164,7 +165,8 @@ class _Tuning:
             native_linear.install(self._heads.modules(), self._kernels)
             self._references.check_heads(exact, self._heads)
             mode, layers = _native_mode(self._native_encoder(QuantizedLinear)), "whole layers in int8 by token"
-        except ModelRefused:
+        except Exception as error:
+            reason_of(error)  # raises what means that memory ran out
             mode = self._mode()
             self._references.check_heads(mode.encoder, self._heads)
             layers = int8.install(self._base, self._heads.modules())
