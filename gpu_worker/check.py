@@ -1,6 +1,7 @@
 """`--check`: starts the worker, prints its card and what was measured, and stops it."""
 
 import asyncio
+import os
 import resource
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from gpu_worker.model.model import Model
+from gpu_worker.schedule.watchdog import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import summary
 from gpu_worker.startup.step_size import Trial
@@ -26,6 +28,9 @@ def check(settings: WorkerSettings) -> int:
     except ModelRefused as error:
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
         return 2
+    except DeviceLost as lost:  # its thread hangs, and could not be joined
+        print(f"--model = {settings.model!r}: {lost}", file=sys.stderr, flush=True)
+        os._exit(EXIT_STATUS)
     model, card, times = worker.model, worker.card, worker.times
     _print_card(card)
     _print_tables(model)

@@ -99,7 +99,11 @@ class ModelWorker:
         jobs += [replace(jobs[0], id=len(jobs) + number, model=name) for number, name in enumerate(adapters, 2)]
         loop = _create_loop(engine, host, step_tokens, settings, observe, jobs[0])
         serving = asyncio.create_task(loop.run())
-        await _warm_up(loop, serving, jobs)
+        try:
+            await _warm_up(loop, serving, jobs)
+        except BaseException:
+            serving.cancel()
+            raise
         cards = tuple(card_with_limits(adapter, limits) for adapter in model.adapters)
         return cls(
             model=model,

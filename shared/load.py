@@ -151,7 +151,7 @@ class Load:
         ahead = above + same + below
         ahead += (ahead + tokens) / (TURNS_PER_STEP - 1)  # one turn of each step
         if 0 < tokens <= self.express_tokens and not above:
-            ahead = min(ahead, self.step_tokens + self.turn)
+            ahead, coming = min(ahead, self.step_tokens + self.turn), 0.0  # none goes first
         return int(min(waiting, ahead)), coming
 
     def _coming_before(self, tokens: float, priority: Priority, own_part: float) -> float:

@@ -6,6 +6,7 @@ from math import inf, isfinite
 
 from frontend_service.workers.reply_check import WrongReply
 from shared.card import PLACE, Listwise, ModelCard, QueryRoute
+from shared.jobs import Priority
 from shared.load import Load
 from shared.tokenizer_files import TABLE_WEIGHTS
 from shared.vectors import OutputKind, ScoringMethod, Task
@@ -162,6 +163,8 @@ def check_load(load: Load) -> Load:
     numbers = (*counts, load.tokens_per_second, load.busy, load.others, *load.coming)
     if not all(number >= 0 and isfinite(number) for number in numbers):
         raise WrongReply("its load makes no sense", ", ".join(f"{number:g}" for number in numbers))
+    if len(load.coming) not in (0, len(Priority)):
+        raise WrongReply("its load makes no sense", f"what comes of {len(load.coming)} priorities")
     for backlog in load.backlogs.values():
         least = min(backlog.keys, backlog.jobs, backlog.long_jobs, backlog.long_tokens)
         if least < 0 or backlog.tokens < backlog.long_tokens:

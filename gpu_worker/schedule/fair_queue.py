@@ -13,8 +13,8 @@ unit is a piece of at most --chunk-tokens, so a turn does not grow with the long
 Before each sequence that is cut, a job may stand in line for room. It waits there until the sequences that hold room,
 or stand before it, have ended: at worst one after the other, each within the bound for as many tokens as the longest
 text that fits has. Then its own bound begins anew, which the test after that one holds. A job that is set aside within
-a sequence keeps its room, and is served nothing until it is brought back: its frontend does not read, and is detached
-where it goes on like that.
+a sequence keeps its room, and is served nothing until it is brought back or its deadline passes: its frontend reads too
+slowly, and is detached where it takes nothing for half a minute.
 
 Small jobs go ahead in express steps. A call of a few tokens whose step is filled up with pieces of a long text ends
 when these do. In a step of its own it ends at once, and the long text is held up by little: by what a small step costs

@@ -17,8 +17,7 @@ STALE_ENTRIES = 64
 class UnansweredJob:
     """A job that was accepted and has no outcome yet. Times are seconds of the scheduler's clock.
 
-    `planned`: whether any slice of it was planned. `started`: when the first step with
-    a slice of it began.
+    `planned`: whether any slice of it was planned. `started`: when the first step with a slice of it began.
     """
 
     job: Job

@@ -126,7 +126,7 @@ class DenseScoring:
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
     def keep_queries(self, slice_rows: SliceRows, queries: PackedSequences) -> None:
-        """Keeps the rows of the queries, the first ones of the share."""
+        """Keeps the rows of the queries, the first ones of the slice."""
         # A copy: a view would keep the rows of all documents beside them as well.
         self._query_rows.add_queries(queries.numbers, slice_rows.dense.tensor[: len(queries)].clone().split(1))
 

@@ -145,7 +145,7 @@ class HostedRequest(VectorRequest, kw_only=True):
         """Our names in errors as this body has them. The field that forbids cutting is also the remedy."""
         names = super().names
         if self.output_dimension is not None:
-            names = ((r"\bdimensions\b(?! or)", "output_dimension"), *names)
+            names = (*names, (r"\bdimensions\b", "output_dimension"))
         for name in ("truncate", "truncation"):
             if getattr(self, name) is not None:
                 names = ((r"\btruncate would cut\b", f"{name}: true would cut"), *names)

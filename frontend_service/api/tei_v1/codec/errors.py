@@ -8,7 +8,13 @@ MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
 PREFIXES = {InvalidInput: "Input validation error: ", Overloaded: "Model is overloaded: "}
 """The beginning of a message, by class of error."""
 _SIDE = ("truncation_side", "truncation_direction")
-_INPUT = ((r"text_pairs", "inputs"), (r"\btexts(\[\d+\])?", "inputs"), _SIDE)
+_INPUT = (
+    (r"ask for fewer texts, a smaller data_type .*", "ask for fewer inputs"),
+    (r"ask for a smaller data_type .*", "send fewer tokens"),
+    (r"text_pairs", "inputs"),
+    (r"\btexts(\[\d+\])?", "inputs"),
+    _SIDE,
+)
 _RANKED = (
     (r"return_documents", "return_text"),
     (r"set top_n, or ", ""),
