@@ -22,6 +22,7 @@ from gpu_worker.model.beside import install as install_adapters
 from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
 from gpu_worker.model.execution import ExecutionMode, ModeChoice, captured, reason_of
 from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.native.model import NativeEncoder, NativeModel
 from gpu_worker.model.options import LoadOptions
@@ -112,11 +113,14 @@ def tune(
         install_adapters(source.model, [adapter.parts for adapter in beside])
     tuning = _Tuning(base, source.placement, references, heads, limits)
     if options.rounded:
-        return Tuned(mode=tuning.rounded_mode(), linear=int8.NAME)
+        mode = tuning.rounded_mode()
+        _forget_layers(base, mode.encoder)
+        return Tuned(mode=mode, linear=int8.NAME)
     mode, linear = tuning.exact_mode()
     if options.graphs is not None and not beside:  # graphs know no adapters
         mode = captured(mode, references.encoder, partial(with_graphs, settings=options.graphs, longest=longest))
     references.check_heads(mode.encoder, heads)
+    _forget_layers(base, mode.encoder)
     if references.adapters is not None:
         references.adapters.check(mode.encoder, mode.unpacked_reason)
     return Tuned(mode=mode, linear=linear, formats=tuning.faster_formats())
@@ -146,31 +150,23 @@ class _Tuning:
         and the gate agrees, with all linear layers beside it; else linear layers with packed weights."""
         if self._placement.device.type != "cpu":
             return self._mode(), STOCK
-        try:
-            encoder = self._native_encoder(PackedLinear)
-            self._reference.check(encoder)
-            native_linear.install(self._heads.modules(), self._kernels)
+        encoder, reasons = self._checked_native_encoder()
+        if encoder is not None:
             return _native_mode(encoder), encoder.description
-        except Exception as error:  # another transformers may make a family's parts otherwise
-            reason = reason_of(error)
-            reasons = [f"no whole layers by the processor's kernels: {reason}"] if self._kernels.formats else []
-        mode, linear = self._mode_with_packed_layers()  # where there are no kernels, the mode says why
+        mode, linear = self._mode_with_packed_layers()
         return replace(mode, findings=(*mode.findings, *reasons)), linear
 
     def rounded_mode(self) -> ExecutionMode:
         """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
-        try:
-            exact = self._native_encoder(PackedLinear)
-            self._reference.check(exact)
-            native_linear.install(self._heads.modules(), self._kernels)
-            self._references.check_heads(exact, self._heads)
+        exact, reasons = self._checked_native_encoder()
+        if exact is not None:
+            del exact  # before its layers are copied once more
             mode, layers = _native_mode(self._native_encoder(QuantizedLinear)), "whole layers in int8 by token"
-        except Exception as error:
-            reason_of(error)  # raises what means that memory ran out
+        else:
             mode = self._mode()
             self._references.check_heads(mode.encoder, self._heads)
             layers = int8.install(self._base, self._heads.modules())
-        findings = [f"{layers}: {self._reference.check_rounded(mode.encoder)}"]
+        findings = [*reasons, f"{layers}: {self._reference.check_rounded(mode.encoder)}"]
         if self._references.heads is not None:
             figures = self._references.heads.check_rounded(mode.encoder, self._heads)
             findings.append(f"logits of rounded layers: {figures}")
@@ -183,6 +179,21 @@ class _Tuning:
         settings = ["--dtype bfloat16"] if torch.bfloat16 in self._kernels.formats else []
         settings += ["--linear int8"] if self._kernels.formats and self._references.adapters is None else []
         return f"may be faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
+
+    def _checked_native_encoder(self) -> tuple[NativeEncoder | None, list[str]]:
+        """The encoder by the processor's kernels, with exact layers, and heads by them too, once both passed the gate;
+        else None, heads as they were, and a line that says why, but where there are no kernels."""
+        undo = undoing(nn.ModuleList(self._heads.modules()))
+        try:
+            encoder = self._native_encoder(PackedLinear)
+            self._reference.check(encoder)
+            native_linear.install(self._heads.modules(), self._kernels)
+            self._references.check_heads(encoder, self._heads)
+            return encoder, []
+        except Exception as error:  # another transformers may make a family's parts otherwise
+            reason = reason_of(error)
+        undo()
+        return None, [f"no whole layers by the processor's kernels: {reason}"] if self._kernels.formats else []
 
     def _native_encoder(self, linear: LinearClass) -> NativeEncoder:
         """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
@@ -219,6 +230,14 @@ class _Tuning:
             packs=packs,
         )
         return choice.choose()
+
+
+def _forget_layers(base: Any, encoder: Encoder) -> None:
+    """Gives back the memory of layers that run by the kernels: a head of transformers' classes may hold the model."""
+    if isinstance(encoder, NativeEncoder):
+        for layer in FAMILIES[base.config.model_type].layers(base):
+            for weight in layer.parameters():
+                weight.data = weight.data.new_empty(0)
 
 
 def _native_mode(encoder: NativeEncoder) -> ExecutionMode:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, averaged, comparing_flops
@@ -257,4 +256,4 @@ class CallerDocuments:
 def _rows_on_device(vectors: MultiVectors, unit: bool, device: torch.device, half: bool) -> Tensor:
     """Rows [N, D] on the device, of unit length if `unit`; `half` keeps half precision, otherwise they are float32."""
     rows = to_device(row_kernels.unpack(vectors, half), device)
-    return F.normalize(rows, dim=1) if unit else rows
+    return row_kernels.choose(device).finished(rows, None, 0, True) if unit else rows

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.engine.step.download import DownloadedArray, StepDownload
@@ -272,7 +271,8 @@ class Outputs:
         for packed, row_format in self._in_place:
             unit[self._texts.rows_of(packed.places)] = row_format.unit
         mask = upload.add_array(unit)
-        return lambda rows: torch.where(mask.tensor[:, None], F.normalize(rows.float(), dim=1), rows)
+        finished = self._kernels.finished
+        return lambda rows: torch.where(mask.tensor[:, None], finished(rows, None, 0, True), rows.float())
 
     def _plan_logits(self, upload: Upload) -> None:
         """Classifies the requested sequences, and the requested tokens."""

@@ -136,8 +136,7 @@ class PieceAttention:
     """The attention of one run of a model, whose layers call it one after the other.
 
     It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
-    through the usual kernel in one call, all followers in another, and each later piece in a call of its own. Layers
-    that run together attend by themselves, and take only what is kept from here.
+    through the usual kernel in one call, all followers in another, and each later piece in a call of its own.
     """
 
     def __init__(self, attention: PackedAttention) -> None:
@@ -164,21 +163,6 @@ class PieceAttention:
             output[rows] = self.of_texts.attend_followers(query[:, rows], key, value, batch.followers, terms)
         self._layer += 1
         return output
-
-    def may_join(self, batch: RaggedBatch, terms: AttentionTerms) -> bool:
-        """Whether layers with these terms may run in one call: of pieces they need nothing but room for keys and
-        values."""
-        return terms.causal and terms.bias is None and not any(piece.forks for piece in batch.pieces)
-
-    def keep_layers(self, count: int, none: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> list[Tensor]:
-        """Takes the place of the next `count` layers' calls, where they `may_join`. Returns the keys and values
-        [L, Hkv, D] that are kept of each piece's sequence, by layer; the caller adds those of the pieces. `none`: the
-        keys or values [Hkv, 0, D] of no token.
-        """
-        layers = range(self._layer, self._layer + count)
-        self._layer = layers.stop
-        buffers = (piece.cache.buffers(layer, none, none) for layer in layers for piece in batch.pieces)
-        return [buffer for both in buffers for buffer in both]
 
 
 def terms_of(

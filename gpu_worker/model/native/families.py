@@ -1,7 +1,8 @@
 """The families whose models run by the processor's kernels, and where transformers keeps the parts of each.
 
 A family that is not listed runs as transformers wrote it, by the one attention. The gate compares every load with the
-model's own code, so a row that does not fit, or an option that a config turns on, costs speed and no numbers.
+model's own code, up to the longest text that it can afford: within that a row that does not fit, or an option that a
+config turns on, costs speed and no numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,6 +76,7 @@ class Family:
     make rotary positions, and normalise the last states; empty for none. `rotary_by_type`: rotary positions depend on
     the layer's entry in the config's `layer_types`. `rotated` and `window` tell of a layer's attention whether its
     queries and keys are rotated, and its window. `added_to_one`: RMSNorms multiply by their weight + 1.
+    `softcap`: scores are bounded as the attention's `attn_logit_softcapping` says.
     """
 
     names: LayerNames
@@ -86,6 +88,7 @@ class Family:
     rotated: Callable[[Any], bool] = lambda attention: True
     window: Callable[[Any], int | None] = _window_of_layer
     added_to_one: bool = False
+    softcap: bool = False
 
 
 def _albert_layers(base: Any) -> Sequence[nn.Module]:
@@ -220,7 +223,7 @@ FAMILIES = {
         window=lambda attention: attention.sliding_window if attention.is_sliding else None,
     ),
     "gemma": _GEMMA,
-    "gemma2": _GEMMA_2,
+    "gemma2": replace(_GEMMA_2, softcap=True),
     "gemma3_text": replace(_GEMMA_2, rotary_by_type=True),
 }
 """Families by the model type of their configs."""

@@ -64,9 +64,9 @@ class Layer(nn.Module):
         epsilon, centred = _common_kind(norms, head_norms)
         activation = _activation(_part(layer, names.activation))
         self.kind: LayerKind = [head, queries, keys], epsilon, centred, activation, gated, names.post_normalised
-        scaling, softcap = (getattr(attention, name, None) for name in ("scaling", "attn_logit_softcapping"))
-        window = family.window(attention)
-        self.terms = terms_of(attention, scaling, head, None, window, softcap if capped else None)
+        softcap = attention.attn_logit_softcapping if capped and family.softcap else None
+        scaling, window = getattr(attention, "scaling", None), family.window(attention)
+        self.terms = terms_of(attention, scaling, head, None, window, softcap)
         self.angles = angles if family.rotated(attention) else None
         self._inputs, self._output, self._down = linear(*inputs), linear(output), linear(down)
         self._inner: BlockedLinear = linear(alternating(inner) if gated else inner[0])

@@ -123,10 +123,12 @@ class NativeModel(nn.Module):
     def forward(self, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H] of a batch: of whole texts, of pieces, and of texts that begin like others."""
         states: Tensor = self.embeddings(batch)
-        angles = {call.angles: self._angles(states, batch, call.angles) for call in self._calls}
-        first = 0
+        keys = dict.fromkeys(call.angles for call in self._calls)
+        angles = {key: self._angles(states, batch, key) for key in keys}
+        layout, places = batch.layout_for_one_call if batch.has_parts else (batch.layout, None)
+        first, sequences = 0, torch.from_numpy(layout)
         for call in self._calls:
-            states = self._run(call, states, batch, angles[call.angles], first)
+            states = self._run(call, states, batch, angles[call.angles], sequences, places, first)
             first += call.count
         return states if self.norm is None else self.norm(states)
 
@@ -138,10 +140,19 @@ class NativeModel(nn.Module):
         return cos, sin
 
     def _run(
-        self, call: _Call, states: Tensor, batch: RaggedBatch, angles: Angles | tuple[None, None], first: int
+        self,
+        call: _Call,
+        states: Tensor,
+        batch: RaggedBatch,
+        angles: Angles | tuple[None, None],
+        sequences: Tensor,
+        places: Tensor | None,
+        first: int,
     ) -> Tensor:
-        """Runs the layers of a call, the first of which is the layer number `first`: states [T, H] -> [T, H]."""
-        layout, places = batch.layout_for_one_call if batch.has_parts else (batch.layout, None)
+        """Runs the layers of a call, the first of which is the layer number `first`: states [T, H] -> [T, H].
+
+        `sequences` [S, 5] and `places`: see `RaggedBatch.layout_for_one_call`.
+        """
         terms, (head, _, keys) = call.terms, call.kind[0]
         numbers, none = range(first, first + call.count), states.new_empty(keys, 0, head)
         caches = [tensor for i in numbers for piece in batch.pieces for tensor in piece.cache.buffers(i, none, none)]
@@ -152,7 +163,7 @@ class NativeModel(nn.Module):
             call.numbers,
             *call.kind,
             *angles,
-            torch.from_numpy(layout),
+            sequences,
             terms.scale,
             terms.causal,
             terms.window or 0,

@@ -63,7 +63,9 @@ def install(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
         raise ModelRefused(f"--linear = 'int8': {type(base).__name__} has no linear layer that fits")
     replacements: dict[int, Int8Linear] = {}  # a layer that several modules share is rounded once
     for parent, name, layer in fitting:
-        setattr(parent, name, replacements.setdefault(id(layer), Int8Linear(layer)))
+        if id(layer) not in replacements:
+            replacements[id(layer)] = Int8Linear(layer)
+        setattr(parent, name, replacements[id(layer)])
     left = len(layers) - len(fitting)
     return f"{len(fitting)} linear layers in int8 by token, {left} left as they are"
 

@@ -57,7 +57,9 @@ def install(modules: Iterable[nn.Module], library: KernelLibrary) -> None:
     for module in modules:
         for parent, name, layer in plain_layers(module):
             if layer.weight.dtype in library.formats:
-                setattr(parent, name, replacements.setdefault(id(layer), NativeLinear(layer)))
+                if id(layer) not in replacements:
+                    replacements[id(layer)] = NativeLinear(layer)
+                setattr(parent, name, replacements[id(layer)])
         for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
                 usual = GELUS.get(type(child).__name__)

@@ -1,10 +1,12 @@
 """Decides whether a text has the same bits alone and in any batch: `bitwise_invariant` on the card.
 
-The rule: the model runs whole by the processor's kernels, or looks up rows of a table, and so do the products of its
-heads. Short probes are then compared alone, among others in any order, in pieces, and with tokens of other texts. What
-follows a model's heads, such as MaxSim, runs by the kernels wherever there are any.
+The rule: the model runs whole by the processor's kernels, or looks up rows of a table; so do the products of its heads,
+which have nothing that PyTorch computes otherwise among other rows. Short probes are then compared alone, among others
+in any order, in pieces, and with tokens of other texts. What follows the heads, such as MaxSim, runs by the kernels.
 """
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -12,12 +14,13 @@ from itertools import product
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers.activations import GELUActivation
 
+from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.static import StaticEncoder
-from gpu_worker.model.heads.heads import Heads, SpladeHead
+from gpu_worker.model.heads.heads import CutRows, Heads, SpladeHead, Unit
 from gpu_worker.model.native.model import NativeEncoder
+from gpu_worker.model.tune.native_linear import EvenGelu, NativeLinear
 from gpu_worker.model.verify.gate import Run
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.runs import run_in_pieces, run_sharing
@@ -27,8 +30,14 @@ NOT_NATIVE = "its layers do not run whole by the processor's kernels"
 """Why texts may have other bits among others, where that is known without a run."""
 COMPARED = 4
 """Probes that are compared: the first ones, which are short."""
-UNEVEN = nn.GELU, nn.SiLU, nn.Sigmoid, GELUActivation
-"""Functions that PyTorch computes otherwise for the last numbers of a tensor; `native_linear` replaces GELU."""
+EVEN = (
+    *(NativeLinear, EvenGelu, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.ReLU, nn.Tanh),
+    *(Unit, CutRows),
+)
+"""Modules that compute a row from itself alone, whatever stands beside it. PyTorch makes products by the number of
+rows, and the last numbers of a tensor's GELU, SiLU or sigmoid by another function than the others."""
+GELU_OF_A_CLASS = re.compile(r"(?<![\w.])gelu\(")
+"""A call of PyTorch's GELU in the code of a head's class."""
 Rows = Mapping[str, Sequence[Tensor]]
 """Rows of each text of a batch, by the name of what made them."""
 
@@ -40,9 +49,10 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cut
     """
     if not isinstance(encoder, NativeEncoder | StaticEncoder):
         return NOT_NATIVE
+    if encoder.device.type != "cpu" or not library.load().formats:
+        return "what follows its hidden states does not run by the processor's kernels"
     for module in (part for head in heads.modules() for part in head.modules()):
-        matrices = [weight for weight in module.parameters(recurse=False) if weight.dim() > 1]
-        if (matrices and not isinstance(module, nn.Embedding)) or isinstance(module, UNEVEN):
+        if not _is_even(module):
             return f"its head has a {type(module).__name__}, which PyTorch computes"
     runs: dict[str, Run] = {"among others": encoder}
     runs |= {"in pieces": partial(run_in_pieces, encoder)} if cuts else {}
@@ -60,6 +70,14 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cut
                     distance = float((actual.float() - expected.float()).abs().max())
                     return f"its {name} differ alone and {way} by up to {distance:.2g}"
     return ""
+
+
+def _is_even(module: nn.Module) -> bool:
+    """Whether a module of a head, apart from those inside of it, computes each row from itself alone."""
+    ours = type(module).__module__.startswith("gpu_worker.")  # its own products run by the kernels of rows
+    if ours or isinstance(module, (*EVEN, nn.Sequential)):
+        return True
+    return any(module.children()) and not GELU_OF_A_CLASS.search(inspect.getsource(type(module)))
 
 
 def _rows(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Rows:
