@@ -119,7 +119,8 @@ def tune(
     mode, linear = tuning.exact_mode()
     if options.graphs is not None and not beside:  # graphs know no adapters
         mode = captured(mode, references.encoder, partial(with_graphs, settings=options.graphs, longest=longest))
-    references.check_heads(mode.encoder, heads)
+    if not isinstance(mode.encoder, NativeEncoder):  # whose heads were compared with it
+        references.check_heads(mode.encoder, heads)
     _forget_layers(base, mode.encoder)
     if references.adapters is not None:
         references.adapters.check(mode.encoder, mode.unpacked_reason)

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 Linear = Literal["auto", "int8"]
@@ -91,12 +90,3 @@ def _agree(packed: PrepackedLinear, linear: nn.Linear) -> bool:
     wanted, tolerance = linear(x), 1e-4 if x.dtype == torch.float32 else 5e-2
     error = (packed(x) - wanted).abs().max() / wanted.abs().max().clamp(min=1e-6)
     return bool(error < tolerance)
-
-
-def gelu_kind(activation: Callable[[Tensor], Tensor]) -> str | None:
-    """Kind of GELU that `activation` computes, none or tanh, recognised by its values; None for any other function."""
-    x = torch.linspace(-6, 6, 241)
-    for approximate in ("none", "tanh"):
-        if torch.allclose(activation(x), F.gelu(x, approximate=approximate), atol=1e-6):
-            return approximate
-    return None

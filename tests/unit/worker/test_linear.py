@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.tune import linear as module
-from gpu_worker.model.tune.linear import PrepackedLinear, gelu_kind, pack, undoing
+from gpu_worker.model.tune.linear import PrepackedLinear, pack, undoing
 from harness.random_models import synthetic
 from support.onednn import HALF, needs_packed_layers
 
@@ -36,12 +35,6 @@ def test_packed_layers_equal_the_stock_ones(bias: bool, dtype: torch.dtype) -> N
     assert isinstance(model[0], PrepackedLinear)
     for each, wanted in zip(states, expected, strict=True):
         assert torch.allclose(model(each), wanted, atol=1e-5 if dtype == torch.float32 else 3e-2)
-
-
-def test_a_gelu_is_known_by_its_values() -> None:
-    """Whatever its class is called."""
-    kinds = {name: gelu_kind(ACT2FN[name]) for name in ("gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu")}
-    assert kinds == {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "quick_gelu": None, "relu": None}
 
 
 @pytest.mark.parametrize("flaw", ["missing", "wrong"])

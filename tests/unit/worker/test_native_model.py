@@ -222,7 +222,7 @@ def test_families_that_are_not_in_the_table_run_as_transformers_wrote_them(tmp_p
 
 
 def test_an_option_that_the_kernels_have_not_is_named(tmp_path: Path) -> None:
-    """An activation of another kind, heads of a number that no vector has."""
+    """An activation of another kind."""
     miniature.write(tmp_path, "bert")
     assert reason(load(changed(tmp_path, hidden_act="mish"), CPU)) == "they have no activation MishActivation"
 
