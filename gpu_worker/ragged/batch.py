@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.ragged.adapter_rows import AdapterRows, adapter_rows
-from gpu_worker.ragged.followers import Follower, Followers
 from gpu_worker.ragged.launches import launches
-from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.pieces import Piece, SlotTable
 from gpu_worker.ragged.spans import Span
 from gpu_worker.ragged.texts import PackedTexts, offsets_of
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
@@ -41,15 +40,13 @@ class LengthRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBatch(PackedTexts):
-    """S sequences laid end to end, T tokens in all, without padding; the last ones may be `pieces` of sequences, and
-    behind these `followers`, of which the batch has only the tokens that are their own.
+    """S sequences laid end to end, T tokens in all, without padding; the last ones may be `pieces` of sequences.
 
     `ids` [1, T], `positions` [1, T] int64 and the tensors of `spans` lie on the device once their upload was sent.
     `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, so nothing is ever read back. The tokens of a
     sequence attend to its first `attended` [S] tokens. `layout` [S, 5] says the same for kernels on the host, by
     sequence: its first query and their number, its first key and their number, and how many keys precede its queries.
-    Tokens of later pieces also attend to the pieces before, and those of followers to tokens that they share;
-    `beginnings` leaves both out.
+    Tokens of a piece that does not begin its sequence attend to more: see `slots`. `beginnings` leaves these out.
     """
 
     attended: Counts
@@ -60,9 +57,7 @@ class RaggedBatch(PackedTexts):
     """Spans of `beginnings`: one, or two where the longest sequence is much longer than most (see `launches`), or
     none where the batch has only later pieces."""
     pieces: tuple[Piece, ...] = ()
-    """The last sequences before the followers, if these are pieces: first those that begin a sequence, then later
-    ones."""
-    followers: Followers | None = None
+    """The last sequences, if these are pieces: first those that begin a sequence."""
     adapters: tuple[AdapterRows, ...] = ()
     """The rows of sequences with an adapter, in their order; empty where none has one."""
 
@@ -77,25 +72,23 @@ class RaggedBatch(PackedTexts):
         second_segments: Sequence[int] = (),
         tails: Sequence[int] = (),
         pieces: Sequence[Piece] = (),
-        followers: Sequence[Follower] = (),
         adapters: Sequence[int] = (),
         upload: Upload | None = None,
     ) -> "RaggedBatch":
-        """Lays sequences end to end, behind them pieces and then followers; positions start anew in each sequence.
+        """Lays sequences end to end, behind them pieces; positions start anew in each sequence.
 
         `uncounted`: RoBERTa's padding id. Wherever it stands its position is the id itself, and the other tokens are
         counted from the id + 1 on. None: every token is counted, from 0 on. `types`: token types of a model that reads
-        them; such a model runs no pieces and no followers. `second_segments`: where the second text of a pair begins in
+        them; such a model runs no pieces. `second_segments`: where the second text of a pair begins in
         each sequence, 0 for no pair; empty: no pairs. `tails`: the number of tokens at the end of each sequence that no
         token attends to; empty: none. `pieces`: those that begin a sequence come first. `adapters`: the number of the
-        adapter of each sequence, piece and follower, 0 for none; empty: none. `upload`: takes the arrays and is sent
+        adapter of each sequence and piece, 0 for none; empty: none. `upload`: takes the arrays and is sent
         later by the caller; None: they are sent at once.
         """
         arrays = upload or Upload(device)
-        parts: list[Piece | Follower] = [*pieces, *followers]
-        rest = [0] * len(parts)
+        rest = [0] * len(pieces)
         unattended = np.array([*(tails if any(tails) else [0] * len(sequences)), *rest], dtype=np.int64)
-        texts = [*sequences, *(part.tokens for part in parts)]
+        texts = [*sequences, *(piece.tokens for piece in pieces)]
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         offsets = offsets_of(lengths)
         total = int(offsets[-1])
@@ -104,8 +97,8 @@ class RaggedBatch(PackedTexts):
         rows[1] = np.arange(total) - offsets[:-1].repeat(lengths)
         if uncounted is not None:
             rows[1] = _positions(rows[0], offsets[:-1], lengths, uncounted)
-        for place, part in enumerate(parts, len(sequences)):
-            rows[1, offsets[place] : offsets[place + 1]] = _positions_of_part(part, uncounted)
+        for place, piece in enumerate(pieces, len(sequences)):
+            rows[1, offsets[place] : offsets[place + 1]] = _positions_of_piece(piece, uncounted)
         seconds = np.array([*(second_segments or [0] * len(sequences)), *rest], dtype=np.int64)
         token_types = None if types is None else types.of(rows[0], offsets, seconds)
         if token_types is not None:
@@ -115,8 +108,9 @@ class RaggedBatch(PackedTexts):
         layout = np.zeros((len(texts), 5), dtype=np.int64)
         layout[:, 0] = layout[:, 2] = offsets[:-1]
         layout[:, 1], layout[:, 3] = lengths, attended
-        beginnings = len(texts) - sum(part.start > 0 for part in parts)
-        first_of_followers = int(offsets[len(texts) - len(followers)])
+        if pieces:
+            layout[len(sequences) :, 3:] = [(piece.stop, piece.start) for piece in pieces]
+        beginnings = len(texts) - sum(piece.start > 0 for piece in pieces)
         batch = cls(
             lengths=tuple(lengths.tolist()),
             offsets=offsets,
@@ -129,17 +123,11 @@ class RaggedBatch(PackedTexts):
                 for start, stop in (launches(lengths[:beginnings]) if beginnings else ())
             ),
             pieces=tuple(pieces),
-            followers=Followers.of(followers, first_of_followers, arrays) if followers else None,
             adapters=adapter_rows(adapters, offsets) if any(adapters) else (),
         )
         if upload is None:
             arrays.send()
         return batch
-
-    @property
-    def has_parts(self) -> bool:
-        """Whether it has pieces or followers."""
-        return bool(self.pieces) or self.followers is not None
 
     @property
     def ids(self) -> Tensor:
@@ -156,9 +144,8 @@ class RaggedBatch(PackedTexts):
 
     @property
     def beginnings(self) -> "RaggedBatch":
-        """The batch without later pieces and followers, for attention: a token attends only to tokens of its sequence,
-        which the batch has."""
-        count = len(self.lengths) - sum(piece.start > 0 for piece in self.pieces) - len(self.followers or ())
+        """The batch without pieces that do not begin a sequence, for attention: its tokens attend to each other."""
+        count = len(self.lengths) - sum(piece.start > 0 for piece in self.pieces)
         return replace(
             self,
             lengths=self.lengths[:count],
@@ -167,29 +154,17 @@ class RaggedBatch(PackedTexts):
             attended=self.attended[:count],
             layout=self.layout[:count],
             pieces=(),
-            followers=None,
         )
 
     @property
-    def layout_for_one_call(self) -> tuple[npt.NDArray[np.int64], Tensor | None]:
-        """`layout` of all sequences for kernels on the host that read keys of pieces from caches, so pieces come last;
-        and, where there are followers, the places [P] int64 in the batch that keys of whole texts and of followers are
-        counted in."""
-        parts = len(self.lengths) - len(self.followers or ())
-        layout = self.layout[: parts - len(self.pieces)]
-        pieces, places = self.layout[parts - len(self.pieces) : parts].copy(), None
-        if self.pieces:
-            pieces[:, 2], pieces[:, 3:] = 0, [(piece.stop, piece.start) for piece in self.pieces]
-        if self.followers is not None:
-            first = self.followers.first
-            places = torch.cat([torch.arange(first), self.followers.rows])
-            layout = np.concatenate([layout, self.followers.layout + np.array([first, 0, first, 0, 0])])
-        return np.concatenate([layout, pieces]), places
+    def slots(self) -> SlotTable:
+        """Where the keys of its pieces lie, for kernels on the host."""
+        first = len(self.lengths) - len(self.pieces)
+        return SlotTable.of(self.pieces, self.offsets[first:-1].tolist(), first)
 
     def piece_rows(self) -> list[slice]:
         """The rows of each piece in the batch."""
-        last = len(self.lengths) - len(self.followers or ())
-        ends = self.offsets[last - len(self.pieces) : last + 1].tolist()
+        ends = self.offsets[len(self.lengths) - len(self.pieces) :].tolist()
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
     def runs(self) -> list[LengthRun]:
@@ -210,10 +185,10 @@ def _positions(tokens: Counts, starts: Counts, lengths: Counts, uncounted: int) 
     return positions
 
 
-def _positions_of_part(part: Piece | Follower, uncounted: int | None) -> Counts:
-    """Positions of the tokens of a piece or a follower in their sequence."""
-    stop = part.start + len(part.tokens)
+def _positions_of_piece(piece: Piece, uncounted: int | None) -> Counts:
+    """Positions of the tokens of a piece in their sequence."""
     if uncounted is None:
-        return np.arange(part.start, stop)
-    whole = part.sequence.astype(np.int64)
-    return _positions(whole, np.zeros(1, dtype=np.int64), np.array([len(whole)]), uncounted)[part.start : stop]
+        return np.arange(piece.start, piece.stop)
+    whole = piece.sequence.astype(np.int64)
+    positions = _positions(whole, np.zeros(1, dtype=np.int64), np.array([len(whole)]), uncounted)
+    return positions[piece.start : piece.stop]

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, explicit
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Followers
-from gpu_worker.ragged.upload import Upload, UploadedArray
+from gpu_worker.ragged.upload import Upload
 
 
 def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:
@@ -61,18 +60,6 @@ class Flawed(PackedAttention):
         if self._flaw == "windows of pieces off by one":
             terms = replace(terms, window=None if terms.window is None else terms.window + 1)
         return OneByOne().attend_piece(query, key, value, terms)
-
-    def attend_followers(
-        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
-    ) -> Tensor:
-        if self._flaw in ("rows of another leader", "rows of another follower"):
-            rows, first = followers.rows.clone(), followers.first
-            for _, _, begin, _, start in followers.layout.tolist():
-                shared = rows[begin : begin + start]
-                wrong = shared < first if self._flaw == "rows of another leader" else shared >= first
-                shared[wrong] = (shared[wrong] + 1) % (first + int(followers.layout[:, 1].sum()))
-            followers = replace(followers, uploaded_rows=UploadedArray.on_device(rows))
-        return super().attend_followers(query, key, value, followers, terms)
 
 
 def counted_on(batch: RaggedBatch) -> RaggedBatch:

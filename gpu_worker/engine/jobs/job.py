@@ -11,7 +11,7 @@ import numpy as np
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits, Units
 from gpu_worker.engine.step.outputs import SliceRows, Wanted
 from gpu_worker.engine.step.sequences import Selection, Sequences
-from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.pieces import SequenceCache
 from gpu_worker.schedule.interface import OpenJob
 from shared.errors import Internal
 
@@ -74,20 +74,16 @@ class TextJob:
     def _add_caches(self, number: int) -> None:
         """Makes the cache of a sequence, and those of all that take tokens from it or from one of these: it may be
         given back before they begin."""
-        leader: SequenceCache | None = None
-        for follower in self.units.run_of(number):
-            shared = 0 if leader is None else self.units.forks[follower].shared
-            leader = SequenceCache(int(self.sequences.lengths[follower]), leader=leader, shared=shared)
-            self.caches[follower] = leader
+        for member in self.units.run_of(number):
+            fork = self.units.forks.get(member)
+            beginning = () if fork is None else self.caches[fork.leader].slots(fork.shared)
+            self.caches[member] = SequenceCache(int(self.sequences.lengths[member]), beginning)
 
     def drop_caches(self, selection: Selection) -> None:
         """Gives back what was kept for the selection, which was collected, and for no later piece."""
-        if not self.caches:
-            return
-        for number in selection.numbers[selection.ended].tolist():
-            self.caches.pop(number, None)
-        for number in selection.numbers[~selection.ended].tolist():
-            self.caches[number].collect()
+        if self.caches:
+            for number in selection.numbers[selection.ended].tolist():
+                self.caches.pop(number, None)
 
     def check_finite(self) -> None:
         """Raises Internal where the model gave the sequences numbers that are not finite."""

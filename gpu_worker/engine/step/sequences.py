@@ -7,8 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.pieces import Piece, SequenceCache
 from gpu_worker.ragged.texts import offsets_of, row_ranges
 from gpu_worker.ragged.token_types import Counts, Ids
 from shared.errors import InvalidInput

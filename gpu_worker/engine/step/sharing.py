@@ -1,15 +1,13 @@
 """Which texts of a step share their first tokens, so that these are computed once. numpy only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpu_worker.engine.step.sequences import Kind
-from gpu_worker.ragged.followers import Follower
-from gpu_worker.ragged.pieces import Piece
+from gpu_worker.ragged.pieces import KeySlots, Piece, first_slots
 from gpu_worker.ragged.prefixes import families, shared_with_previous
-from gpu_worker.ragged.texts import offsets_of
 from gpu_worker.ragged.token_types import Counts, Ids
 
 LEAST_SPARED = 0.125
@@ -54,26 +52,21 @@ class SharedTokens:
         followers = [place for family in alike for place in family if counts[place]]
         return cls(sharers=sharers, counts=counts, families=alike, followers=followers)
 
-    def followers_behind(self, whole: Sequence[int], leaders: int, pieces: Sequence[Piece]) -> list[Follower]:
-        """The followers, in the order of `followers`, in a batch of the sharers `whole`, behind these `pieces`: first
-        those that begin a text, which are the sharers from `leaders` on, then later ones."""
-        lengths = np.array([len(sharer.tokens) for sharer in self.sharers], dtype=np.int64)
-        later = sum(len(piece.tokens) for piece in pieces if piece.start)
-        begins, places, others = np.zeros_like(lengths), self.followers, [*whole, *range(leaders, len(lengths))]
-        begins[others] = offsets_of(lengths[others])[:-1]
-        first = int(lengths[others].sum()) + later
-        begins[places] = first + offsets_of((lengths - self.counts)[places])[:-1]
-        return [follower for family in self.families for follower in self._followers_of(family, begins.tolist())]
-
-    def _followers_of(self, family: Sequence[int], begins: Sequence[int]) -> Iterator[Follower]:
-        """The followers of a family. `begins`: where the own tokens of each sharer begin in the batch."""
-        rows: Counts = np.zeros(0, dtype=np.int64)
-        for place in family:
-            count, text, begin = int(self.counts[place]), self.sharers[place].tokens, begins[place]
-            shared = rows[:count]
-            rows = np.concatenate([shared, np.arange(begin, begin + len(text) - count)])
-            if count:
-                yield Follower(sequence=text, shared=shared)
+    def behind(self, begins: Sequence[int], end: int) -> list[Piece]:
+        """The followers, in the order of `followers`, as pieces of a batch whose other tokens end at row `end`.
+        `begins`: where each other sharer begins in the batch."""
+        pieces = list[Piece]()
+        for family in self.families:
+            slots: tuple[KeySlots, ...] = ()
+            for place in family:
+                text, count = self.sharers[place].tokens, int(self.counts[place])
+                if not count:
+                    slots = (KeySlots(None, begins[place], len(text)),)
+                    continue
+                pieces.append(Piece(text, count, len(text), shared=first_slots(slots, count)))
+                slots = pieces[-1].slots(end)
+                end += len(text) - count
+        return pieces
 
 
 NONE_SHARED = SharedTokens(sharers=(), counts=np.zeros(0, dtype=np.int64))

@@ -12,7 +12,7 @@ from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequenc
 from gpu_worker.engine.step.sharing import NONE_SHARED, SharedTokens, Sharer
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.texts import PackedTexts
+from gpu_worker.ragged.texts import PackedTexts, offsets_of
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.ragged.upload import Upload
 
@@ -22,15 +22,13 @@ NOTHING = PackedTexts(lengths=(), offsets=np.zeros(1, dtype=np.int64), tokens=np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a step computes, in one batch: whole sequences, then pieces, then followers: whole sequences whose first
-    tokens are computed with another. Those of one adapter lie together, the first ones sorted by length and then by
-    unattended tail.
+    """What a step computes, in one batch: whole sequences, sorted by adapter, length and unattended tail, and behind
+    them pieces: of sequences that are longer than a step should be, and of those that begin like another one.
 
     `batch` is None where no job has a sequence in the step. `texts` are what outputs are made of: the texts that end in
-    the step, each of them whole, first the whole sequences, where they lie in the batch, then those that end with a
-    piece, then followers; among these also pieces alone, whose outputs are made at once. `packed`: the sequences of
-    each job that outputs are made of, and their places among `texts`. `shared_tokens`: how many tokens
-    the batch does not have, since another sequence has them.
+    the step, each of them whole, in the order of the batch. `packed`: the sequences of each job that outputs are made
+    of, and their places among `texts`. `shared_tokens`: how many tokens the batch does not have, since another sequence
+    has them.
     """
 
     batch: RaggedBatch | None
@@ -58,12 +56,13 @@ class Step:
         pieces = _in_batch_order(selections, cut)
         shared = _shared_tokens(selections, whole, pieces) if shares else NONE_SHARED
         order = whole.order(shared.followers)
-        beginnings, followers = order[: len(order) - len(shared.followers)], order[len(order) - len(shared.followers) :]
-        ended = [piece for _, piece in pieces if piece.last]
+        count = len(order) - len(shared.followers)
+        alone, followers = order[:count], order[count:]
+        ends = [piece.cache for _, piece in pieces if piece.last]
         places = np.empty(len(order), dtype=np.int64)  # among `texts`, of whole sequences
-        places[beginnings] = np.arange(len(beginnings))
-        places[followers] = np.arange(len(followers)) + len(beginnings) + len(ended)
-        place_of = {piece.cache: place for place, piece in enumerate(ended, len(beginnings))}
+        places[alone] = np.arange(count)
+        places[followers] = np.arange(count, len(order)) + len(ends)
+        place_of = {cache: place for place, cache in enumerate(ends, count)}
         packed = [
             _packed(selection, places[start:stop], [place_of[piece.cache] for piece in of_job if piece.last])
             for selection, of_job, (start, stop) in zip(selections, cut, pairwise(whole.bounds), strict=True)
@@ -71,42 +70,37 @@ class Step:
         if not whole.texts and not pieces:
             return cls(batch=None, texts=NOTHING, packed=packed)
         parts = [piece for _, piece in pieces]
-        behind = shared.followers_behind(beginnings.tolist(), len(whole.texts), parts) if len(followers) else []
-        adapters = [
-            *whole.adapters[beginnings].tolist(),
-            *(sequences.adapter for sequences, _ in pieces),
-            *whole.adapters[followers].tolist(),
-        ]
+        parts += shared.behind(*_begins(whole, alone, parts))
         batch = RaggedBatch.pack(
-            [whole.texts[place] for place in beginnings.tolist()],
+            [whole.texts[place] for place in alone.tolist()],
             device,
             uncounted,
             types=types,
-            second_segments=whole.second_segments[beginnings].tolist(),
-            tails=whole.tails[beginnings].tolist(),
+            second_segments=whole.second_segments[alone].tolist(),
+            tails=whole.tails[alone].tolist(),
             pieces=parts,
-            followers=behind,
-            adapters=adapters,
+            adapters=[
+                *whole.adapters[alone].tolist(),
+                *(sequences.adapter for sequences, _ in pieces),
+                *whole.adapters[followers].tolist(),
+            ],
             upload=upload,
         )
-        others = [*(piece.sequence for piece in ended), *(follower.sequence for follower in behind)]
-        texts = batch.first(len(beginnings), *others) if batch.has_parts else batch
-        shared_tokens = int(shared.counts.sum()) + sum(piece.start for piece in parts if piece.forks)
-        return cls(batch=batch, texts=texts, packed=packed, shared_tokens=shared_tokens)
+        texts = batch.first(count, *(piece.sequence for piece in parts if piece.last)) if parts else batch
+        return cls(batch=batch, texts=texts, packed=packed, shared_tokens=sum(piece.spared for piece in parts))
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
         """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends."""
         batch = self.batch
         assert batch is not None
-        if not batch.pieces and batch.followers is None:
+        if not batch.pieces:
             return hidden
-        shown = []
-        for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
-            piece.cache.add_hidden(piece.start, hidden[rows])
-            shown += [piece.cache.hidden] if piece.last else []
-        if batch.followers is not None:
-            shown.append(hidden.index_select(0, batch.followers.rows))
-        first = batch.offsets[len(batch.lengths) - len(batch.pieces) - len(batch.followers or ())]
+        pieces = list(zip(batch.pieces, batch.piece_rows(), strict=True))
+        for piece, rows in pieces:
+            piece.keep_hidden(hidden[rows])
+        first = pieces[0][1].start
+        ended = [slots for piece, rows in pieces if piece.last for slots in piece.slots(rows.start)]
+        shown = [(hidden if slots.cache is None else slots.cache.hidden)[slots.rows] for slots in ended]
         if first or not shown:
             shown = [hidden[:first], *shown]
         return torch.cat(shown) if len(shown) > 1 else shown[0]  # a long text that ends by itself is not copied
@@ -121,7 +115,7 @@ class _WholeTexts:
     def __init__(self, texts: list[Ids], bounds: list[int], columns: Counts) -> None:
         """`columns` [4, n]: unattended tails, lengths, adapters and second segments."""
         self.texts, self.bounds, self._columns = texts, bounds, columns
-        self.tails, _, self.adapters, self.second_segments = columns
+        self.tails, self.lengths, self.adapters, self.second_segments = columns
 
     @classmethod
     def of(cls, selections: Sequence[Selection]) -> "_WholeTexts":
@@ -152,11 +146,19 @@ class _WholeTexts:
 
 
 def _in_batch_order(selections: Sequence[Selection], cut: Sequence[Sequence[Piece]]) -> list[tuple[Sequences, Piece]]:
-    """The pieces of all jobs. The batch wants those first that begin a text; what another takes tokens from must be
-    computed before it."""
+    """The pieces of all jobs, those that begin a sequence first."""
     pieces = [(selection.sequences, piece) for selection, parts in zip(selections, cut, strict=True) for piece in parts]
-    pieces.sort(key=lambda entry: (entry[1].start > 0, entry[1].cache.depth, entry[0].adapter))
+    pieces.sort(key=lambda entry: (entry[1].start > 0, entry[0].adapter))
     return pieces
+
+
+def _begins(whole: "_WholeTexts", alone: Counts, pieces: Sequence[Piece]) -> tuple[list[int], int]:
+    """Where all whole texts, of which the batch has those at the places `alone`, and then the pieces that begin a
+    sequence, begin in the batch; and where all pieces end."""
+    begins = np.zeros(len(whole.texts), dtype=np.int64)
+    rows = offsets_of([*whole.lengths[alone].tolist(), *(len(piece.tokens) for piece in pieces)])
+    begins[alone] = rows[: len(alone)]
+    return [*begins.tolist(), *rows[len(alone) : -1].tolist()], int(rows[-1])
 
 
 def _shared_tokens(

@@ -5,7 +5,7 @@ already applied, and with the step's batch as the keyword `ragged`; it wants [1,
 is registered, so transformers builds no mask at all: causality and windows are read here from its arguments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Followers
+from gpu_worker.ragged.pieces import KeySlots, SequenceCache
 from shared.errors import ModelRefused
 
 NAME, UNCAPPED = "ragged", "ragged-uncapped"
@@ -61,7 +61,7 @@ class LayerAttention(Protocol):
 
 
 class PackedAttention(LayerAttention, Protocol):
-    """A kernel that attends inside each sequence of a packed batch without later pieces and followers.
+    """A kernel that attends inside each sequence of a packed batch without later pieces.
 
     `capturable`: it reads only tensors and plain numbers, so that layers can be compiled and captured.
     """
@@ -76,21 +76,6 @@ class PackedAttention(LayerAttention, Protocol):
         The keys are those of the sequence's first K tokens, up to the last query's. The terms are causal and have no
         bias.
         """
-
-    def attend_followers(
-        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
-    ) -> Tensor:
-        """Computes attention of the n own tokens of followers to all tokens of each: query [H, n, D], key and value
-        [Hkv, T, D] of the whole batch -> [n, H, D]. The terms are causal and have no bias.
-
-        One follower after the other, as pieces of their texts.
-        """
-        key, value = (states.index_select(1, followers.rows) for states in (key, value))
-        output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
-        for first, count, first_key, keys, _ in followers.layout.tolist():
-            rows, seen = slice(first, first + count), slice(first_key, first_key + keys)
-            output[rows] = self.attend_piece(query[:, rows], key[:, seen], value[:, seen], terms)
-        return output
 
 
 def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
@@ -133,10 +118,10 @@ class OneByOne(PackedAttention):
 
 
 class PieceAttention:
-    """The attention of one run of a model, whose layers call it one after the other.
+    """The attention of one run of a model over a batch with pieces, whose layers call it one after the other.
 
-    It adds the keys and values of all pieces to the caches of their sequences. Whatever begins in the batch goes
-    through the usual kernel in one call, all followers in another, and each later piece in a call of its own.
+    It writes keys and values of pieces to their caches. Whatever begins in the batch goes through the usual kernel in
+    one call, and each piece that does not in a call of its own, with the keys of its slots.
     """
 
     def __init__(self, attention: PackedAttention) -> None:
@@ -149,20 +134,32 @@ class PieceAttention:
             raise ModelRefused("a layer attends to tokens that come later")
         if terms.bias is not None:
             raise ModelRefused("a layer adds a bias by distance")
-        beginnings = batch.beginnings
+        beginnings, pieces = batch.beginnings, list(zip(batch.pieces, batch.piece_rows(), strict=True))
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         if beginnings.total:
             q, k, v = (states[:, : beginnings.total] for states in (query, key, value))
             output[: beginnings.total] = self.of_texts(q, k, v, beginnings, terms)
-        for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
-            keys, values = piece.cache.extend_layer(self._layer, piece.start, key[:, rows], value[:, rows])
+        for piece, rows in pieces:
+            if piece.cache is not None:
+                first = piece.start - piece.cache.start
+                for buffer, states in zip(piece.cache.layer(self._layer, key, value), (key, value), strict=True):
+                    buffer[first : first + len(piece.tokens)] = states[:, rows].transpose(0, 1)
+        for piece, rows in pieces:
             if piece.start:
+                slots = piece.slots(rows.start)
+                keys, values = (self._states_of(slots, side, key, value) for side in (0, 1))
                 output[rows] = self.of_texts.attend_piece(query[:, rows], keys, values, terms)
-        if batch.followers:
-            rows = slice(batch.followers.first, None)
-            output[rows] = self.of_texts.attend_followers(query[:, rows], key, value, batch.followers, terms)
         self._layer += 1
         return output
+
+    def _states_of(self, slots: Sequence[KeySlots], side: int, key: Tensor, value: Tensor) -> Tensor:
+        """Keys (`side` 0) or values (1) [Hkv, K, D] of slots; `key`, `value` are the batch's."""
+
+        def states(cache: SequenceCache | None) -> Tensor:
+            return (key, value)[side] if cache is None else cache.layer(self._layer, key, value)[side].transpose(0, 1)
+
+        parts = [states(some.cache)[:, some.rows] for some in slots]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
 def terms_of(

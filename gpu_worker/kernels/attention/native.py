@@ -9,7 +9,6 @@ from gpu_worker.kernels.attention.equal_runs import EqualRuns, by_sequence
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
-from gpu_worker.ragged.followers import Followers
 
 HEAD_STEP = 16
 """The kernels take heads of a multiple of so many numbers."""
@@ -40,14 +39,6 @@ class NativeAttention:
         layout = torch.tensor([[0, tokens, 0, keys, keys - tokens]])
         return attention(query, key, value, layout, terms, None)
 
-    def attend_followers(
-        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
-    ) -> Tensor:
-        if query.shape[-1] % HEAD_STEP or value.shape[-1] % HEAD_STEP:
-            return self._otherwise.attend_followers(query, key, value, followers, terms)
-        layout = torch.from_numpy(followers.layout)
-        return attention(query, key, value, layout, terms, None, places=followers.rows)
-
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if terms.bias is None:
             return attention(query, key, value, torch.from_numpy(batch.layout), terms, None)
@@ -69,15 +60,14 @@ def attention(
     layout: Tensor,
     terms: AttentionTerms,
     bias: Tensor | None,
-    places: Tensor | None = None,
+    segments: Tensor | None = None,
     caches: Sequence[Tensor] = (),
 ) -> Tensor:
     """Calls the kernel: query [H, T, D], key and value [Hkv, K, D] -> [T, H, D].
 
     `layout` [n, 5] int64, see `RaggedBatch.layout`. `bias` [1 or n, H, L, A] float32 is in place of `terms.bias`.
-    `places` int64: those of keys, where they do not lie end to end; the layout counts in them.
-    `caches`: keys and values [tokens, Hkv, D] of each of the last sequences in turn, in place of `key` and `value`; the
-    layout counts these keys from a cache's first token, whatever `places` are.
+    `segments` [m, 4] int64, see `SlotTable`: where keys of some sequences lie, in place of what the layout says.
+    `caches`: keys and values [slots, Hkv, D] of each cache in turn.
     """
     query, key, value = (states if states.stride(-1) == 1 else states.contiguous() for states in (query, key, value))
     output: Tensor = torch.ops.selvage.attention(
@@ -90,7 +80,7 @@ def attention(
         terms.window or 0,
         terms.softcap or 0.0,
         bias,
-        places,
+        segments,
         list(caches),
     )
     return output

@@ -16,7 +16,6 @@ from gpu_worker.kernels.attention.interface import (
 from gpu_worker.model.adapters.adapted_linear import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Followers
 from gpu_worker.ragged.token_types import TokenTypes
 
 
@@ -74,7 +73,7 @@ def inputs_of(batch: RaggedBatch) -> dict[str, Tensor]:
 
 def attention_of(batch: RaggedBatch, attention: PackedAttention) -> LayerAttention:
     """What the layers of one run over this batch attend through."""
-    return PieceAttention(attention) if batch.has_parts else attention
+    return PieceAttention(attention) if batch.pieces else attention
 
 
 @dataclass(slots=True)
@@ -92,8 +91,3 @@ class _AttentionCounter:
 
     def attend_piece(self, query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms) -> Tensor:
         return self.attention.attend_piece(query, key, value, terms)
-
-    def attend_followers(
-        self, query: Tensor, key: Tensor, value: Tensor, followers: Followers, terms: AttentionTerms
-    ) -> Tensor:
-        return self.attention.attend_followers(query, key, value, followers, terms)

@@ -22,6 +22,7 @@ from gpu_worker.model.native.families import FAMILIES, EmbeddingNames
 from gpu_worker.model.native.layers import Layer, LayerKind
 from gpu_worker.model.native.linear import LinearClass, PackedLinear
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.pieces import SlotTable
 from gpu_worker.ragged.token_types import TokenTypes
 from shared.errors import ModelRefused
 
@@ -125,10 +126,9 @@ class NativeModel(nn.Module):
         states: Tensor = self.embeddings(batch)
         keys = dict.fromkeys(call.angles for call in self._calls)
         angles = {key: self._angles(states, batch, key) for key in keys}
-        layout, places = batch.layout_for_one_call if batch.has_parts else (batch.layout, None)
-        first, sequences = 0, torch.from_numpy(layout)
+        sequences, slots, first = torch.from_numpy(batch.layout), batch.slots, 0
         for call in self._calls:
-            states = self._run(call, states, batch, angles[call.angles], sequences, places, first)
+            states = self._run(call, states, angles[call.angles], sequences, slots, first)
             first += call.count
         return states if self.norm is None else self.norm(states)
 
@@ -143,21 +143,18 @@ class NativeModel(nn.Module):
         self,
         call: _Call,
         states: Tensor,
-        batch: RaggedBatch,
         angles: Angles | tuple[None, None],
         sequences: Tensor,
-        places: Tensor | None,
+        slots: SlotTable,
         first: int,
     ) -> Tensor:
         """Runs the layers of a call, the first of which is the layer number `first`: states [T, H] -> [T, H].
 
-        `sequences` [S, 5] and `places`: see `RaggedBatch.layout_for_one_call`.
+        `sequences` [S, 5]: see `RaggedBatch.layout`.
         """
         terms, (head, _, keys) = call.terms, call.kind[0]
-        numbers, none = range(first, first + call.count), states.new_empty(keys, 0, head)
-        caches = [tensor for i in numbers for piece in batch.pieces for tensor in piece.cache.buffers(i, none, none)]
-        forks = [number for number, piece in enumerate(batch.pieces) if piece.forks]
-        leaders = [tensor for i in numbers for fork in forks for tensor in batch.pieces[fork].cache.leaders(i)]
+        none = states.new_empty(keys, 0, head)
+        layers = range(first, first + call.count)
         rows: Tensor = torch.ops.selvage.layers(
             states,
             call.numbers,
@@ -168,10 +165,9 @@ class NativeModel(nn.Module):
             terms.causal,
             terms.window or 0,
             terms.softcap or 0.0,
-            places,
-            caches,
-            forks,
-            leaders,
+            torch.from_numpy(slots.segments),
+            torch.from_numpy(slots.writes),
+            [tensor for layer in layers for cache in slots.caches for tensor in cache.layer(layer, none, none)],
         )
         return rows
 

@@ -228,7 +228,7 @@ class GraphedEncoder(Encoder):
 
     def graph_of(self, batch: RaggedBatch) -> Graph | None:
         """The graph that a batch runs by; None where it runs without one."""
-        if batch.has_parts or len(batch.spans) > 1 or batch.spans[0].keys is not None:
+        if batch.pieces or len(batch.spans) > 1 or batch.spans[0].keys is not None:
             return None
         size = batch.total, len(batch.lengths), batch.spans[0].longest
         return next((graph for graph in self.graphs if graph.bucket.holds(*size)), None)

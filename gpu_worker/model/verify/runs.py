@@ -23,11 +23,9 @@ from gpu_worker.model.verify.gate import MOST_NOISE, Reference, Run
 from gpu_worker.model.verify.tolerances import Expected, exact_states, size_of
 from gpu_worker.model.verify.widened import at_once
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower
-from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache, first_slots
 from gpu_worker.ragged.texts import offsets_of
-from gpu_worker.ragged.token_types import Counts, Ids
+from gpu_worker.ragged.token_types import Ids
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
@@ -110,7 +108,7 @@ def _token_bytes(packed: Encoder, reference: Reference) -> int:
     piece = Piece(np.resize(reference.probes.texts[0], 2), 0, 1, cache)
     with torch.inference_mode():
         cache.add_hidden(0, packed(RaggedBatch.pack([], packed.device, packed.uncounted, pieces=[piece])))
-    return cache.bytes // cache.length
+    return cache.bytes // cache.count
 
 
 def run_in_pieces(encoder: Encoder, batch: RaggedBatch) -> Tensor:
@@ -134,7 +132,7 @@ def _run_pieces(encoder: Encoder, texts: list[NumberedText]) -> Tensor:
         step = RaggedBatch.pack([shortest], encoder.device, encoder.uncounted, pieces=pieces)
         hidden = encoder(step)
         for piece, rows in zip(step.pieces, step.piece_rows(), strict=True):
-            piece.cache.add_hidden(piece.start, hidden[rows])
+            piece.keep_hidden(hidden[rows])
     return torch.cat([cache.hidden for cache in caches])
 
 
@@ -157,17 +155,16 @@ def _run_followers(encoder: Encoder, texts: list[NumberedText]) -> Tensor:
     leaders = [chain[0][0] for chain in chains]
     begins = offsets_of([len(leader) for leader in leaders]).tolist()
     end = begins.pop()
-    followers, places = list[Follower](), list[Counts]()
+    pieces, slots_of_texts = list[Piece](), list[tuple[KeySlots, ...]]()
     for begin, ((leader, _), *later) in zip(begins, chains, strict=True):
-        rows = np.arange(begin, begin + len(leader))
+        slots: tuple[KeySlots, ...] = (KeySlots(None, begin, len(leader)),)
         for text, count in later:
-            followers.append(Follower(sequence=text, shared=rows[:count]))
-            rows = np.concatenate([rows[:count], np.arange(end, end + len(text) - count)])
+            pieces.append(Piece(text, count, len(text), shared=first_slots(slots, count)))
+            slots = pieces[-1].slots(end)
             end += len(text) - count
-        places.append(rows)
-    step = RaggedBatch.pack(leaders, encoder.device, encoder.uncounted, followers=followers)
-    hidden = encoder(step)
-    return hidden[torch.from_numpy(np.concatenate(places)).to(hidden.device)]
+        slots_of_texts.append(slots)
+    hidden = encoder(RaggedBatch.pack(leaders, encoder.device, encoder.uncounted, pieces=pieces))
+    return torch.cat([hidden[some.rows] for slots in slots_of_texts for some in slots])
 
 
 def _chain(number: int, text: Ids, texts: list[NumberedText]) -> list[tuple[Ids, int]]:

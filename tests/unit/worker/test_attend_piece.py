@@ -1,5 +1,5 @@
-"""Attention of a piece, and of a text whose first tokens are those of others, equals the rows of one run over the whole
-sequence, in every kernel."""
+"""Attention of a piece, wherever the keys before it lie, equals the rows of one run over the whole sequence, in every
+kernel."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,14 @@ from transformers import GPT2Config
 
 from gpu_worker.kernels.attention import equal_runs
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
-from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, register
-from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.kernels.attention.interface import (
+    AttentionTerms,
+    OneByOne,
+    PackedAttention,
+    PieceAttention,
+    register,
+)
+from gpu_worker.kernels.attention.native import NativeAttention, attention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -24,8 +30,7 @@ from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.runs import cutting, reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower, Followers
-from gpu_worker.ragged.upload import Upload
+from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache, first_slots
 from harness.random_models import synthetic
 from support import varlen_twin
 from support.flaws import Flawed
@@ -89,31 +94,59 @@ class States:
             start = stop
         return torch.cat(parts)
 
-    def followers(self, attention: PackedAttention, terms: AttentionTerms, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """The attention of followers that are this sequence, and places of their rows in its whole run. The tokens that
-        they share lie in any order, those of each follower behind these."""
+    def behind(self, seed: int) -> "Behind":
+        """These states as a batch has them whose pieces end the sequence: some keys before them lie in a cache, the
+        others in any order among the rows of the batch."""
         length, chance = self.query.shape[1], np.random.default_rng(seed)
         cuts = chance.integers(1, length, chance.integers(1, 4)) if length > 1 else np.zeros(1, dtype=np.int64)
-        places = chance.permutation(int(cuts.max()))
-        own = [np.arange(cut, length) for cut in cuts]
-        order, upload = torch.from_numpy(np.concatenate([np.argsort(places), *own])), Upload(CPU.device)
-        text = np.zeros(length, dtype=np.int32)
-        followers = Followers.of(
-            [Follower(sequence=text, shared=places[:cut]) for cut in cuts.tolist()], len(places), upload
-        )
-        upload.send()
+        cached = int(chance.integers(0, cuts.max() + 1))
+        places = chance.permutation(int(cuts.max()) - cached)
+        cache, text = SequenceCache(cached), np.zeros(length, dtype=np.int32)
+        for buffer, states in zip(cache.layer(0, self.key, self.value), (self.key, self.value), strict=True):
+            buffer.copy_(states[:, :cached].transpose(0, 1))
+        slots = [
+            *([KeySlots(cache, 0, cached)] if cached else []),
+            *(KeySlots(None, place, 1) for place in places.tolist()),
+        ]
+        pieces = [Piece(text, cut, length, shared=first_slots(slots, cut)) for cut in cuts.tolist()]
+        batch = RaggedBatch.pack([text[: len(places)]] if len(places) else [], CPU.device, pieces=pieces)
+        own = np.concatenate([np.arange(cut, length) for cut in cuts])
+        order = torch.from_numpy(np.concatenate([cached + np.argsort(places), own]))
         query, key, value = (
             states.transpose(0, 1)[order].transpose(0, 1) for states in (self.query, self.key, self.value)
         )
-        attended = attention.attend_followers(query[:, len(places) :], key, value, followers, terms)
-        return attended, torch.from_numpy(np.concatenate(own))
+        states = States(query=query, key=key, value=value)
+        return Behind(states=states, batch=batch, first=len(places), rows=torch.from_numpy(own))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """`states` of a `batch`, whose pieces are its tokens from `first` on, and the `rows` of these in the whole run."""
+
+    states: States
+    batch: RaggedBatch
+    first: int
+    rows: Tensor
+
+    def one_by_one(self, attention: PackedAttention, terms: AttentionTerms) -> Tensor:
+        """The attention of the pieces, each in a call of its own."""
+        states = self.states.query, self.states.key, self.states.value
+        return PieceAttention(attention)(*states, self.batch, terms)[self.first :]
+
+    def at_once(self, terms: AttentionTerms) -> Tensor:
+        """The same by the processor's kernel, in one call."""
+        states, slots = self.states, self.batch.slots
+        caches = [side for cache in slots.caches for side in cache.layer(0, states.key, states.value)]
+        layout, segments = torch.from_numpy(self.batch.layout), torch.from_numpy(slots.segments)
+        rows = attention(states.query, states.key, states.value, layout, terms, None, segments, caches)
+        return rows[self.first :]
 
 
 def assert_pieces_equal_the_whole(
     attention: PackedAttention, states: States, terms: AttentionTerms, sizes: list[int]
 ) -> None:
-    """They, and followers, equal the same kernel's whole run, and pieces are no further than it is from the twin's run
-    in float32.
+    """They equal the same kernel's whole run, wherever keys lie, and are no further than it is from the twin's run in
+    float32.
 
     How far a whole run may be from the twin is what other tests say: PyTorch's products round softcapped scores.
     """
@@ -121,8 +154,8 @@ def assert_pieces_equal_the_whole(
     exact = States(query=states.query.float(), key=states.key.float(), value=states.value.float())
     tolerance = TOLERANCES[whole.dtype]
     assert torch.allclose(pieces, whole, atol=tolerance)
-    followers, rows = states.followers(attention, terms, len(sizes))
-    assert torch.allclose(followers, whole[rows], atol=tolerance)
+    behind = states.behind(len(sizes))
+    assert torch.allclose(behind.one_by_one(attention, terms), whole[behind.rows], atol=tolerance)
     reference = exact.whole(OneByOne(), terms)
     error, error_of_whole = ((rows.float() - reference).abs().max() for rows in (pieces, whole))
     assert error <= error_of_whole + tolerance
@@ -195,9 +228,10 @@ def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) 
         sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype
     ) -> None:
         states, attention = States.of(sum(sizes), heads, widths, dtype), NativeAttention(LIBRARY)
-        whole, (followers, rows) = states.whole(attention, terms), states.followers(attention, terms, len(sizes))
+        whole, behind = states.whole(attention, terms), states.behind(len(sizes))
         assert torch.equal(states.pieces(attention, terms, sizes), whole)
-        assert torch.equal(followers, whole[rows])
+        assert torch.equal(behind.one_by_one(attention, terms), whole[behind.rows])
+        assert torch.equal(behind.at_once(terms), whole[behind.rows])
 
     check()
 
@@ -212,8 +246,8 @@ def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, dtype: t
     whole = states.whole(attention, terms)
     assert torch.equal(states.pieces(attention, terms, [257, 1, 300, 128, 215]), whole)
     for seed in range(4):
-        followers, rows = states.followers(attention, terms, seed)
-        assert torch.equal(followers, whole[rows])
+        behind = states.behind(seed)
+        assert torch.equal(behind.at_once(terms), whole[behind.rows])
 
 
 def of_2_13(
@@ -299,15 +333,24 @@ def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -
     assert "differ" in reason_to_share_nothing(flawed, reference)
 
 
-@pytest.mark.parametrize("flaw", ["rows of another leader", "rows of another follower"])
-def test_the_gate_refuses_followers_that_attend_to_wrong_rows(flaw: str) -> None:
-    """Whether these lie in a text that follows none, or in a follower itself; pieces know nothing of such rows."""
+@pytest.mark.parametrize("wrong", [slice(0, 1), slice(1, -1)], ids=["of another text", "of another follower"])
+def test_the_gate_refuses_followers_that_attend_to_wrong_slots(wrong: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether these lie in a text that follows none, or in a follower itself; pieces with caches have no such slots."""
     register()
     config, _ = synthetic.shape_of("tiny-qwen3")
     model = synthetic.build(config, "encoder", CPU).eval()
-    reference, flawed = referee(model), PackedEncoder(model, Flawed(flaw), None)
-    assert cutting(flawed, reference).allowed
-    assert "differ" in reason_to_share_nothing(flawed, reference)
+    reference, encoder, honest = referee(model), PackedEncoder(model, OneByOne(), None), Piece.slots
+
+    def flawed(piece: Piece, row: int) -> tuple[KeySlots, ...]:
+        slots = list(honest(piece, row))
+        if piece.cache is None:
+            slots[wrong] = [some._replace(first=some.first + (-1 if some.first else 1)) for some in slots[wrong]]
+        return tuple(slots)
+
+    assert not reason_to_share_nothing(encoder, reference)
+    monkeypatch.setattr(Piece, "slots", flawed)
+    assert cutting(encoder, reference).allowed
+    assert "differ" in reason_to_share_nothing(encoder, reference)
 
 
 def test_the_gate_needs_no_more_positions_than_a_model_has() -> None:

@@ -154,40 +154,43 @@ def test_sequences_with_caches_get_the_bits_of_the_whole(
     ]
     bounds = list(zip(batch.offsets.tolist(), starts, stops, strict=False))
     rows = torch.cat([torch.arange(first + start, first + stop) for first, start, stop in bounds])
-    layout, buffers, row = list[list[int]](), list[Tensor](), 0
+    layout, segments, buffers, row = list[list[int]](), list[list[int]](), list[Tensor](), 0
     for number, (first, start, stop) in enumerate(bounds):
-        in_memory = number >= len(whole)
-        layout.append([row, stop - start, 0 if in_memory else row, stop, start])
+        layout.append([row, stop - start, row, stop, start])
         row += stop - start
-        if in_memory:
+        if number >= len(whole):
+            segments.append([number, number - len(whole), 0, stop])
             for of_all in states[1:]:
                 memory = torch.full((lengths[number], 2, 48), float("nan"), dtype=dtype)
                 memory[:stop] = of_all[:, first : first + stop].transpose(0, 1)
                 buffers.append(memory)
     query, key, value = (of_all[:, rows] for of_all in states)
-    ours = attention(query, key, value, torch.tensor(layout), terms, None, caches=buffers)
+    slots = torch.tensor(segments, dtype=torch.int64).reshape(-1, 4)
+    ours = attention(query, key, value, torch.tensor(layout), terms, None, slots, buffers)
     assert torch.equal(ours, expected[rows])
 
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("shapes", "layout", "reason"),
+    ("shapes", "segment", "reason"),
     [
-        ([(8, 2, 32)], [[0, 8, 0, 8, 0]], "keys and values of some sequences"),
-        ([(8, 2, 32)] * 4, [[0, 8, 0, 8, 0]], "keys and values of some sequences"),
-        ([(8, 2, 16), (8, 2, 32)], [[0, 8, 0, 8, 0]], "must be like the keys"),
-        ([(8, 2, 32), (8, 1, 32)], [[0, 8, 0, 8, 0]], "must be like the keys"),
-        ([(9, 2, 32), (7, 2, 32)], [[0, 8, 0, 8, 0]], "sequence 0 lies outside"),
-        ([(20, 2, 32), (20, 2, 32)], [[0, 8, 0, 21, 13]], "sequence 0 lies outside"),
+        ([(8, 2, 32)], [0, 0, 0, 8], "a cache has keys and values"),
+        ([(8, 2, 16), (8, 2, 32)], [0, 0, 0, 8], "must be like the keys"),
+        ([(8, 2, 32), (8, 1, 32)], [0, 0, 0, 8], "must be like the keys"),
+        ([(9, 2, 32), (7, 2, 32)], [0, 0, 0, 8], "segment 0 lies outside"),
+        ([(20, 2, 32), (20, 2, 32)], [0, 0, 13, 8], "segment 0 lies outside"),
+        ([(20, 2, 32), (20, 2, 32)], [0, -1, 1, 8], "segment 0 lies outside"),
+        ([(20, 2, 32), (20, 2, 32)], [0, 0, -1, 8], "segment 0 lies outside"),
+        ([(20, 2, 32), (20, 2, 32)], [0, 0, 0, 7], "sequence 0 has keys outside"),
+        ([(20, 2, 32), (20, 2, 32)], [0, 1, 0, 8], "there is no cache 1"),
+        ([(20, 2, 32), (20, 2, 32)], [1, 0, 0, 8], "in the order of the sequences"),
     ],
 )
-def test_caches_that_do_not_fit_are_refused(
-    shapes: list[tuple[int, ...]], layout: list[list[int]], reason: str
-) -> None:
+def test_slots_that_do_not_fit_are_refused(shapes: list[tuple[int, ...]], segment: list[int], reason: str) -> None:
     query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
-    caches = [torch.zeros(shape) for shape in shapes]
+    caches, layout, terms = [torch.zeros(shape) for shape in shapes], [[0, 8, 0, 8, 0]], AttentionTerms(scale=1.0)
     with pytest.raises(RuntimeError, match=reason):
-        attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0, causal=True), None, caches=caches)
+        attention(query, key, value, torch.tensor(layout), terms, None, torch.tensor([segment]), caches)
 
 
 @needs_kernels
@@ -320,7 +323,7 @@ def test_edge_values_of_weights(dtype: torch.dtype, before: int, behind: int) ->
     ("layout", "reason"),
     [
         ([[0, 9, 0, 8, 0]], "sequence 0 lies outside"),
-        ([[0, 8, 0, 8, 0], [0, 8, 1, 8, 0]], "sequence 1 lies outside"),
+        ([[0, 8, 0, 8, 0], [0, 8, 1, 8, 0]], "sequence 1 has keys outside"),
         ([[0, 8, 0, 8, -1]], "sequence 0 lies outside"),
         ([[0, 8, 0, 8]], r"must be \[n, 5\]"),
     ],

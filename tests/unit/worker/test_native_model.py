@@ -18,9 +18,7 @@ from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.model import NativeEncoder, NativeModel, _Call
 from gpu_worker.model.options import LoadOptions
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.followers import Follower
-from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache
 from harness.random_models import miniature
 from shared.errors import ModelRefused
 from support.native import LIBRARY, needs_kernels
@@ -124,8 +122,7 @@ def in_pieces(encoder: NativeEncoder, lengths: list[int], seed: int) -> list[Ten
             batch = RaggedBatch.pack([texts[0][:9]], encoder.device, encoder.uncounted, pieces=pieces)
             hidden = encoder(batch)
             for piece, rows in zip(pieces, batch.piece_rows(), strict=True):
-                piece.cache.add_hidden(piece.start, hidden[rows])
-                piece.cache.collect()
+                piece.keep_hidden(hidden[rows])
     return [cache.hidden for cache in caches]
 
 
@@ -146,12 +143,12 @@ def test_texts_that_begin_alike_give_the_bits_of_whole_texts(name: str, shared: 
     """Beside whole texts and pieces."""
     encoder, texts, cut = encoder_of(random_model(name), dtype), [text(9), text(300)], text(45, 7)
     alike = [np.concatenate([texts[1][:shared], text(length, 400)]) for length in (1, 70)]
-    followers = [Follower(sequence=ids, shared=np.arange(9, 9 + shared)) for ids in alike]
+    followers = [Piece(ids, shared, len(ids), shared=(KeySlots(None, 9, shared),)) for ids in alike]
     cache, rows = SequenceCache(45), list[Tensor]()
     with torch.inference_mode():
         for start, stop in ((0, 20), (20, 45)):
-            pieces = [Piece(cut, start, stop, cache)]
-            rows.append(encoder(RaggedBatch.pack(texts, encoder.device, pieces=pieces, followers=followers)))
+            pieces = [Piece(cut, start, stop, cache), *followers]
+            rows.append(encoder(RaggedBatch.pack(texts, encoder.device, pieces=pieces)))
     piece, whole = run(encoder, [cut]), run(encoder, texts)
     own = torch.cat([run(encoder, [ids])[shared:] for ids in alike])
     assert torch.equal(torch.cat(rows), torch.cat([whole, piece[:20], own, whole, piece[20:], own]))
@@ -167,8 +164,8 @@ def test_pieces_of_texts_that_begin_alike_take_keys_from_each_other(steps: int, 
     second = np.concatenate([leader[:30], text(50, 400)])
     third = np.concatenate([second[:45], text(20, 600)])
     first_cache = SequenceCache(60)
-    second_cache = SequenceCache(80, first_cache, 30)
-    third_cache = SequenceCache(65, second_cache, 45)
+    second_cache = SequenceCache(80, first_cache.slots(30))
+    third_cache = SequenceCache(65, second_cache.slots(45))
     pieces = [
         Piece(leader, 0, 60, first_cache),
         Piece(second, 30, 80, second_cache),
@@ -179,9 +176,10 @@ def test_pieces_of_texts_that_begin_alike_take_keys_from_each_other(steps: int, 
             batch = RaggedBatch.pack([text(9)], encoder.device, pieces=group)
             hidden = encoder(batch)
             for piece, rows in zip(group, batch.piece_rows(), strict=True):
-                piece.cache.add_hidden(piece.start, hidden[rows])
+                piece.keep_hidden(hidden[rows])
     whole = [run(encoder, [ids]) for ids in (leader, second, third)]
-    assert all(map(torch.equal, [first_cache.hidden, second_cache.hidden, third_cache.hidden], whole))
+    own = [whole[0], whole[1][30:], whole[2][45:]]
+    assert all(map(torch.equal, [first_cache.hidden, second_cache.hidden, third_cache.hidden], own))
 
 
 def test_a_model_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

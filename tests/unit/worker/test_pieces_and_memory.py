@@ -19,7 +19,7 @@ from gpu_worker.engine.jobs import job as job_module
 from gpu_worker.engine.jobs.comparing import QueryRows
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.native.model import NativeModel
-from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.pieces import SequenceCache
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory, StepHandle
 from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
 from gpu_worker.schedule.steps import EndedJob
@@ -64,7 +64,7 @@ class Crowded:
             case 1:
                 return Late(self._engine.launch(slices))
         with pytest.MonkeyPatch.context() as patch:  # in a layer: earlier layers have kept their keys, later ones not
-            extend, run, left = SequenceCache.extend_layer, NativeModel._run, self._chance.randint(0, 8)
+            layer, run, left = SequenceCache.layer, NativeModel._run, self._chance.randint(0, 8)
 
             def fail_in_the_end() -> None:
                 nonlocal left
@@ -74,14 +74,14 @@ class Crowded:
 
             def extended(cache: SequenceCache, *states: Any) -> Any:
                 fail_in_the_end()
-                return extend(cache, *states)
+                return layer(cache, *states)
 
             def joined(native: NativeModel, *arguments: Any) -> Tensor:
                 rows = run(native, *arguments)
                 fail_in_the_end()  # all layers that run together have kept their keys
                 return rows
 
-            patch.setattr(SequenceCache, "extend_layer", extended)
+            patch.setattr(SequenceCache, "layer", extended)
             patch.setattr(NativeModel, "_run", joined)
             return self._engine.launch(slices)
 
@@ -158,8 +158,8 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[SequenceCache]":
     alive: weakref.WeakSet[SequenceCache] = weakref.WeakSet()
 
     class Watched(SequenceCache):
-        def __init__(self, length: int, **options: Any) -> None:
-            super().__init__(length, **options)
+        def __init__(self, length: int, *beginning: Any) -> None:
+            super().__init__(length, *beginning)
             alive.add(self)
 
     monkeypatch.setattr(job_module, "SequenceCache", Watched)

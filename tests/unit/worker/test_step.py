@@ -21,8 +21,7 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged import upload as upload_module
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.pieces import Piece, SequenceCache
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.interface import JobSlice
 from selvage.worker.v1 import worker_pb2

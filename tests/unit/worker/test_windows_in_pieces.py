@@ -20,8 +20,7 @@ from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import make_packed
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.pieces import Piece
-from gpu_worker.ragged.sequence_cache import SequenceCache
+from gpu_worker.ragged.pieces import Piece, SequenceCache
 from gpu_worker.ragged.token_types import Ids
 from harness.random_models import miniature
 from support.native import LIBRARY
@@ -85,7 +84,6 @@ class Pieces:
                 if failed:
                     self._compute(collected)
                 suspect = failed and collected < turn
-                self.cache.collect()
                 collected += 1
         return self.cache.hidden
 

@@ -42,9 +42,27 @@ at::Tensor cached_rows(const at::Tensor& cached, const at::Tensor& states) {
   return cached.transpose(0, 1);
 }
 
+// The slots that `segments` [m, 4] name: sequence, cache (-1: keys and values of the batch), first token, tokens.
+template <typename Number>
+std::vector<Slots<Number>> slots_of(const at::Tensor& segments, const at::Tensor& key, const at::Tensor& value,
+                                    at::TensorList caches) {
+  std::vector<Slots<Number>> slots;
+  const auto* numbers = segments.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < segments.size(0); i++, numbers += 4) {
+    const int64_t cache = numbers[1], first = numbers[2], count = numbers[3];
+    TORCH_CHECK(-1 <= cache && cache < static_cast<int64_t>(caches.size() / 2), "there is no cache ", cache);
+    const at::Tensor keys = cache < 0 ? key : cached_rows(caches[2 * cache], key);
+    const at::Tensor values = cache < 0 ? value : cached_rows(caches[2 * cache + 1], value);
+    TORCH_CHECK(first >= 0 && count > 0 && first + count <= std::min(keys.size(1), values.size(1)), "segment ", i,
+                " lies outside its tensors");
+    slots.push_back({rows_of<Number>(keys), rows_of<Number>(values), first, count});
+  }
+  return slots;
+}
+
 template <typename Number>
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
-                  const Terms& terms, const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places,
+                  const Terms& terms, const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& segments,
                   at::TensorList caches) {
   at::Tensor output = at::empty({query.size(1), query.size(0), value.size(2)}, query.options());
   Attention<Number> attention{rows_of<Number>(query),
@@ -56,27 +74,30 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
                               terms,
                               {},
                               {}};
+  const int64_t count = sequences.size(0);
+  const auto* numbers = sequences.const_data_ptr<int64_t>();
   if (bias) {
-    const auto* numbers = sequences.const_data_ptr<int64_t>();
-    for (int64_t i = 0; i < sequences.size(0); i++) {
+    for (int64_t i = 0; i < count; i++) {
       TORCH_CHECK(bias->size(2) >= numbers[5 * i + 1] && bias->size(3) >= numbers[5 * i + 3], "bias must have all queries and keys");
     }
+    attention.bias = {bias->const_data_ptr<float>(), bias->size(0) == 1 ? 0 : bias->stride(0), bias->stride(1), bias->stride(2)};
   }
-  if (bias) attention.bias = {bias->const_data_ptr<float>(), bias->size(0) == 1 ? 0 : bias->stride(0), bias->stride(1), bias->stride(2)};
-  const KeysAndValues<Number> of_all{rows_of<Number>(key), rows_of<Number>(value), places ? places->const_data_ptr<int64_t>() : nullptr};
-  const int64_t without = sequences.size(0) - static_cast<int64_t>(caches.size() / 2);
-  const auto* numbers = sequences.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < sequences.size(0); i++, numbers += 5) {
-    int64_t last_key = places ? places->size(0) : key.size(1);
-    Sequence<Number> sequence{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], of_all};
-    if (i >= without) {
-      const at::Tensor keys = cached_rows(caches[2 * (i - without)], key), values = cached_rows(caches[2 * (i - without) + 1], value);
-      sequence.states = {rows_of<Number>(keys), rows_of<Number>(values)};
-      last_key = std::min(keys.size(1), values.size(1));
-    }
+  std::vector<Slots<Number>> own, named;
+  for (int64_t i = 0; i < count; i++) own.push_back({rows_of<Number>(key), rows_of<Number>(value), numbers[5 * i + 2], numbers[5 * i + 3]});
+  if (segments) named = slots_of<Number>(*segments, key, value, caches);
+  for (int64_t i = 0, next = 0; i < count; i++, numbers += 5) {
+    Sequence<Number> sequence{numbers[0], numbers[1], numbers[3], numbers[4], &own[i]};
     TORCH_CHECK(sequence.query >= 0 && sequence.queries >= 0 && sequence.query + sequence.queries <= query.size(1) &&
-                    sequence.key >= 0 && sequence.keys >= 0 && sequence.key + sequence.keys <= last_key && sequence.past >= 0,
+                    sequence.keys >= 0 && sequence.past >= 0,
                 "sequence ", i, " lies outside its tensors");
+    int64_t held = 0;
+    for (; segments && next < segments->size(0) && segments->const_data_ptr<int64_t>()[4 * next] == i; next++) {
+      if (held == 0) sequence.slots = &named[next];
+      held += named[next].count;
+    }
+    TORCH_CHECK(held > 0 ? held == sequence.keys : own[i].first >= 0 && own[i].first + sequence.keys <= key.size(1), "sequence ",
+                i, " has keys outside its tensors");
+    TORCH_CHECK(!segments || i + 1 < count || next == segments->size(0), "segments must be in the order of the sequences");
     attention.sequences.push_back(sequence);
   }
   attention.run();
@@ -87,26 +108,22 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
                      double scale, bool causal, int64_t window, double softcap,
-                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places, at::TensorList caches) {
+                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& segments, at::TensorList caches) {
   check(query, key, value, sequences);
-  if (places) {
-    TORCH_CHECK(places->dim() == 1 && places->scalar_type() == at::kLong && places->is_contiguous(), "places must be [k] int64");
-    const auto* of = places->const_data_ptr<int64_t>();
-    const bool inside = std::all_of(of, of + places->size(0), [&](int64_t place) { return place >= 0 && place < key.size(1); });
-    TORCH_CHECK(inside, "a place lies outside of the keys");
-  }
+  TORCH_CHECK(!segments || (segments->dim() == 2 && segments->size(1) == 4 && segments->scalar_type() == at::kLong &&
+                            segments->is_contiguous()),
+              "segments must be [m, 4] int64");
   if (bias) {
     TORCH_CHECK(bias->dim() == 4 && bias->scalar_type() == at::kFloat && (bias->stride(3) == 1 || bias->size(3) == 1),
                 "bias must be [n, heads, queries, keys] float32");
     TORCH_CHECK(bias->size(0) == 1 || bias->size(0) == sequences.size(0), "bias must be of one or of all sequences");
     TORCH_CHECK(bias->size(1) == query.size(0) || bias->stride(1) == 0, "bias must have a row of heads");
   }
-  TORCH_CHECK(caches.size() % 2 == 0 && static_cast<int64_t>(caches.size() / 2) <= sequences.size(0),
-              "caches must be keys and values of some sequences");
+  TORCH_CHECK(caches.size() % 2 == 0, "a cache has keys and values");
   const Terms terms{static_cast<float>(scale), static_cast<float>(softcap), {causal, window}};
-  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, places, caches);
+  if (query.scalar_type() == at::kFloat) return attend<float>(query, key, value, sequences, terms, bias, segments, caches);
 #ifdef CPU_CAPABILITY_AVX512
-  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, places, caches);
+  if (query.scalar_type() == at::kBFloat16) return attend<BFloat16>(query, key, value, sequences, terms, bias, segments, caches);
 #endif
   TORCH_CHECK(false, "attention takes float32, and bfloat16 with AVX-512; this is ", query.scalar_type());
 }
@@ -114,7 +131,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 TORCH_LIBRARY_FRAGMENT(selvage, library) {
   library.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor sequences, float scale, bool causal, int window, "
-      "float softcap, Tensor? bias, Tensor? places, Tensor[] caches) -> Tensor");
+      "float softcap, Tensor? bias, Tensor? segments, Tensor[] caches) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(selvage, CPU, library) { library.impl("attention", attention); }

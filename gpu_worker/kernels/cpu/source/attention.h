@@ -39,19 +39,19 @@ struct Bias {
   int64_t sequence_stride = 0, head_stride = 0, query_stride = 0;
 };
 
-// Keys and values of sequences. `places`: of each among the tokens; none where they lie one behind the other.
+// Key slots that lie together: keys and values at tokens `first` to `first` + `count` - 1.
 template <typename Number>
-struct KeysAndValues {
+struct Slots {
   Rows<const Number> keys, values;
-  const int64_t* places = nullptr;
+  int64_t first, count;
 };
 
-// A sequence: its queries lie at tokens `query` on, its keys at tokens `key` of `states` on, or at the places from `key` on
-// where these have places. `past` keys precede its first query.
+// A sequence: its queries lie at tokens `query` on, its `keys` keys in `slots`, one behind the other. `past` of them precede its
+// first query.
 template <typename Number>
 struct Sequence {
-  int64_t query, queries, key, keys, past;
-  KeysAndValues<Number> states;
+  int64_t query, queries, keys, past;
+  const Slots<Number>* slots;
 };
 
 // Queries of one sequence that see the same keys: those of all heads that share a head of keys.
@@ -113,7 +113,6 @@ class Attention {
 
   void attend(const Task& task, AttentionWorkspace& workspace) const {
     const Sequence<Number>& sequence = sequences[task.sequence];
-    const int64_t* places = sequence.states.places;
     const int64_t group = heads / key_heads, filled = round_up(task.rows, TILE_QUERIES), rows = group * filled;
     float* means = workspace.means.take<float>(rows * width);
     std::fill(means, means + rows * width, 0.0f);
@@ -125,15 +124,16 @@ class Attention {
     Number* values = workspace.values.take<Number>(KEY_BLOCK * width);
     const int64_t query_block = by_tiles() ? TILE_QUERIES : QUERY_BLOCK;
     for (int64_t block = seen.first / KEY_BLOCK * KEY_BLOCK; block < seen.last; block += KEY_BLOCK) {
-      const int64_t count = std::min(KEY_BLOCK, sequence.keys - block), first = sequence.key + block;
+      const int64_t count = std::min(KEY_BLOCK, sequence.keys - block);
       const Filling filling{count, round_up(count, DEPTH_STEP<Number>)};
-      const auto [from, stride] = together(sequence.states.keys, places, task.key_head, first, count, depth, workspace);
+      const auto [from, stride] = together(sequence, &Slots<Number>::keys, task.key_head, block, count, depth, workspace);
       if (by_vectors<Number>() || by_tiles()) {
         pack_key_tiles(from, stride, filling, depth, keys);
       } else {
         pack_keys(from, stride, filling, depth, KEY_BLOCK, keys);
       }
-      const auto [value_from, value_stride] = together(sequence.states.values, places, task.key_head, first, count, width, workspace);
+      const auto [value_from, value_stride] =
+          together(sequence, &Slots<Number>::values, task.key_head, block, count, width, workspace);
       pack_values(value_from, value_stride, filling, width, values);
       for (int64_t member = 0; member < group; member++) {
         for (int64_t row = 0; row < task.rows; row += query_block) {
@@ -153,16 +153,19 @@ class Attention {
     }
   }
 
-  // Rows `first` to `first` + `count` - 1 of a head of keys or values, and their stride: rows that lie apart are copied.
-  std::pair<const Number*, int64_t> together(const Rows<const Number>& states, const int64_t* places, int64_t head, int64_t first,
-                                             int64_t count, int64_t numbers, AttentionWorkspace& workspace) const {
-    if (places == nullptr) return {states.at(head, first), states.token_stride};
-    const int64_t* of = places + first;
-    int64_t run = 1;
-    while (run < count && of[run] == of[0] + run) run++;
-    if (run >= count) return {states.at(head, of[0]), states.token_stride};
+  // Keys or values `first` to `first` + `count` - 1 of a sequence, of one head, and their stride: those of several slots are
+  // copied.
+  std::pair<const Number*, int64_t> together(const Sequence<Number>& sequence, Rows<const Number> Slots<Number>::*states,
+                                             int64_t head, int64_t first, int64_t count, int64_t numbers,
+                                             AttentionWorkspace& workspace) const {
+    const Slots<Number>* slots = sequence.slots;
+    while (first >= slots->count) first -= slots++->count;
+    if (first + count <= slots->count) return {(slots->*states).at(head, slots->first + first), (slots->*states).token_stride};
     Number* copied = workspace.together.take<Number>(KEY_BLOCK * numbers);
-    for (int64_t row = 0; row < count; row++) std::copy_n(states.at(head, of[row]), numbers, copied + row * numbers);
+    for (int64_t row = 0; row < count; row++, first++) {
+      while (first == slots->count) slots++, first = 0;
+      std::copy_n((slots->*states).at(head, slots->first + first), numbers, copied + row * numbers);
+    }
     return {copied, numbers};
   }
 

@@ -12,7 +12,7 @@ at::Tensor attention_inputs(const at::Tensor& x, const at::Tensor& weight, const
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& sequences,
                      double scale, bool causal, int64_t window, double softcap,
-                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& places, at::TensorList caches);
+                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& segments, at::TensorList caches);
 
 at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& attended, at::TensorList weights, at::TensorList biases,
                         at::TensorList norms, double epsilon, bool centred, int64_t activation, bool gated,
