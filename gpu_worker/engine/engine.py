@@ -25,7 +25,7 @@ from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.model import Model
-from gpu_worker.ragged.token_types import Ids
+from gpu_worker.ragged.texts import Ids
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import WorkerUnavailable, clip

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.ragged.adapter_rows import AdapterRows, adapter_rows
-from gpu_worker.ragged.launches import launches
 from gpu_worker.ragged.pieces import Piece, SlotTable
-from gpu_worker.ragged.spans import Span
-from gpu_worker.ragged.texts import PackedTexts, offsets_of
-from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
+from gpu_worker.ragged.spans import Span, launches
+from gpu_worker.ragged.texts import Counts, Ids, PackedTexts, TokenTypes, offsets_of
 from gpu_worker.ragged.upload import Upload, UploadedArray
 
 __all__ = ["Counts", "Ids", "LengthRun", "RaggedBatch"]
@@ -36,6 +34,14 @@ class LengthRun:
     def stop(self) -> int:
         """Place of the token after the last one of the run."""
         return self.start + self.count * self.length
+
+
+class AdapterRows(NamedTuple):
+    """Rows `start` to `stop` - 1 of a batch, which belong to neighbouring sequences with the adapter `number`."""
+
+    number: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +129,7 @@ class RaggedBatch(PackedTexts):
                 for start, stop in (launches(lengths[:beginnings]) if beginnings else ())
             ),
             pieces=tuple(pieces),
-            adapters=adapter_rows(adapters, offsets) if any(adapters) else (),
+            adapters=_adapter_rows(adapters, offsets) if any(adapters) else (),
         )
         if upload is None:
             arrays.send()
@@ -175,6 +181,18 @@ class RaggedBatch(PackedTexts):
             runs.append(run)
             start = run.stop
         return runs
+
+
+def _adapter_rows(adapters: Sequence[int], offsets: Counts) -> tuple[AdapterRows, ...]:
+    """The rows of each run of neighbouring sequences with one adapter. `adapters` [S]: their numbers, 0 for none, whose
+    rows are left out; `offsets` [S + 1]: where sequences begin."""
+    runs, place = [], 0
+    for number, run in groupby(adapters):
+        count = len(list(run))
+        if number:
+            runs.append(AdapterRows(number, int(offsets[place]), int(offsets[place + count])))
+        place += count
+    return tuple(runs)
 
 
 def _positions(tokens: Counts, starts: Counts, lengths: Counts, uncounted: int) -> Counts:

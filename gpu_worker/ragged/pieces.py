@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from gpu_worker.ragged.token_types import Ids
+from gpu_worker.ragged.texts import Ids
 
 KeysAndValues = tuple[Tensor, Tensor]
 Table = npt.NDArray[np.int64]

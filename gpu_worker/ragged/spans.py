@@ -1,13 +1,22 @@
-"""Spans of a batch, for attention kernels of accelerators: sequences that one launch computes. Tensors without I/O."""
+"""Spans of a batch, for attention kernels of accelerators: sequences that one launch computes. Tensors without I/O.
+
+FlashAttention starts a program for every tile of the longest sequence, for every sequence and head. One text of 8,000
+tokens beside 500 short ones makes 63 times 501 tiles, and all but some 600 of them have nothing to do. So a batch is
+split where that leaves a grid mostly empty.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
-from gpu_worker.ragged.texts import row_ranges
-from gpu_worker.ragged.token_types import Counts
+from gpu_worker.ragged.texts import Counts, row_ranges
 from gpu_worker.ragged.upload import Upload, UploadedArray
+
+TILE = 128
+"""Tokens of a sequence that one program of the kernel takes."""
+LEAST_SAVED = 512
+"""Fewest tiles that a second launch must save: times the heads, thousands of programs, about what a launch costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +86,23 @@ class Span:
             uploaded_ends=upload.add_array((offsets - offsets[0]).astype(np.int32)),
             keys=Keys.of(offsets, tails, upload) if tails.any() else None,
         )
+
+
+def launches(lengths: Counts) -> list[tuple[int, int]]:
+    """Sequences `start` to `stop` of each launch: one, or two where that saves half of the tiles and LEAST_SAVED.
+
+    `lengths` [S] may have any order; the batch is cut where the fewest tiles remain.
+    """
+    count = len(lengths)
+    if count == 1:
+        return [(0, 1)]
+    tiles = -(-lengths // TILE)
+    longest_before, longest_after = np.maximum.accumulate(tiles)[:-1], np.maximum.accumulate(tiles[::-1])[-2::-1]
+    places = np.arange(1, count)
+    cost = places * longest_before + (count - places) * longest_after
+    whole = count * int(tiles.max(initial=0))
+    least = int(cost.min(initial=whole))
+    if whole - least < LEAST_SAVED or 2 * least > whole:
+        return [(0, count)]
+    cut = int(places[cost.argmin()])
+    return [(0, cut), (cut, count)]

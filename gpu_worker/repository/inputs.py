@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.ragged.token_types import Counts, Frame, Ids, TokenTypes
+from gpu_worker.ragged.texts import Counts, Frame, Ids, TokenTypes
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 

@@ -15,7 +15,7 @@ from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.heads.skipped_tokens import Skiplist, instruction_ends
 from gpu_worker.model.model import Model
-from gpu_worker.ragged.token_types import Counts, Ids
+from gpu_worker.ragged.texts import Counts, Ids
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import InputType, OutputKind

@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 
 from gpu_worker.engine.step.sequences import Sequences
-from gpu_worker.ragged.prefixes import families, shared_with_previous
-from gpu_worker.ragged.token_types import Counts
+from gpu_worker.engine.step.sharing import families, shared_with_previous
+from gpu_worker.ragged.texts import Counts
 from shared.errors import InputTooLong
 
 Group = tuple[int, ...]

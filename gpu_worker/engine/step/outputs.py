@@ -21,8 +21,7 @@ from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads.heads import Heads, LexicalHead, SpladeHead
-from gpu_worker.ragged.texts import PackedTexts
-from gpu_worker.ragged.token_types import Counts, Ids
+from gpu_worker.ragged.texts import Counts, Ids, PackedTexts
 from gpu_worker.ragged.upload import Upload, UploadedArray
 from shared.vectors import Layout
 

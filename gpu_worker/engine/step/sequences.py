@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.ragged.pieces import Piece, SequenceCache
-from gpu_worker.ragged.texts import offsets_of, row_ranges
-from gpu_worker.ragged.token_types import Counts, Ids
+from gpu_worker.ragged.texts import Counts, Ids, offsets_of, row_ranges
 from shared.errors import InvalidInput
 from shared.jobs import Job
 from shared.ragged import TokenRanges

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpu_worker.model.adapters.parts import Pair
-from gpu_worker.ragged.adapter_rows import AdapterRows
-from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.batch import AdapterRows, RaggedBatch
 from shared.errors import ModelRefused
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.token_types import TokenTypes
+from gpu_worker.ragged.texts import TokenTypes
 
 ENDLESS = 1 << 24
 """Number of positions of a model without a limit: it has relative distances, or a state in place of attention."""

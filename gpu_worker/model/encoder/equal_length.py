@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
-from gpu_worker.ragged.token_types import TokenTypes
+from gpu_worker.ragged.texts import TokenTypes
 from shared.errors import ModelRefused
 
 

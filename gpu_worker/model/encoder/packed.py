@@ -16,7 +16,7 @@ from gpu_worker.kernels.attention.interface import (
 from gpu_worker.model.adapters.adapted_linear import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.token_types import TokenTypes
+from gpu_worker.ragged.texts import TokenTypes
 
 
 class PackedEncoder(Encoder):

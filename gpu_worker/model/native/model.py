@@ -23,7 +23,7 @@ from gpu_worker.model.native.layers import Layer, LayerKind
 from gpu_worker.model.native.linear import LinearClass, PackedLinear
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import SlotTable
-from gpu_worker.ragged.token_types import TokenTypes
+from gpu_worker.ragged.texts import TokenTypes
 from shared.errors import ModelRefused
 
 Angles = tuple[Tensor, Tensor]

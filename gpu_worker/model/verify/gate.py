@@ -43,8 +43,8 @@ from gpu_worker.model.verify.tolerances import (
 )
 from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.launches import launches
-from gpu_worker.ragged.token_types import TokenTypes
+from gpu_worker.ragged.spans import launches
+from gpu_worker.ragged.texts import TokenTypes
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from gpu_worker.model.encoder.encoder import takes_token_types
 from gpu_worker.model.encoder.equal_length import hidden_of
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
+from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.inputs import IDS, MASK, TYPES, TokenizerInputs, WrittenInputs
 from gpu_worker.repository.weights import OWN_ATTENTION

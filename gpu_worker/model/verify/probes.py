@@ -15,7 +15,7 @@ import torch
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
+from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
 from gpu_worker.repository.inputs import WrittenInputs
 
 SHORT_LENGTHS = (5, 40, 1, 17, 17)

@@ -24,8 +24,7 @@ from gpu_worker.model.verify.tolerances import Expected, exact_states, size_of
 from gpu_worker.model.verify.widened import at_once
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache, first_slots
-from gpu_worker.ragged.texts import offsets_of
-from gpu_worker.ragged.token_types import Ids
+from gpu_worker.ragged.texts import Ids, offsets_of
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_worker.model.tune.graphs import ROOM, TOKENS, Bucket, ladder
-from gpu_worker.ragged.launches import TILE
+from gpu_worker.ragged.spans import TILE
 
 STEPS, LONGEST = st.integers(1, 65_536), st.integers(2, 131_072)
 MOST = 38

@@ -17,7 +17,7 @@ from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model
 from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, GraphedEncoder, GraphSettings, ladder
-from gpu_worker.ragged.launches import launches
+from gpu_worker.ragged.spans import launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
 from support.graphs import (

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.ragged.launches import LEAST_SAVED, TILE, launches
+from gpu_worker.ragged.spans import LEAST_SAVED, TILE, launches
 
 
 def tiles(lengths: list[int]) -> int:

@@ -17,10 +17,10 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.job import TextJob, by_length
 from gpu_worker.engine.jobs.units import FAMILY_ROOM, SHARED_COST, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
+from gpu_worker.engine.step.sharing import LEAST, families, shared_with_previous
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.prefixes import LEAST, families, shared_with_previous
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.interface import JobSlice

@@ -22,7 +22,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.verify.own_run import feeding_of
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.token_types import Frame, TokenTypes
+from gpu_worker.ragged.texts import Frame, TokenTypes
 from gpu_worker.repository import inputs
 from gpu_worker.repository.inputs import PLAIN, TokenizerInputs, WrittenInputs
 from harness.random_models import miniature

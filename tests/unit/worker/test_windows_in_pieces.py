@@ -21,7 +21,7 @@ from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import make_packed
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece, SequenceCache
-from gpu_worker.ragged.token_types import Ids
+from gpu_worker.ragged.texts import Ids
 from harness.random_models import miniature
 from support.native import LIBRARY
 from support.tiny import CPU, random_ids
