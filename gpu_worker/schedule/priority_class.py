@@ -132,12 +132,13 @@ class Flows(Generic[F]):
 class WaitingJob(Flow):
     """A job whose units from `position` on wait, `tokens` in all.
 
-    `job`: None once nothing of it waits. `key`: its fairness key. `longest`: cost of its largest unit. `long`: its
-    lane, however little is left of it. `room`: see `OpenJob`. `has_room`: room was taken for the next unit. `aside`,
-    `in_line`: why it is not served now.
+    `job`: None once nothing of it waits. `of_class`: its priority's. `key`: its fairness key. `longest`: cost of its
+    largest unit. `long`: its lane, however little is left of it. `room`: see `OpenJob`. `has_room`: room was taken for
+    the next unit. `aside`, `in_line`: why it is not served now.
     """
 
     job: object
+    of_class: "PriorityClass"
     key: str
     costs: Sequence[int]
     tokens: int

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.scheduler import Scheduler
+from harness.synchronous_driver import advance, until_idle
 from support.synchronous_engine import FakeEngine, FakeFlight, job
 
 
@@ -37,7 +38,7 @@ class Device:
         """One that has computed a step, and has one of 100 tokens, a second, under way."""
         loop = self.loop(**settings)
         loop.submit(job(-1, *[10] * 10))
-        list(loop.until_idle())
+        list(until_idle(loop))
         loop.submit(job(-2, *[10] * 10))
-        loop.advance()
+        advance(loop)
         return loop

@@ -269,7 +269,7 @@ BARE = files(
     "shared/errors.py",
     "shared/deadline.py",
     "shared/offload.py",
-    *(f"gpu_worker/schedule/{name}.py" for name in ("fair_queue", "priority_class", "room", "pace", "admission")),
+    *(f"gpu_worker/schedule/{name}.py" for name in ("fair_queue", "priority_class", "load")),
     "gpu_worker/schedule/interface.py",
 )
 

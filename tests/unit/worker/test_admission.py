@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.schedule.admission import QueueAdmission
+from gpu_worker.schedule.load import QueueAdmission
 from shared.errors import Overloaded
 from shared.estimate import LENIENCE
 from shared.jobs import Priority

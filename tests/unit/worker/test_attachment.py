@@ -1,30 +1,26 @@
 """Frontends that do not read their answers: what waits for them is bounded, and nobody else notices."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_worker.link import unsent
-from gpu_worker.link.attachment import Attachment
-from gpu_worker.link.unsent import UnsentLimit
+from gpu_worker.link import outbox
+from gpu_worker.link.outbox import Outboxes
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
 from support.clockwork import in_no_time
-from support.held_jobs import HeldJobs
+from support.held_jobs import MODEL, HeldJobs, attached
 from support.references import eventually
-
-MODEL = "a fingerprint"
 
 
 class Frontend:
     """Attached, with a reader that reads when it is told to."""
 
-    def __init__(self, jobs: HeldJobs, everything: UnsentLimit, first_id: int) -> None:
+    def __init__(self, jobs: HeldJobs, everything: Outboxes, first_id: int) -> None:
         self.jobs, self._next = jobs, first_id
-        self.attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), everything, log_jobs=False)
+        self.attachment = attached(jobs, everything)
         self.received = 0
 
     async def ask(self) -> int:
@@ -58,15 +54,15 @@ def jobs() -> HeldJobs:
 
 
 @pytest.fixture
-def everything() -> UnsentLimit:
-    return UnsentLimit(10_000)
+def everything() -> Outboxes:
+    return Outboxes(10_000)
 
 
 @in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: HeldJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much all together may have."""
-    monkeypatch.setattr(unsent, "UNSENT_BYTES", 1000)
-    slow = Frontend(jobs, UnsentLimit(10_000), 0)
+    monkeypatch.setattr(outbox, "UNSENT_BYTES", 1000)
+    slow = Frontend(jobs, Outboxes(10_000), 0)
     first = await slow.leaves(1000)
     assert jobs.aside == set()
     second = await slow.leaves(200)
@@ -80,15 +76,15 @@ async def test_one_frontend_has_a_bound_of_its_own(jobs: HeldJobs, monkeypatch: 
     assert await slow.ask()
 
 
-async def test_all_together_have_one_bound(jobs: HeldJobs, everything: UnsentLimit) -> None:
+async def test_all_together_have_one_bound(jobs: HeldJobs, everything: Outboxes) -> None:
     """Whoever has more than an even share waits, as soon as it would get more; who has less goes on."""
     slow, other, good = (Frontend(jobs, everything, 100 * number) for number in (1, 2, 3))
     waiting = await slow.leaves(8000)
     assert jobs.aside == set()  # nobody else has anything
     await other.leaves(1500)
-    assert (everything.total, jobs.aside) == (9500, set())
+    assert (everything.unsent, jobs.aside) == (9500, set())
     more = await slow.leaves(1000)
-    assert (everything.total, jobs.aside) == (10_500, {waiting, more})
+    assert (everything.unsent, jobs.aside) == (10_500, {waiting, more})
     for _ in range(5):
         await good.leaves(2000)  # over the bound, each time
         assert jobs.aside == {waiting, more}
@@ -96,15 +92,15 @@ async def test_all_together_have_one_bound(jobs: HeldJobs, everything: UnsentLim
     await other.leaves(1000)
     assert jobs.aside == {waiting, more}
     await slow.read()
-    assert (everything.total, jobs.aside) == (2500, set())
+    assert (everything.unsent, jobs.aside) == (2500, set())
 
 
-async def test_a_frontend_that_has_gone_counts_no_more(jobs: HeldJobs, everything: UnsentLimit) -> None:
+async def test_a_frontend_that_has_gone_counts_no_more(jobs: HeldJobs, everything: Outboxes) -> None:
     """What it has not read is gone with it."""
     slow, good = Frontend(jobs, everything, 100), Frontend(jobs, everything, 200)
     await slow.leaves(20_000)
     slow.attachment.close()
-    assert everything.total == 0
+    assert everything.unsent == 0
     await good.leaves(9000)
     assert jobs.aside == set()
 
@@ -112,7 +108,7 @@ async def test_a_frontend_that_has_gone_counts_no_more(jobs: HeldJobs, everythin
 async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -> None:
     """A message of many jobs is taken with breaths between, and answers may come meanwhile."""
     jobs = HeldJobs()
-    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False)
+    attachment = attached(jobs)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     taking = asyncio.create_task(attachment.receive(message := jobs_to_pb(many, MODEL), message.ByteSize()))
     while 0 not in jobs.held:  # noqa: ASYNC110
@@ -125,7 +121,7 @@ async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -
 async def test_jobs_that_are_refused_count_too() -> None:
     """A frontend that sends jobs which are refused, and reads none of the errors, has to read before it sends more."""
     jobs = HeldJobs()
-    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(10_000), log_jobs=False)
+    attachment = attached(jobs, Outboxes(10_000))
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     message = jobs_to_pb(many, "another fingerprint")
     await attachment.receive(message, message.ByteSize())

@@ -6,10 +6,10 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
-from gpu_worker.device.inline import Inline
-from gpu_worker.link.attachment import JOBS_IN_A_ROW, Attachment
-from gpu_worker.link.unsent import UnsentLimit
+from gpu_worker.link.attachment import JOBS_IN_A_ROW
+from gpu_worker.schedule.steps import EndedStep
 from shared.codec.jobs import jobs_to_pb
 from shared.errors import (
     DeadlineExceeded,
@@ -21,6 +21,8 @@ from shared.errors import (
     WorkerUnavailable,
 )
 from shared.jobs import Classify, JobResult
+from shared.offload import Inline
+from support.held_jobs import MODEL, attached
 from support.references import eventually
 from support.threaded_engine import MARK, FakeEngine, FakeFlight, FakeProgress, ask, job, outcome, running_driver
 
@@ -52,8 +54,8 @@ async def test_jobs_of_a_message_to_an_idle_worker_are_one_step() -> None:
     async with running_driver(engine, step_tokens=10 * count) as running:
         for _ in range(5):
             await asyncio.sleep(0)  # the driver has nothing to do and waits
-        attachment = Attachment(running, "", Inline(), UnsentLimit(1 << 30), log_jobs=False)
-        message = jobs_to_pb(jobs, "")
+        attachment = attached(running)
+        message = jobs_to_pb(jobs, MODEL)
         await attachment.receive(message, message.ByteSize())
         await eventually(lambda: running.idle)
         assert [len(step) for step in engine.steps] == [count]
@@ -213,3 +215,27 @@ async def test_calls_come_in_between_two_steps() -> None:
             turns += 1
         assert await outcome(future) == (50,) * 200
         assert turns > len(engine.steps)
+
+
+async def test_steps_are_counted_from_when_somebody_counts(device: Executor) -> None:
+    """Each with its tokens, sequences and seconds; one of which a part was run again is not: its time tells nothing."""
+    async with running_driver(FakeEngine(device)) as running:
+        assert await outcome(ask(running, job(1, 5))) == (5,)
+        seen = list[EndedStep]()
+        running.on_step = seen.append
+        assert await outcome(ask(running, job(2, *[10] * 15))) == (10,) * 15
+        assert await outcome(ask(running, job(3, 13))) is Internal
+        assert [(step.tokens, step.units, step.seconds > 0) for step in seen] == [(100, 10, True), (50, 5, True)]
+
+
+async def test_a_bug_is_logged_with_its_trace(device: Executor) -> None:
+    """For the whole step first, then for the part that is guilty of it."""
+    engine = FakeEngine(device)
+    engine.gate.clear()
+    async with running_driver(engine) as running:
+        with capture_logs() as lines:
+            futures = [ask(running, job(1, 5)), ask(running, job(2, 13))]
+            engine.gate.set()
+            assert [await outcome(each) for each in futures] == [(5,), Internal]
+    assert [(line["event"], line["parts"]) for line in lines] == [("step failed", 2), ("step failed", 1)]
+    assert all("RuntimeError: a bug" in line["exception"] for line in lines)

@@ -10,12 +10,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.device.inline import Inline
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.interface import JobSlice, OpenJob, OutOfMemory
 from gpu_worker.schedule.scheduler import LEAD_SECONDS, Idle, Scheduler, Wait
 from gpu_worker.schedule.steps import JobOutcome
+from harness.synchronous_driver import advance, until_idle
 from shared.jobs import Job, JobResult
+from shared.offload import Inline
 from support.synchronous_engine import FakeProgress, job
 
 TICK = 1e-9
@@ -149,7 +150,7 @@ def run_synchronously(workload: Workload, engine: TimedEngine, clock: Clock, opt
     loop = Scheduler(engine, clock=clock, **options)
     for first in workload.first_jobs():
         loop.submit(first)
-    for ended in loop.until_idle():
+    for ended in until_idle(loop):
         following = workload.after(ended.id, ended.outcome)
         if following is not None:
             loop.submit(following)
@@ -157,7 +158,7 @@ def run_synchronously(workload: Workload, engine: TimedEngine, clock: Clock, opt
 
 def run_asynchronously(workload: Workload, engine: TimedEngine, clock: Clock, options: dict[str, Any]) -> None:
     async def serve() -> None:
-        loop = Driver(engine, Inline(), clock=clock, **options)
+        loop = Driver(Scheduler(engine, clock=clock, **options), Inline())
         idle, left = asyncio.Event(), 0
 
         def submit(new: Job) -> None:
@@ -221,14 +222,14 @@ def test_the_next_step_is_launched_shortly_before_the_end_of_a_long_one() -> Non
     engine = TimedEngine(clock, speed=100.0, overhead=0.0)
     loop = Scheduler(engine, step_tokens=100, queued_tokens=10**9, clock=clock)
     loop.submit(job(1, *[10] * 10))
-    list(loop.until_idle())
+    list(until_idle(loop))
     for number in (2, 3, 4):
         loop.submit(job(number, *[10] * 10))
-    loop.advance()
+    advance(loop)
     action = loop.next_action()
     assert isinstance(action, Wait)
     assert abs(action.seconds - (1.0 - LEAD_SECONDS)) < 1e-6
-    list(loop.until_idle())
+    list(until_idle(loop))
     assert [round(time, 2) for time in engine.times] == [0.0, 1.0, 1.98, 2.98]
 
 
@@ -238,7 +239,7 @@ def test_a_job_that_is_set_aside_leaves_the_loop_idle() -> None:
     loop = Scheduler(TimedEngine(clock, 100.0, 0.0), step_tokens=100, queued_tokens=1000, clock=clock)
     loop.submit(job(1, 10))
     loop.set_aside(1)
-    assert list(loop.until_idle()) == []
+    assert list(until_idle(loop)) == []
     assert loop.next_action() == Idle()
     loop.bring_back(1)
-    assert [ended.id for ended in loop.until_idle()] == [1]
+    assert [ended.id for ended in until_idle(loop)] == [1]

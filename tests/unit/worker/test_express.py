@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from gpu_worker.schedule.fair_queue import MOST_JOBS, FairQueue, never
+from harness.synchronous_driver import advance
 from shared.jobs import Priority
 from support.synchronous_engine import job
 from support.timed_device import Device
@@ -173,7 +174,7 @@ def test_a_call_beside_a_long_text_is_alone_where_a_small_step_costs_little(over
     loop.submit(job(0, *[125] * 400))
     calls = 0
     while len(device.steps) < 40:
-        ended = {each.id for each in loop.advance()}
+        ended = {each.id for each in advance(loop)}
         if calls == 0 or calls in ended:
             calls += 1
             loop.submit(job(calls, 16))
@@ -189,6 +190,6 @@ def test_the_loop_promises_no_express_step_to_a_text_that_is_cut() -> None:
         loop = Device(speed=1000.0).loop(step_tokens=1000, chunk_tokens=chunk)
         loop.submit(job(1, *[100] * 100))
         while not loop.load.tokens_per_second:
-            loop.advance()
+            advance(loop)
         told.append(loop.load.express_tokens)
     assert told == [100, 20]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gpu_worker.link import frontend_log
-from gpu_worker.link.frontend_log import FrontendLog
+from gpu_worker.link import attachment
+from gpu_worker.link.attachment import FrontendLog
 from shared.errors import InvalidInput, LimitExceeded
 
 ATTACHED, WRONG, DETACHED = "frontend attached", "a frontend's message makes no sense", "frontend detached"
@@ -51,7 +51,7 @@ def test_each_kind_of_error_and_field_is_told_once(lines: list[Any]) -> None:
 
 def test_a_bounded_number_of_frontends_is_remembered(lines: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were heard of last."""
-    monkeypatch.setattr(frontend_log, "REMEMBERED", 2)
+    monkeypatch.setattr(attachment, "REMEMBERED", 2)
     log = FrontendLog()
     for name in ("one", "two", "three", "one", "three"):
         log.wrong(name, InvalidInput("no"))

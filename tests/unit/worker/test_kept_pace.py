@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Overloaded
 from shared.jobs import JobResult
 from support.synchronous_engine import job
@@ -16,13 +17,13 @@ def test_jobs_alone_leave_others_their_pace() -> None:
     device = Device(speed=100_000.0, overhead=0.01)
     loop = device.loop(step_tokens=2048)
     loop.submit(job(0, *[64] * 100))
-    list(loop.until_idle())
+    list(until_idle(loop))
     for number in range(1, 60):
         loop.submit(job(number, 16, remaining=0.5))
-        list(loop.until_idle())
+        list(until_idle(loop))
     loop.submit(job(100, *[64] * 100, remaining=0.5))
     loop.submit(job(101, 16, remaining=0.5))
-    assert {each.id: type(each.outcome) for each in loop.until_idle()} == {100: JobResult, 101: JobResult}
+    assert {each.id: type(each.outcome) for each in until_idle(loop)} == {100: JobResult, 101: JobResult}
 
 
 def endings_of_long_jobs(short_share: float, long_share: float) -> tuple[Counter[type], float]:
@@ -45,7 +46,7 @@ def endings_of_long_jobs(short_share: float, long_share: float) -> tuple[Counter
                     endings[Overloaded] += kind == "long"
                 due += draws[kind].expovariate(shares[kind] * 1000.0 / sum(tokens))
             dues[kind] = due
-        ended = loop.advance()
+        ended = advance(loop)
         for each in ended:
             if each.id in begun:
                 endings[type(each.outcome)] += 1

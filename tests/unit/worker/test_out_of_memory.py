@@ -22,6 +22,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import EndedJob
+from harness.synchronous_driver import until_idle
 from shared.errors import InputTooLarge
 from shared.jobs import Job, JobResult
 from support.random_models import random_model
@@ -138,7 +139,7 @@ def answered(*jobs: Job) -> list[EndedJob]:
     loop = Scheduler(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
     for each in jobs:
         loop.submit(each)
-    return list(loop.until_idle())
+    return list(until_idle(loop))
 
 
 def job(identity: int, *lengths: int) -> Job:

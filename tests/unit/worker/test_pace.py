@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from gpu_worker.schedule.pace import FRESH_STEPS, Pace, StepBudget
+from gpu_worker.schedule.load import FRESH_STEPS, Pace, StepBudget
 
 
 def test_what_a_step_did_not_compute_makes_no_longer_steps() -> None:

@@ -23,6 +23,7 @@ from gpu_worker.schedule.steps import EndedJob
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import piece_limits as limits
 from gpu_worker.worker import ModelWorker, load_model
+from harness.synchronous_driver import advance
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, ModelRefused
 from shared.jobs import Job, JobResult
@@ -157,7 +158,7 @@ def test_all_keys_count_where_layers_have_windows(tmp_path: Path) -> None:
 def outcomes_of(loop: Scheduler, taken: list[int]) -> Iterator[EndedJob]:
     """The jobs that end, until none is left; after each action adds the room that is taken."""
     while loop.queued[1]:
-        yield from loop.advance()
+        yield from advance(loop)
         taken.append(loop.room.taken)
 
 
@@ -260,12 +261,12 @@ async def test_a_worker_logs_its_limits_and_counts_what_it_keeps(folder: Path) -
             worker.log_ready()
         [line] = [line for line in lines if line["event"] == "long texts"]
         assert line["told"] == f"in pieces of 8 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB"
-        before = worker.with_figures(worker.loop.figures)
-        await worker.loop.result_of(replace(job(700), id=77))
-        after = worker.with_figures(worker.loop.figures)
+        before = worker.with_figures(worker.driver.figures)
+        await worker.driver.result_of(replace(job(700), id=77))
+        after = worker.with_figures(worker.driver.figures)
     finally:
         worker.serving.cancel()
-        worker.loop.close()
+        worker.driver.close()
         worker.shut_down()
     assert after.pieces >= before.pieces + 3
     assert (after.kept_bytes, after.waiting_for_cache, after.cache_bytes) == (0, 0, MEBIBYTE)

@@ -23,6 +23,7 @@ from gpu_worker.ragged.sequence_cache import SequenceCache
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory, StepHandle
 from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
 from gpu_worker.schedule.steps import EndedJob
+from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.ragged import RaggedTokens
@@ -107,7 +108,7 @@ def run_two_under_way(loop: Scheduler, chance: random.Random) -> list[EndedJob]:
             if planned is not None:
                 loop.launch_step(planned)
         elif isinstance(action, Collect) or loop.older_step is not None:
-            ended += loop.end_step(loop.collect_step())
+            ended += loop.end_step(loop.collect_step()).jobs
     return ended
 
 
@@ -213,13 +214,13 @@ def test_no_cache_outlives_its_sequence(
                 assert all(map(loop.cancel, lost))
                 unanswered -= lost
             now += 5.0 if chance.random() < 0.05 else 0.05
-            ended = loop.drop_all(WorkerUnavailable("shutting down")) if chance.random() < 0.005 else loop.advance()
+            ended = loop.drop_all(WorkerUnavailable("shutting down")) if chance.random() < 0.005 else advance(loop)
             outcomes.update(type(each.outcome) for each in ended)
             unanswered -= {each.id for each in ended}
             most = max(most, len(caches))
             # Those of a step that is under way may have been cancelled; besides them there is no more than room.
             assert loop.room.taken <= CAPACITY
-        assert list(loop.until_idle()) == []
+        assert list(until_idle(loop)) == []
         del ended
         assert set(outcomes) <= {JobResult, DeadlineExceeded, WorkerUnavailable}
         assert outcomes[JobResult] > 10
@@ -245,7 +246,7 @@ def test_texts_keep_no_more_than_their_room(
         loop.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(random_ids([length], seed=number))))
     ended, fullest = list[EndedJob](), 0
     while not isinstance(loop.next_action(), Idle):
-        ended += loop.advance()
+        ended += advance(loop)
         device.submit(int).result()  # the device's thread has done what was launched
         kept = sum(cache.bytes for cache in caches)
         assert kept <= loop.room.taken

@@ -1,12 +1,10 @@
 """When frontends are told a worker's load: its outcomes carry it, and between these it comes at set times."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 from gpu_worker.link.attachment import Attachment
-from gpu_worker.link.outbox import IDLE_BEAT, Outbox
-from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.schedule.admission import RECENT_SECONDS, RecentWork
+from gpu_worker.link.outbox import IDLE_BEAT, Outbox, Outboxes
+from gpu_worker.schedule.load import RECENT_SECONDS
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
 from shared.codec.load import load_from_pb
@@ -14,9 +12,7 @@ from shared.jobs import Classify, Job, JobResult
 from shared.load import REPORT_SECONDS, Load
 from shared.ragged import RaggedTokens
 from support.clockwork import in_no_time
-from support.held_jobs import HeldJobs
-
-MODEL = "a fingerprint"
+from support.held_jobs import MODEL, HeldJobs, attached
 
 
 async def seconds_to_report(outbox: Outbox) -> float:
@@ -57,12 +53,20 @@ async def test_a_report_that_is_due_sooner_stays_so() -> None:
     assert await reporting == IDLE_BEAT
 
 
+class Counted(Outbox):
+    """Another frontend's, which counts how often it is told to report soon."""
+
+    hastened = 0
+
+    def hasten_report(self) -> None:
+        self.hastened += 1
+
+
 async def test_the_first_job_of_an_idle_worker_is_told_to_all() -> None:
     """The jobs after it are not: the report that is on its way counts them too."""
-    told, jobs = list[int](), HeldJobs()
-    attachment = Attachment(
-        jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False, on_work=lambda: told.append(1)
-    )
+    outboxes, jobs = Outboxes(1 << 30), HeldJobs()
+    attachment, reporting = attached(jobs, outboxes), Counted(Load)
+    outboxes.add(reporting)
 
     async def send(*ids: int) -> None:
         message = jobs_to_pb([Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in ids], MODEL)
@@ -70,23 +74,20 @@ async def test_the_first_job_of_an_idle_worker_is_told_to_all() -> None:
 
     await send(1, 2)
     await send(3)
-    assert len(told) == 1
+    assert reporting.hastened == 1
     for number in (1, 2, 3):
         jobs.answer(number, 1000)
     await send(4)
-    assert len(told) == 2
+    assert reporting.hastened == 2
 
 
 @in_no_time
 async def test_reports_tell_what_others_lately_sent() -> None:
     """Of a thousand tokens a second half a second's are half. One's own work is not others', and what came long ago
     counts no more."""
-    jobs, work = HeldJobs(), RecentWork()
+    jobs, outboxes = HeldJobs(), Outboxes(1 << 30)
     jobs.load = Load(tokens_per_second=1000.0)
-    lone, other = (
-        Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False, work=work)
-        for _ in range(2)
-    )
+    lone, other = attached(jobs, outboxes), attached(jobs, outboxes)
 
     async def send(attachment: Attachment, number: int) -> None:
         job = Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1] * 500]))

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.schedule.fair_queue import FairQueue
-from gpu_worker.schedule.room import Room
+from gpu_worker.schedule.fair_queue import FairQueue, Room
 from shared.jobs import Priority
 from support.synchronous_engine import cut
 
@@ -123,7 +122,7 @@ class Witness:
         returned = -sum(min(0, room) for room in waiting.room[: waiting.position])
         returned -= sum(step.get(job, 0) for step in self.under_way)
         entry = self.queue._jobs.get(job)
-        admitted = waiting.room[waiting.position] if entry is not None and entry[1].has_room else 0
+        admitted = waiting.room[waiting.position] if entry is not None and entry.has_room else 0
         return begun - returned + admitted
 
 

@@ -1,11 +1,12 @@
 """What the scheduler does by its clock: whom it refuses, how large steps are, and what it tells of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.scheduler import LOAD_SECONDS, Idle, Scheduler
+from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Internal, Overloaded
 from shared.jobs import JobResult, Priority
 from shared.load import Load
@@ -18,7 +19,7 @@ def test_waiting_behind_the_older_step_is_no_computing() -> None:
     loop = Device(speed=100.0).loop()
     for each in (1, 2, 3):
         loop.submit(job(each, 100))
-    outcomes = [answer.outcome for answer in loop.until_idle()]
+    outcomes = [answer.outcome for answer in until_idle(loop)]
     assert all(isinstance(outcome, JobResult) for outcome in outcomes)
     times = [(outcome.queue, outcome.compute) for outcome in outcomes if isinstance(outcome, JobResult)]
     assert times == [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0)]
@@ -42,7 +43,7 @@ def test_a_slow_but_honest_load_is_taken() -> None:
     loop = device.warm_loop()
     for number in range(17):
         loop.submit(job(number, *[10] * 13, remaining=30.0))
-    assert [shown(answer)[1] for answer in loop.until_idle() if answer.id >= 0] == [(10,) * 13] * 17
+    assert [shown(answer)[1] for answer in until_idle(loop) if answer.id >= 0] == [(10,) * 13] * 17
     assert loop.refused == {}
 
 
@@ -51,9 +52,9 @@ def test_its_own_size_alone_refuses_no_job() -> None:
     device = Device()
     loop = device.loop(queued_tokens=10, queue_seconds=0.001)
     loop.submit(job(1, 100))
-    list(loop.until_idle())
+    list(until_idle(loop))
     loop.submit(job(2, *[10] * 50, remaining=1.0))
-    assert [shown(answer) for answer in loop.until_idle()] == [(2, DeadlineExceeded)]
+    assert [shown(answer) for answer in until_idle(loop)] == [(2, DeadlineExceeded)]
 
 
 def test_a_job_that_would_wait_too_long_is_refused() -> None:
@@ -78,7 +79,7 @@ def test_too_many_tokens_are_refused() -> None:
         loop.submit(job(2, 50))
     assert (refused.value.retry_after, loop.refused) == (1.0, {"queued_tokens": 1})
     loop.bring_back(1)
-    assert [shown(answer) for answer in loop.until_idle()] == [(1, (60,))]
+    assert [shown(answer) for answer in until_idle(loop)] == [(1, (60,))]
 
 
 def test_a_job_that_is_cancelled_before_it_is_computed_is_counted() -> None:
@@ -86,8 +87,9 @@ def test_a_job_that_is_cancelled_before_it_is_computed_is_counted() -> None:
     loop = Device().loop()
     for each in (1, 2):
         loop.submit(job(each, 100))
-    loop.advance()
-    assert [loop.cancel(each) for each in (1, 2, 2)] == [True, True, False]
+    advance(loop)
+    for each in (1, 2, 2):
+        loop.cancel(each)
     assert loop.cancelled_waiting == 1
 
 
@@ -98,10 +100,10 @@ def test_a_step_is_bounded_in_time(overhead: float) -> None:
     loop = device.loop(step_tokens=5000, step_seconds=1.0)
     for each in range(50):
         loop.submit(job(each, 10))
-        list(loop.until_idle())
+        list(until_idle(loop))
     before = len(device.steps)
     loop.submit(job(100, *[10] * 5000))
-    list(loop.until_idle())
+    list(until_idle(loop))
     seconds = [overhead + tokens / 1000.0 for tokens in device.steps[before:]]
     assert max(seconds) <= 1.3
     assert all(each >= 0.7 for each in seconds[-20:-1])
@@ -112,7 +114,7 @@ def test_a_slow_device_computes_small_steps_but_not_tiny_ones() -> None:
     device = Device(speed=10.0)
     loop = device.loop(step_tokens=5000, step_seconds=0.1)
     loop.submit(job(1, *[8] * 500))
-    list(loop.until_idle())
+    list(until_idle(loop))
     assert set(device.steps[:-1]) == {256}
 
 
@@ -122,20 +124,8 @@ def test_a_loop_tells_its_budget() -> None:
     loop = Device(speed=1000.0).loop(step_tokens=5000, step_seconds=1.0)
     assert loop.budget == 256
     loop.submit(job(1, 250))
-    list(loop.until_idle())
+    list(until_idle(loop))
     assert loop.budget == 1000
-
-
-def test_each_step_that_ended_is_observed() -> None:
-    """Seconds, tokens, sequences."""
-    seen: list[tuple[float, int, int]] = []
-    observe: Callable[[float, int, int], None] = lambda *step: seen.append(step)  # noqa: E731
-    device = Device()
-    loop = Scheduler(device.engine, step_tokens=100, queued_tokens=1000, observe=observe, clock=lambda: device.now)
-    loop.submit(job(1, *[10] * 15))
-    list(loop.until_idle())
-    assert [(tokens, sequences) for _, tokens, sequences in seen] == [(100, 10), (50, 5)]
-    assert sum(each for each, _, _ in seen) == pytest.approx(1.5)
 
 
 def test_jobs_are_planned_by_their_class_key_and_deadline() -> None:
@@ -146,7 +136,7 @@ def test_jobs_are_planned_by_their_class_key_and_deadline() -> None:
     loop.submit(job(3, 10, key="b"))
     loop.submit(job(4, 10, key="c", remaining=1000.0))
     loop.submit(job(5, 10, priority=Priority.INTERACTIVE))
-    order = [answer.id for answer in loop.until_idle()]
+    order = [answer.id for answer in until_idle(loop)]
     assert order[:2] == [5, 4]
     assert order.index(3) < order.index(2)
 
@@ -156,8 +146,8 @@ def test_deadlines_of_answered_jobs_do_not_pile_up() -> None:
     loop = Device().loop(queued_tokens=10**9)
     for number in range(1000):
         loop.submit(job(number, 1, remaining=86_400.0))
-        list(loop.until_idle())
-    assert len(loop._jobs._deadlines) < 100
+        list(until_idle(loop))
+    assert len(loop._deadlines) < 100
 
 
 def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +155,7 @@ def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.Monke
     device = Device()
     loop = device.loop()
     loop.submit(job(1, 100))
-    list(loop.until_idle())
+    list(until_idle(loop))
     before = loop.load.tokens_per_second
 
     def broken(parts: Sequence[JobSlice]) -> FakeFlight:
@@ -173,7 +163,7 @@ def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(device.engine, "launch", broken)
     loop.submit(job(2, 100))
-    assert [shown(answer) for answer in loop.until_idle()] == [(2, Internal)]
+    assert [shown(answer) for answer in until_idle(loop)] == [(2, Internal)]
     assert loop.load.tokens_per_second == before
 
 
@@ -199,7 +189,7 @@ def test_jobs_that_come_together_are_admitted_by_one_load(monkeypatch: pytest.Mo
     with pytest.raises(Overloaded, match="250 tokens wait, this job costs 10, the limit is 250"):
         loop.submit(job(25, 10))
     before = len(made)
-    list(loop.until_idle())
+    list(until_idle(loop))
     for number in range(30, 35):
         loop.submit(job(number, 10))
     assert (before, len(made)) == (4, 5)

@@ -7,9 +7,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
-from gpu_worker.schedule import watchdog
-from gpu_worker.schedule.driver import Driver
-from gpu_worker.schedule.watchdog import DeviceLost
+from gpu_worker.schedule import driver
+from gpu_worker.schedule.driver import DeviceLost, Driver
+from gpu_worker.schedule.scheduler import Scheduler
 from shared.errors import (
     GivenBack,
     Internal,
@@ -36,7 +36,7 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
     """The job that met it gets Internal; then the loop ends, so that the process can be started again."""
     engine = Broken(device)
     with ThreadPoolExecutor(1) as host:
-        made = Driver(engine, host, step_tokens=100, queued_tokens=10_000, device_check=job(99, 1))
+        made = Driver(Scheduler(engine, step_tokens=100, queued_tokens=10_000), host, device_check=job(99, 1))
         running = asyncio.create_task(made.run())
         assert await outcome(ask(made, job(1, 5))) == (5,)
         engine.broken = True
@@ -58,8 +58,8 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
     device: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
-    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
-    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
+    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
     async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
@@ -78,9 +78,9 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
 
 async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch ends, and with it the process."""
-    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.05)
-    monkeypatch.setattr("gpu_worker.schedule.driver.LOST_SECONDS", 0.1)
-    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.05)
+    monkeypatch.setattr(driver, "LOST_SECONDS", 0.1)
+    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
     engine = FakeEngine(device)
     async with running_driver(engine) as running:
         engine.gate.clear()
@@ -101,12 +101,12 @@ def test_a_step_is_late_at_ten_times_what_its_tokens_predict(
     seconds: float, tokens: int, speed: float, late: bool
 ) -> None:
     """And not before five seconds."""
-    assert (watchdog.overdue(seconds, tokens, speed) > 0) is late
+    assert (driver.overdue(seconds, tokens, speed) > 0) is late
 
 
 def test_seconds_in_which_the_process_stood_still_are_no_seconds_of_a_step() -> None:
     """Of the same step all of them, of another one none; what a look comes late by is counted too."""
-    pauses = watchdog.Pauses()
+    pauses = driver.Pauses()
     looks = [(0.3, 0.5, 0.3), (8.8, 8.5, 0.8), (9.4, 0.6, 1.3), (17.9, 8.5, 1.8), (0.4, 0.5, 0.4), (0.2, 8.5, 0.0)]
     for seconds, slept, left in looks:
         assert pauses.left_out_of(seconds, slept=slept, planned=0.5, computed=0.01) == pytest.approx(left, abs=0.02)
@@ -117,7 +117,7 @@ def test_what_a_step_computes_while_no_look_is_possible_is_its_own(cores: int) -
     """A thread that holds the interpreter's lock for eight seconds takes as many of a processor. A process that is
     stopped takes none, however many cores it had before."""
     for computed, left in [(cores * 0.5 + 8, 9.0), (cores * 0.5, 1.0)]:
-        pauses = watchdog.Pauses()
+        pauses = driver.Pauses()
         assert pauses.left_out_of(0.5, slept=0.5, planned=0.5, computed=cores * 0.5) == 0.5
         assert pauses.left_out_of(9.0, slept=8.5, planned=0.5, computed=computed) == pytest.approx(left)
 
@@ -126,8 +126,8 @@ async def test_a_step_that_keeps_all_others_from_running_is_late(
     device: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It computes, so its seconds are no pause of the process."""
-    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
     async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
@@ -145,8 +145,8 @@ async def test_a_step_that_keeps_all_others_from_running_is_late(
 
 async def test_a_pause_of_the_process_is_no_stalled_step(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the machine stands still: the job is answered, and nobody is told of a stall."""
-    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr("gpu_worker.schedule.driver.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
     async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))

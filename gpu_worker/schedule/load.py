@@ -1,7 +1,12 @@
-"""How fast steps are by their size, and how large the next one may be. No clock, no I/O."""
+"""How fast steps are, how large the next one may be, what keeps coming, which jobs are refused. No clock, no I/O."""
 
-from collections import deque
-from math import inf
+from collections import Counter, deque
+from math import exp, inf
+
+from shared.errors import Overloaded
+from shared.estimate import LENIENCE
+from shared.jobs import Job
+from shared.load import Load
 
 MEAN_WEIGHT = 0.9
 """Weight of earlier steps in the mean speed of a size; the latest step has the rest."""
@@ -21,6 +26,8 @@ SMALLEST_BUDGET = 256
 EFFICIENT, STRETCH = 512, 3
 """A step of fewer tokens is slower by the token, by 5 % at 256 with a large model on a processor; up to so many it may
 take so many times the bound."""
+RECENT_SECONDS = 1.0
+"""Seconds after which work that came counts a third, where nothing else is said."""
 
 
 class Pace:
@@ -127,3 +134,47 @@ class StepBudget:
         if self._step_seconds < inf:
             most = int(self._pace.quick * self._step_seconds)
             self.tokens = min(max(most, min(STRETCH * most, EFFICIENT), SMALLEST_BUDGET), self._step_tokens)
+
+
+class QueueAdmission:
+    """Refuses jobs that would wait too long. `refused`: how many so far, by reason."""
+
+    def __init__(self, *, queued_tokens: int, queue_seconds: float = inf) -> None:
+        """`queued_tokens`: most tokens that may wait. `queue_seconds`: the longest wait of a job."""
+        self._queued_tokens, self._queue_seconds = queued_tokens, queue_seconds
+        self.refused: Counter[str] = Counter()
+
+    def check_job(self, job: Job, cost: int, load: Load, *, of_key: int = 0, since: int = 0) -> None:
+        """Raises Overloaded for a job of `cost` tokens that may not wait.
+
+        `of_key`: tokens of its key that wait. `since`: tokens of the jobs that came since the load was made.
+        """
+        estimate, queued = load.estimate(cost, job.priority, of_key, since), load.queued_tokens + since
+        if queued and queued + cost > self._queued_tokens:
+            self.refused["queued_tokens"] += 1
+            message = f"{queued} tokens wait, this job costs {cost}, the limit is {self._queued_tokens}"
+            raise Overloaded(message, retry_after=estimate.retry_after)
+        refusal = estimate.refusal(job.remaining, limit=self._queue_seconds, lenience=LENIENCE)
+        if refusal is not None:
+            reason, error = refusal
+            self.refused[reason] += 1
+            raise error
+
+
+class RecentWork:
+    """Tokens that came, each counted the less the longer ago it came."""
+
+    def __init__(self, seconds: float = RECENT_SECONDS) -> None:
+        """`seconds`: after which what came counts a third of what comes now."""
+        self._seconds, self._tokens, self._since = seconds, 0.0, 0.0
+
+    def add(self, tokens: int, now: float) -> None:
+        """Counts tokens that came `now`, in seconds of any clock that never goes back."""
+        self._tokens, self._since = self._left(now) + tokens, now
+
+    def rate(self, now: float) -> float:
+        """Tokens that came in a second lately."""
+        return self._left(now) / self._seconds
+
+    def _left(self, now: float) -> float:
+        return self._tokens * exp((self._since - now) / self._seconds)
