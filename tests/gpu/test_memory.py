@@ -132,10 +132,10 @@ def test_running_out_in_serving_is_an_answer(little: int) -> None:
     jobs = [encoded(each, *[500] * 600) for each in range(3)]
 
     def rows(step_tokens: int) -> list[np.ndarray]:
-        loop = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
+        scheduler = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
         for job in jobs:
-            loop.submit(job)
-        found = sorted(until_idle(loop), key=lambda each: each.id)
+            scheduler.submit(job)
+        found = sorted(until_idle(scheduler), key=lambda each: each.id)
         results = [each.outcome for each in found if isinstance(each.outcome, JobResult)]
         assert len(results) == len(jobs)
         return [np.frombuffer(each.dense.data, dtype="<f4") for each in results if each.dense]
@@ -178,10 +178,10 @@ def test_a_second_device_serves_alone(name: str) -> None:
     engine = ModelEngine(load(random_model(name), placement))
     assert torch.cuda.current_device() == 1
     try:
-        loop = Scheduler(engine, step_tokens=16384, queued_tokens=10**6)
+        scheduler = Scheduler(engine, step_tokens=16384, queued_tokens=10**6)
         for job in warm_up_jobs(engine.model):
-            loop.submit(job)
-        assert not [each for each in until_idle(loop) if isinstance(each.outcome, Exception)]
+            scheduler.submit(job)
+        assert not [each for each in until_idle(scheduler) if isinstance(each.outcome, Exception)]
         assert torch.cuda.memory_allocated(0) == before
         assert torch.cuda.memory_allocated(1) > engine.model.weight_bytes / 2
     finally:

@@ -40,11 +40,11 @@ def garbage() -> Iterator[list[object]]:
 def test_no_tensor_waits_for_the_garbage_collector(name: str, garbage: list[object]) -> None:
     """Of jobs of every kind: a circle through a step would hold hundreds of megabytes of it for minutes."""
     model = load(random_model(name), CPU)
-    loop = Scheduler(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
+    scheduler = Scheduler(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
     gc.collect()
     garbage.clear()  # what loading left
     for job in warm_up_jobs(model):
-        loop.submit(job)
-    assert list(until_idle(loop))
+        scheduler.submit(job)
+    assert list(until_idle(scheduler))
     gc.collect()
     assert [type(each) for each in garbage if isinstance(each, torch.Tensor | np.ndarray)] == []

@@ -136,10 +136,10 @@ Place = Callable[[Crowded, pytest.MonkeyPatch], None]
 
 
 def answered(*jobs: Job) -> list[EndedJob]:
-    loop = Scheduler(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
+    scheduler = Scheduler(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
     for each in jobs:
-        loop.submit(each)
-    return list(until_idle(loop))
+        scheduler.submit(each)
+    return list(until_idle(scheduler))
 
 
 def job(identity: int, *lengths: int) -> Job:

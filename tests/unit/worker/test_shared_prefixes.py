@@ -217,10 +217,10 @@ def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> N
     expected = by_themselves(engine, jobs)
     encoder = _Watched(engine.model.encoder, failing)
     failed = watched(engine, encoder)
-    loop = Scheduler(failed, step_tokens=1024, queued_tokens=4096)
+    scheduler = Scheduler(failed, step_tokens=1024, queued_tokens=4096)
     for job in jobs:
-        loop.submit(job)
-    answers = {answer.id: answer.outcome for answer in until_idle(loop)}
+        scheduler.submit(job)
+    answers = {answer.id: answer.outcome for answer in until_idle(scheduler)}
     assert_alike([answers[job.id] for job in jobs], expected, "float32")
     assert sum(encoder.ran) == failing + {1: 2, 3: 4}[failing]
     assert failed.shared_tokens == {1: 14, 3: 12}[failing] * (len(PREFIX) - 1)
@@ -315,18 +315,18 @@ def test_frontends_are_told_a_load_in_tokens_of_texts() -> None:
         [Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of(texts))] for texts in ([PREFIX], [PREFIX] * 12)
     )
     with shared_prefixes(engine, together=256):
-        loop = Scheduler(engine, step_tokens=2048, queued_tokens=4096)
+        scheduler = Scheduler(engine, step_tokens=2048, queued_tokens=4096)
         for [job], ratio in ((plain, 1.0), (alike, 1 + LATEST_WEIGHT * 11 * (39 - 5) / (40 + 11 * 6))):
-            loop.submit(job)
-            assert [answer.id for answer in until_idle(loop)] == [1]
-            loop.submit(replace(job, id=2))
-            load, told = loop.load, loop.told_load
+            scheduler.submit(job)
+            assert [answer.id for answer in until_idle(scheduler)] == [1]
+            scheduler.submit(replace(job, id=2))
+            load, told = scheduler.load, scheduler.told_load
             assert told.tokens_per_second == pytest.approx(ratio * load.tokens_per_second)
             assert told.queued_tokens == int(ratio * load.queued_tokens) > 0
             assert told.estimate(10, Priority.DEFAULT).wait == pytest.approx(
                 load.estimate(10, Priority.DEFAULT).wait, rel=0.05
             )
-            assert loop.cancel(2)
+            scheduler.cancel(2)
 
 
 def test_a_step_of_many_texts_is_not_brief() -> None:
