@@ -167,7 +167,7 @@ class Ours:
         encoder, device = self.model.encoder, self.model.placement.device
         start = time.perf_counter()
         with torch.inference_mode():
-            while len(queue):
+            while queue.waiting_tokens:
                 units, upload = queue.next_step(budget)[0], Upload(device)
                 selections = [opened.selection(units.start, units.stop)]
                 step = Step.pack(selections, device, encoder.uncounted, encoder.token_types, upload)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,40 +26,25 @@ LONGEST_MOVE = 5.0
 """Seconds after which the rest of the weights stays where it is: in fragments of memory the kernel searches long."""
 
 
-class Memory(Protocol):
-    """Memory of a device in bytes. In tests it is a function of tokens."""
-
-    def reset_peak(self) -> None:
-        """Gives back memory that is kept for nothing, and starts a new peak."""
-
-    @property
-    def peak(self) -> int:
-        """Largest use since `reset_peak`, weights included."""
-
-    @property
-    def available(self) -> int:
-        """Memory that this process may use in all."""
-
-
 class DeviceMemory:
-    """Memory of a CUDA device. Use is what PyTorch's allocator has reserved, since gaps between tensors are lost."""
+    """Memory of a CUDA device in bytes. Use is what PyTorch's allocator has reserved: gaps between tensors are lost."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def reset_peak(self) -> None:
-        """See `Memory`."""
+        """Gives back memory that is kept for nothing, and starts a new peak."""
         reclaim()
         torch.cuda.reset_peak_memory_stats(self._device)
 
     @property
     def peak(self) -> int:
-        """See `Memory`."""
+        """Largest use since `reset_peak`, weights included."""
         return torch.cuda.max_memory_reserved(self._device)
 
     @property
     def available(self) -> int:
-        """Memory without the use of other processes and of CUDA itself."""
+        """Memory that this process may use in all: without that of other processes and of CUDA itself."""
         free, _ = torch.cuda.mem_get_info(self._device)
         return free + torch.cuda.memory_reserved(self._device)
 

@@ -70,7 +70,8 @@ class FairQueue(Generic[J]):
         self._virtual_time = 0.0  # of the classes
         self._jobs: dict[J, WaitingJob] = {}
         self._arrivals = count()
-        self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
+        self.tokens_unserved = 0
+        """Tokens of the jobs that are set aside or in line for room. No other job waits for them."""
         self._longest = Counter[int]()  # how many jobs have a largest unit of so many bits
         self._was_express = False
 
@@ -112,7 +113,7 @@ class FairQueue(Generic[J]):
         """Forgets what waits of a job, and gives back its room; an unknown job is no error."""
         if (waiting := self._jobs.get(job)) is not None:
             if waiting.aside or waiting.in_line:
-                self._count_unserved(waiting, -1)
+                self.tokens_unserved -= waiting.tokens
             else:
                 waiting.of_class.leave(waiting)
             if not waiting.aside:
@@ -135,7 +136,7 @@ class FairQueue(Generic[J]):
         waiting.of_class.counts.remove_job(waiting)
         if not waiting.in_line:
             waiting.of_class.leave(waiting)
-            self._count_unserved(waiting, 1)
+            self.tokens_unserved += waiting.tokens
         if waiting.has_room:  # the sequence did not begin: others may have its room meanwhile
             waiting.has_room, waiting.in_line = False, True
             self.room.return_to_line(job, waiting.room[waiting.position])
@@ -161,11 +162,6 @@ class FairQueue(Generic[J]):
         """Tokens that wait and may be served."""
         # A list is cheaper than a generator, and this is read at every submit.
         return sum([priority_class.tokens for priority_class in self._classes])
-
-    @property
-    def tokens_unserved(self) -> int:
-        """Tokens of the jobs that are set aside or in line for room. No other job waits for them."""
-        return self._tokens_unserved
 
     def tokens_of_key(self, priority: Priority, key: str) -> int:
         """Tokens of a key that wait in a class, also in line."""
@@ -201,10 +197,6 @@ class FairQueue(Generic[J]):
         while size > waiting and not pays(size):
             size //= 2
         return max(0, size - waiting)
-
-    def __len__(self) -> int:
-        """Number of jobs that wait and may be served."""
-        return len(self._jobs) - self._jobs_unserved
 
     def next_step(self, budget: int, *, express_pays: Pays = never) -> dict[J, range]:
         """Takes the units of the next step, by job: `budget` tokens at most, but always a unit if any waits."""
@@ -306,7 +298,7 @@ class FairQueue(Generic[J]):
         """Lets a job wait for the room that its next unit needs."""
         waiting.of_class.leave(waiting)
         waiting.in_line = True
-        self._count_unserved(waiting, 1)
+        self.tokens_unserved += waiting.tokens
         self.room.stand_in_line(job, waiting.room[waiting.position])
 
     def _admit_line(self) -> None:
@@ -319,12 +311,8 @@ class FairQueue(Generic[J]):
     def _serve_again(self, waiting: WaitingJob) -> None:
         """Lets a job that was not served wait behind what waits now."""
         waiting.tag = 0.0
-        self._count_unserved(waiting, -1)
+        self.tokens_unserved -= waiting.tokens
         self._join(waiting)
-
-    def _count_unserved(self, waiting: WaitingJob, jobs: int) -> None:
-        self._jobs_unserved += jobs
-        self._tokens_unserved += jobs * waiting.tokens
 
     def _forget(self, job: J, waiting: WaitingJob) -> None:
         del self._jobs[job]

@@ -1,6 +1,6 @@
 """How fast steps are, how large the next one may be, what keeps coming, which jobs are refused. No clock, no I/O."""
 
-from collections import Counter, deque
+from collections import deque
 from math import exp, inf
 
 from shared.errors import Overloaded
@@ -44,10 +44,9 @@ class Pace:
         self._speed_of_size: dict[int, float] = {}  # what `speed` gave since the last step, by size
         self._latest: deque[float] = deque(maxlen=LATEST)  # speeds of sizeable steps
 
-    def learn(self, tokens: int, seconds: float, *, full: bool = True, computed: int | None = None) -> None:
+    def learn(self, tokens: int, seconds: float, *, full: bool, computed: int) -> None:
         """Learns from a step of so many tokens that took so long. `full`: whether it shows how fast steps can be.
-        `computed`: how many of them it took time for; None: all."""
-        computed = tokens if computed is None else computed
+        `computed`: how many of them it took time for."""
         size, speed = tokens.bit_length(), tokens / max(seconds, 1e-6)
         self._speeds[size] = MEAN_WEIGHT * self._speeds.get(size, speed) + (1 - MEAN_WEIGHT) * speed
         if full and computed >= SIZEABLE:
@@ -136,29 +135,19 @@ class StepBudget:
             self.tokens = min(max(most, min(STRETCH * most, EFFICIENT), SMALLEST_BUDGET), self._step_tokens)
 
 
-class QueueAdmission:
-    """Refuses jobs that would wait too long. `refused`: how many so far, by reason."""
+def refusal(
+    job: Job, cost: int, load: Load, *, queued_tokens: int, queue_seconds: float, of_key: int, since: int
+) -> tuple[str, Overloaded] | None:
+    """Why a job of `cost` tokens may not wait, as metrics name it, and its error; None where it may.
 
-    def __init__(self, *, queued_tokens: int, queue_seconds: float = inf) -> None:
-        """`queued_tokens`: most tokens that may wait. `queue_seconds`: the longest wait of a job."""
-        self._queued_tokens, self._queue_seconds = queued_tokens, queue_seconds
-        self.refused: Counter[str] = Counter()
-
-    def check_job(self, job: Job, cost: int, load: Load, *, of_key: int = 0, since: int = 0) -> None:
-        """Raises Overloaded for a job of `cost` tokens that may not wait.
-
-        `of_key`: tokens of its key that wait. `since`: tokens of the jobs that came since the load was made.
-        """
-        estimate, queued = load.estimate(cost, job.priority, of_key, since), load.queued_tokens + since
-        if queued and queued + cost > self._queued_tokens:
-            self.refused["queued_tokens"] += 1
-            message = f"{queued} tokens wait, this job costs {cost}, the limit is {self._queued_tokens}"
-            raise Overloaded(message, retry_after=estimate.retry_after)
-        refusal = estimate.refusal(job.remaining, limit=self._queue_seconds, lenience=LENIENCE)
-        if refusal is not None:
-            reason, error = refusal
-            self.refused[reason] += 1
-            raise error
+    `queued_tokens`: most tokens that may wait. `queue_seconds`: the longest wait of a job. `of_key`: tokens of its key
+    that wait. `since`: tokens of the jobs that came since the load was made.
+    """
+    estimate, queued = load.estimate(cost, job.priority, of_key, since), load.queued_tokens + since
+    if queued and queued + cost > queued_tokens:
+        message = f"{queued} tokens wait, this job costs {cost}, the limit is {queued_tokens}"
+        return "queued_tokens", Overloaded(message, retry_after=estimate.retry_after)
+    return estimate.refusal(job.remaining, limit=queue_seconds, lenience=LENIENCE)
 
 
 class RecentWork:

@@ -15,7 +15,7 @@ from math import inf
 
 from gpu_worker.schedule.fair_queue import FairQueue, Room
 from gpu_worker.schedule.interface import JobSlice, OpenJob, StepEngine
-from gpu_worker.schedule.load import QueueAdmission, RecentWork, StepBudget
+from gpu_worker.schedule.load import RecentWork, StepBudget, refusal
 from gpu_worker.schedule.steps import EndedJob, EndedStep, JobOutcome, LaunchedStep, PlannedStep, StepsUnderWay
 from shared.errors import DeadlineExceeded, InvalidInput, SelvageError
 from shared.jobs import Job, Priority
@@ -97,7 +97,7 @@ class Scheduler:
         """What a scheduler is told of the device and of its queue; numbers are `inf` where there is no limit.
 
         `step_tokens`: most tokens of a step. `step_seconds`: longest duration of a step, see `StepBudget`.
-        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `QueueAdmission`.
+        `queued_tokens`, `queue_seconds`: limits above which further jobs are refused, see `refusal`.
         `cache_bytes`: most bytes that the device keeps of texts in pieces. `chunk_tokens`: most tokens of a text that
         is not cut. `clock`: seconds that never go back; all times of jobs and steps are read from it.
         """
@@ -106,7 +106,7 @@ class Scheduler:
         self._budget = StepBudget(step_tokens=step_tokens, step_seconds=step_seconds)
         quantum = max(1, step_tokens // TURNS_PER_STEP)
         self._queue: FairQueue[OpenJob] = FairQueue(quantum=quantum, room=cache_bytes, chunk=chunk_tokens)
-        self._admission = QueueAdmission(queued_tokens=queued_tokens, queue_seconds=queue_seconds)
+        self._queued_tokens, self._queue_seconds = queued_tokens, queue_seconds
         self._coming = {priority: RecentWork(COMING_SECONDS) for priority in sorted(Priority)}  # of short jobs
         self._jobs: dict[int, UnansweredJob] = {}  # by id, in the order in which they came
         self._unanswered: dict[OpenJob, UnansweredJob] = {}
@@ -114,6 +114,8 @@ class Scheduler:
         self._recent: Load | None = None  # by which jobs are admitted until `_recent_end`
         self._recent_end, self._since = 0.0, 0  # tokens that came since it was made
         self._under_way = StepsUnderWay(engine, self._unanswered, clock)
+        self.refused = Counter[str]()
+        """Number of jobs that were refused on arrival, by reason."""
         self.cancelled_waiting = 0
         """Number of jobs that were cancelled before any slice of them was planned."""
 
@@ -138,8 +140,19 @@ class Scheduler:
         if self._jobs:
             if self._recent is None or now > self._recent_end or self._since > self._recent.step_tokens:
                 self._recent, self._recent_end, self._since = self.load, now + LOAD_SECONDS, 0
-            of_key = self._queue.tokens_of_key(job.priority, job.key)
-            self._admission.check_job(job, cost, self._recent, of_key=of_key, since=self._since)
+            refused = refusal(
+                job,
+                cost,
+                self._recent,
+                queued_tokens=self._queued_tokens,
+                queue_seconds=self._queue_seconds,
+                of_key=self._queue.tokens_of_key(job.priority, job.key),
+                since=self._since,
+            )
+            if refused is not None:
+                reason, error = refused
+                self.refused[reason] += 1
+                raise error
         self._since += cost
         if cost < SHORT:
             self._coming[job.priority].add(cost, now)
@@ -222,11 +235,6 @@ class Scheduler:
     def told_load(self) -> Load:
         """The load for frontends, which count all tokens of texts, those too that are shared and cost less."""
         return self.load.in_texts(self._budget.texts_ratio)
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Number of jobs that were refused by admission, by reason."""
-        return self._admission.refused
 
     @property
     def step_running(self) -> tuple[float, int] | None:

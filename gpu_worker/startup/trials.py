@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from gpu_worker.device.memory import Memory
+from gpu_worker.device.memory import DeviceMemory
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.abilities import NOT_OF_SEQUENCES, Abilities
 from gpu_worker.model.model import Model
@@ -115,7 +115,7 @@ def choose_step(model: Model, bound: float, chosen: int = 0, kept_bytes: int = 0
     return trials, try_step_times(engine, bound, chosen, trials[-1].tokens if trials else 0)
 
 
-def try_step_sizes(engine: ModelEngine, memory: Memory | None, chosen: int, kept_bytes: int = 0) -> list[Trial]:
+def try_step_sizes(engine: ModelEngine, memory: DeviceMemory | None, chosen: int, kept_bytes: int = 0) -> list[Trial]:
     """Finds the tokens of the largest step that fits. Returns all trials, of which the last one is to be served with.
 
     `memory`: None on a device whose memory is not measured; then there are no trials. See `choose_step` for the rest.
@@ -143,7 +143,7 @@ def find_step_size(measure: Callable[[int], Trial], default: int, chosen: int = 
     return trials
 
 
-def run_largest_steps(engine: ModelEngine, memory: Memory, tokens: int, kept_bytes: int = 0) -> Trial:
+def run_largest_steps(engine: ModelEngine, memory: DeviceMemory, tokens: int, kept_bytes: int = 0) -> Trial:
     """Runs the largest steps of so many tokens, and measures their memory."""
     memory.reset_peak()
     ran = _run(engine, tokens)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.schedule.load import FRESH_STEPS, Pace, QueueAdmission, StepBudget
-from shared.errors import Overloaded
+from gpu_worker.schedule.load import FRESH_STEPS, Pace, StepBudget, refusal
 from shared.estimate import LENIENCE
 from shared.jobs import Priority
 from shared.load import SHORT, Backlog, Load
@@ -54,8 +53,7 @@ def loads(draw: st.DrawFn) -> Load:
 def test_the_reason_is_the_first_limit_that_the_estimate_exceeds(
     load: Load, cost: int, queued: int, limit: float, remaining: float | None
 ) -> None:
-    """Each is counted once, and every refusal tells the wait."""
-    admission = QueueAdmission(queued_tokens=queued, queue_seconds=limit)
+    """And every refusal tells the wait."""
     estimate = load.estimate(cost, Priority.DEFAULT, 0)
     exceeded = {
         "queued_tokens": load.queued_tokens > 0 and load.queued_tokens + cost > queued,
@@ -64,13 +62,8 @@ def test_the_reason_is_the_first_limit_that_the_estimate_exceeds(
     }
     reason = next((reason for reason, is_exceeded in exceeded.items() if is_exceeded), None)
     asked = job(1, cost, remaining=remaining)
-    if reason is None:
-        admission.check_job(asked, cost, load, of_key=0)
-        assert not admission.refused
-        return
-    with pytest.raises(Overloaded) as refused:
-        admission.check_job(asked, cost, load, of_key=0)
-    assert (admission.refused, refused.value.retry_after) == ({reason: 1}, estimate.retry_after)
+    refused = refusal(asked, cost, load, queued_tokens=queued, queue_seconds=limit, of_key=0, since=0)
+    assert (refused and (refused[0], refused[1].retry_after)) == (reason and (reason, estimate.retry_after))
 
 
 def test_what_a_step_did_not_compute_makes_no_longer_steps() -> None:
@@ -94,24 +87,29 @@ def test_a_slow_models_step_has_what_makes_it_efficient(speed: int, tokens: int)
     assert budget.tokens == tokens
 
 
+def learn(pace: Pace, tokens: int, seconds: float) -> None:
+    """A step that shows how fast steps can be, and that shares no tokens."""
+    pace.learn(tokens, seconds, full=True, computed=tokens)
+
+
 def test_small_steps_do_not_make_full_ones_look_slow() -> None:
     """Each has costs of its own."""
     pace = Pace()
     assert pace.speed(1000) == 0
-    pace.learn(1000, 0.1)
+    learn(pace, 1000, 0.1)
     for _ in range(10 * FRESH_STEPS):
-        pace.learn(10, 0.05)
+        learn(pace, 10, 0.05)
     assert (pace.speed(1000), pace.speed(10)) == (10_000, 200)
 
 
 def test_what_was_slow_once_is_tried_again() -> None:
     """By what smaller steps show, once it is long ago."""
     pace = Pace()
-    pace.learn(1000, 100.0)
+    learn(pace, 1000, 100.0)
     for _ in range(FRESH_STEPS - 1):
-        pace.learn(500, 0.05)
+        learn(pace, 500, 0.05)
     assert pace.speed(1000) == 10
-    pace.learn(500, 0.05)
+    learn(pace, 500, 0.05)
     assert round(pace.speed(1000)) == 10_000
 
 
@@ -119,12 +117,12 @@ def test_what_a_small_step_costs_is_told_in_full_steps() -> None:
     """Ten tokens take 5 ms in a step of a thousand that takes 500, and 30 ms in a step of their own."""
     pace = Pace()
     assert pace.extra_share(10, 1000) == inf
-    pace.learn(1000, 0.5)
+    learn(pace, 1000, 0.5)
     assert pace.extra_share(10, 1000) == 0  # by all that is known
-    pace.learn(10, 0.03)
+    learn(pace, 10, 0.03)
     assert pace.extra_share(10, 1000) == pytest.approx(0.05)
     for _ in range(FRESH_STEPS):
-        pace.learn(1000, 0.5)
+        learn(pace, 1000, 0.5)
     assert pace.extra_share(10, 1000) == 0  # once may have been chance: it is tried again
 
 
@@ -133,29 +131,29 @@ def test_what_looks_fast_for_once_is_no_measure() -> None:
     pace = Pace()
     assert pace.quick == 0
     for _ in range(40):
-        pace.learn(256, 0.5)
-        pace.learn(2, 0.001)
-    pace.learn(256, 0.001)
+        learn(pace, 256, 0.5)
+        learn(pace, 2, 0.001)
+    learn(pace, 256, 0.001)
     assert pace.quick == 512
     for _ in range(100):
-        pace.learn(256, 2.0)
-        pace.learn(150, 0.01, full=False)
+        learn(pace, 256, 2.0)
+        pace.learn(150, 0.01, full=False, computed=150)
     for _ in range(100):
-        pace.learn(256, 0.5)
+        learn(pace, 256, 0.5)
     assert pace.quick == 512
 
 
 def test_a_small_step_without_sequences_makes_no_full_one_look_fast() -> None:
     """Where larger steps are known."""
     pace = Pace()
-    pace.learn(22, 0.002)
+    learn(pace, 22, 0.002)
     assert pace.speed(512) == 11_000
-    pace.learn(256, 0.5)
+    learn(pace, 256, 0.5)
     assert (pace.speed(512), pace.speed(22)) == (512, 11_000)
 
 
 def test_of_sizes_that_never_ended_a_smaller_one_tells() -> None:
     """Or, where there is none, a larger one."""
     pace = Pace()
-    pace.learn(100, 0.1)
+    learn(pace, 100, 0.1)
     assert (pace.speed(10), pace.speed(100), pace.speed(10_000)) == (1000, 1000, 1000)

@@ -113,7 +113,6 @@ class Witness:
         tokens = {job: sum(waiting.costs[waiting.position :]) for job, waiting in self.jobs.items()}
         assert queue.tokens_unserved == sum(tokens[job] for job in unserved)
         assert queue.waiting_tokens == sum(tokens.values()) - queue.tokens_unserved
-        assert len(queue) == sum(tokens[job] > 0 for job in self.jobs if job not in unserved)
 
     def _held(self, job: int) -> int:
         """Room of the sequences of a job that began, and of the next one if it was admitted, less what ended."""
@@ -148,7 +147,7 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
             case _:
                 witness.collect_step()
     assert (witness.queue.room.taken, witness.queue.room.waiting, witness.queue.room._of_job) == (0, 0, {})
-    assert (len(witness.queue), witness.queue.waiting_tokens, witness.queue.tokens_unserved) == (0, 0, 0)
+    assert (witness.queue.waiting_tokens, witness.queue.tokens_unserved) == (0, 0)
 
 
 @settings(deadline=None, max_examples=40)

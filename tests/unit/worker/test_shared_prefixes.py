@@ -279,7 +279,7 @@ def test_a_step_computes_no_more_than_its_budget(together: int) -> None:
         queue.add_job(opened, opened.costs, key=sequences.key)
         total += tokens.total
     steps = 0
-    while len(queue):
+    while queue.waiting_tokens:
         taken = queue.next_step(BUDGET)
         parts = [job.selection(units.start, units.stop) for job, units in taken.items()]
         step = Step.pack(parts, device, None, None, Upload(device), shares=True)
