@@ -1,4 +1,4 @@
-"""Workers and frontends in virtual time: the real fleet, links, admission, queue and loop, and engines that only wait.
+"""Workers and frontends in virtual time: the real fleet, links, admission and scheduler, and engines that only wait.
 
 Of a frontend, the parts that take its core are a queue with a set time a request; all other code is the services' own.
 Clients are those of the load generator: requests come when they are due, whatever the answers do.

@@ -1,4 +1,4 @@
-"""A worker whose steps take a set time: the worker's own service, link and loop, and an engine that computes nothing.
+"""A worker whose steps take a set time: the worker's own service, link and driver, and an engine that computes nothing.
 
 `python -m benchmarks.scale.timed_worker --listen 127.0.0.1:0 --tokens-per-second 4000` serves MiniLM's card and
 tokenizer until SIGTERM; without a speed it answers at once.

@@ -97,7 +97,7 @@ RULES = {
         ],
         {"gpu_worker"},
     ),
-    "timed workers have the worker's link and loop, and no engine": (
+    "timed workers have the worker's link and driver, and no engine": (
         files("benchmarks/scale/*.py"),
         {"torch", "transformers", *(f"gpu_worker.{room}" for room in ("engine", "model", "kernels", "worker"))},
     ),

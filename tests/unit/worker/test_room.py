@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.schedule.fair_queue import FairQueue, Room
+from gpu_worker.schedule.fair_queue import FairQueue
 from shared.jobs import Priority
 from support.synchronous_engine import cut
 
@@ -161,45 +161,6 @@ def test_room_is_what_counting_gives(seed: int, count: int) -> None:
 def test_many_random_jobs_leave_no_room_taken(count: int) -> None:
     """Cancelled ones included, in whatever state they were."""
     try_random_jobs(random.Random(count), count)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 10), st.integers(0, 3)), max_size=60))
-def test_nobody_passes_the_line(actions: list[tuple[int, int, int]]) -> None:
-    """A smaller sequence waits behind a larger one, although it would fit."""
-    room, line, held = Room[int](10), list[tuple[int, int]](), Counter[int]()
-    for job, tokens, action in actions:
-        in_line = any(other == job for other, _ in line)
-        if action == 0 and not in_line:
-            fits = not line and sum(held.values()) + tokens <= 10
-            assert room.take(job, tokens) == fits
-            held[job] += tokens * fits
-            if not fits:
-                room.stand_in_line(job, tokens)
-                line.append((job, tokens))
-        elif action == 1:
-            room.give_back(job, tokens)
-            held[job] -= min(tokens, held[job])
-        elif action == 2:
-            room.forget(job)
-            del held[job]
-            line = [(other, wanted) for other, wanted in line if other != job]
-        elif action == 3:
-            fits = bool(line) and sum(held.values()) + line[0][1] <= 10
-            assert room.next_in_line() == (line[0][0] if fits else None)
-            if fits:
-                admitted, wanted = line.pop(0)
-                held[admitted] += wanted
-        assert (room.taken, room.waiting) == (sum(held.values()), len(line))
-
-
-def test_a_job_is_known_by_what_it_equals() -> None:
-    """Not by being the same object, as large numbers are not."""
-    room = Room[str](10)
-    assert room.take("first", 10)
-    room.stand_in_line("a job", 3)
-    room.forget("-".join(["a", "job"]).replace("-", " "))
-    assert room.waiting == 0
 
 
 def test_a_long_text_is_not_kept_waiting_by_shorter_ones() -> None:
