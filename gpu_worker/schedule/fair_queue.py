@@ -188,8 +188,9 @@ class FairQueue(Generic[J]):
         for priority_class in self._classes:
             if len(priority_class.small) >= MOST_JOBS:
                 return 0
-            waiting += priority_class.small_tokens
-            if priority_class.tokens > priority_class.small_tokens:
+            small = sum([job.tokens for job in priority_class.small.values()])
+            waiting += small
+            if priority_class.tokens > small:
                 break
         else:
             return 0

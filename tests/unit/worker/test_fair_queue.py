@@ -166,8 +166,6 @@ def test_what_is_kept_is_what_counting_gives(chance: random.Random, cuts: bool) 
         assert {each.job for each in small} >= {
             job for job, waiting in waits.items() if waiting.tokens == waiting.total <= 16 and not waiting.room
         }
-        for of_class in queue._classes:
-            assert of_class.small_tokens == sum(each.tokens for each in of_class.small.values())
         assert queue.backlogs() == counted(
             {job: (each.priority, each.key, each.tokens, each.total >= 200) for job, each in waits.items()}
         )
