@@ -27,7 +27,10 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """What went wrong in a step of so many `parts`, by no job's fault. `trace` is text: it keeps no tensors alive."""
+    """An error that nobody expects, in a step of so many `parts` or in one result.
+
+    `trace` is text: the error itself would keep the tensors of its frames alive.
+    """
 
     event: str
     trace: str
