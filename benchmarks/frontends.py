@@ -1,6 +1,6 @@
 """Frontends beside a worker that answers at once: requests a second, and CPU seconds a request by process.
 
-The worker has the real service, link and loop, and an engine whose steps take no time; the text's tokens are real.
+The worker has the real service, link and driver, and an engine whose steps take no time; the text's tokens are real.
 1, 2 and 4 frontends by gRPC, tei.v1 and HTTP, 1 to 256 clients; then longer texts, several texts a request, token rows.
 Generator, frontends and worker share the cores, so requests/s here are those of this machine's cores for all of them.
 CPU a request of a process depends far less on the sharing: `of a whole core` is what one core for that process alone

@@ -6,7 +6,6 @@ and numpy only.
 
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,9 +41,9 @@ from gpu_worker.repository.recipe import Recipe
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
-from gpu_worker.startup.step_size import choose_step
-from gpu_worker.startup.trial_jobs import warm_up_jobs
+from gpu_worker.startup.trials import choose_step, warm_up_jobs
 from harness.random_models import synthetic, writing
+from harness.synchronous_driver import advance
 from shared.errors import SelvageError
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
@@ -67,7 +66,7 @@ class Answer:
 
 
 class Ours:
-    """A loaded engine, and the worker's own loop around it."""
+    """A loaded engine, and the worker's own scheduler around it."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class Ours:
     def bound_steps(self, tokens: int) -> None:
         """Goes on with steps of so many tokens at most; `step_tokens` is what the worker would serve with."""
         assert not self._submitted
-        self._loop = Scheduler(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize, report=show)
+        self._scheduler = Scheduler(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
 
     def cut_texts(self, tokens: int, *, shares: bool = False, step_tokens: int = 0) -> None:
         """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their
@@ -124,11 +123,11 @@ class Ours:
         """Submits a job under a new id."""
         identity = next(self._ids)
         self._submitted[identity] = (time.perf_counter(), job.tokens.total)
-        self._loop.submit(replace(job, id=identity))
+        self._scheduler.submit(replace(job, id=identity))
 
     def step(self) -> list[Answer]:
-        """Takes the loop's next action and gives the answers that it ended. Raises the error of a job that failed."""
-        return [self._answer(done.id, done.outcome) for done in self._loop.advance()]
+        """Takes the next action and gives the answers that it ended. Raises the error of a job that failed."""
+        return [self._answer(done.id, done.outcome) for done in advance(self._scheduler)]
 
     def _answer(self, identity: int, outcome: JobResult | SelvageError) -> Answer:
         if isinstance(outcome, SelvageError):
@@ -168,7 +167,7 @@ class Ours:
         encoder, device = self.model.encoder, self.model.placement.device
         start = time.perf_counter()
         with torch.inference_mode():
-            while len(queue):
+            while queue.waiting_tokens:
                 units, upload = queue.next_step(budget)[0], Upload(device)
                 selections = [opened.selection(units.start, units.stop)]
                 step = Step.pack(selections, device, encoder.uncounted, encoder.token_types, upload)
@@ -198,12 +197,6 @@ class Ours:
         """Operations of the encoder's linear layers a token; a multiplication and an addition are two."""
         layers: list[Any] = self.linears
         return 2.0 * sum(int(layer.in_features) * int(layer.out_features) for layer in layers)
-
-
-def show(event: str, error: Exception, parts: int) -> None:
-    """Prints a bug with its traceback; see `retries.Report`. Callers get no more than that the step failed."""
-    print(f"{event}, {parts} job slices", file=sys.stderr)
-    traceback.print_exception(error)
 
 
 def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job:

@@ -1,6 +1,6 @@
 """Simulates 1 to 64 workers and 1 to 256 frontends: goodput, latency, fairness, and a worker that is lost.
 
-Real fleet, links, admission, queue and loop in virtual time; workers and frontends of `scaling_check`. Ten callers: one
+Real fleet, links, admission and scheduler in virtual time; workers and frontends of `scaling_check`. Ten callers: one
 sends as much as the nine others together. Loads are multiples of what all workers compute in full steps, or what all
 frontends bear where that is less. Each core runs a load at a time. --size may be repeated: what is simulated replaces
 those cases in the file.

@@ -14,7 +14,7 @@ from embedded.options import EngineOptions, settings_of
 from embedded.pair import Over, Pair
 from embedded.refused import CallStatus, Refused, cancelled, refusing
 from embedded.stream import LocalStream
-from gpu_worker.schedule.watchdog import DeviceLost
+from gpu_worker.schedule.driver import DeviceLost
 from selvage.connection import Metadata
 from shared.caller import Caller, caller_of, chosen_id
 from shared.errors import ModelRefused

@@ -20,7 +20,7 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.model_texts import read_files
 from frontend_service.workers.interface import ServedModel
 from gpu_worker.device.memory import keep_freed_memory
-from gpu_worker.schedule.watchdog import DeviceLost
+from gpu_worker.schedule.driver import DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
 from shared.server.admission import Bounds
@@ -125,7 +125,7 @@ class Pair:
             finally:
                 await self._end()
                 worker.serving.cancel()
-                worker.loop.close()
+                worker.driver.close()
                 worker.shut_down()
         finally:
             await self._end()
@@ -135,7 +135,7 @@ class Pair:
         reading = read_files(worker.model.tokenizer_files, worker.card)
         served = ServedModel(card=worker.card, texts=reading, queued_tokens=queued_tokens)
         adapters = [replace(served, card=card, texts=reading.with_card(card), adapter=True) for card in worker.adapters]
-        resident, threads = Resident(worker.loop, served, *adapters), min(8, os.cpu_count() or 1)
+        resident, threads = Resident(worker.driver, served, *adapters), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
         with ThreadPoolExecutor(threads, "selvage-text") as texts:
@@ -156,7 +156,7 @@ class Pair:
             await first_of(stopping, worker.serving)
         except DeviceLost as lost:
             resident.lost = f"the device is lost: {lost}"
-            worker.loop.close()
+            worker.driver.close()
             await stopping
 
     async def _end(self) -> None:

@@ -11,9 +11,9 @@ from shared.jobs import Job, JobResult
 class Resident:
     """The `Workers` of the services, in this process. `lost`: why the device no longer computes, or empty."""
 
-    def __init__(self, loop: Driver, *served: ServedModel) -> None:
+    def __init__(self, driver: Driver, *served: ServedModel) -> None:
         """`served`: the worker's model, and the adapters over it."""
-        self._worker_loop, self._served = loop, served
+        self._driver, self._served = driver, served
         self.lost = ""
 
     def model(self, name: str) -> ServedModel:
@@ -34,9 +34,9 @@ class Resident:
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         """See `Workers`."""
         try:
-            return await self._worker_loop.result_of(model.job(job))
+            return await self._driver.result_of(model.job(job))
         except asyncio.CancelledError:
-            self._worker_loop.cancel([job.id])
+            self._driver.cancel([job.id])
             raise
         except GivenBack as error:  # there is no other worker
             raise WorkerUnavailable(error.message, retry_after=error.retry_after) from None

@@ -19,10 +19,7 @@ from gpu_worker.check import check
 from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
-from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.schedule.driver import Driver
-from gpu_worker.schedule.scheduler import ObserveStep
-from gpu_worker.schedule.watchdog import EXIT_STATUS, DeviceLost
+from gpu_worker.schedule.driver import EXIT_STATUS, DeviceLost, Driver
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
@@ -47,7 +44,7 @@ async def main(settings: WorkerSettings) -> None:
     threads = ThreadPoolExecutor(2, "parse")
     servicer = WorkerServicer(
         threads,
-        UnsentLimit(settings.max_unsent_bytes),
+        unsent_bytes=settings.max_unsent_bytes,
         limits=JobLimits(similarities=settings.max_similarities, vector_elements=settings.max_vector_elements),
         log_jobs=settings.log_calls,
         on_job=[observer.job for observer in (metrics, spans) if observer],
@@ -56,22 +53,19 @@ async def main(settings: WorkerSettings) -> None:
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     await server.start(settings.listen)
 
-    def observe_step(seconds: float, tokens: int, units: int) -> None:
-        if metrics and servicer.ready:  # steps of the warm-up are slow, and no caller waits for them
-            metrics.step(seconds, tokens, units)
-
-    worker = await _start_worker(server, settings, observe_step)
+    worker = await _start_worker(server, settings)
     gc.collect()
     gc.freeze()  # else every full collection would visit all objects of the model, and delay every request
     servicer.ready = _create_ready(worker, settings)
     if metrics:
         metrics.read(lambda: worker.with_figures(servicer.figures))
+        worker.driver.on_step = lambda step: metrics.step(step.seconds, step.tokens, step.units)
     await server.set_ready(True)
     worker.log_ready()
     try:
         await _serve_until_stopped(server, servicer, worker, settings.drain_seconds)
     except DeviceLost as lost:
-        worker.loop.close()
+        worker.driver.close()
         await _exit_at_once(server, str(lost))
     worker.shut_down()
     for observer in (page, spans):
@@ -97,11 +91,11 @@ def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: 
     )
 
 
-async def _start_worker(server: Server, settings: WorkerSettings, observe: ObserveStep) -> ModelWorker:
+async def _start_worker(server: Server, settings: WorkerSettings) -> ModelWorker:
     """Starts the worker. A refused model ends the process with a line and status 2, a lost device with its own."""
     log.info("loading", model=settings.model, revision=settings.revision or None)
     try:
-        return await ModelWorker.start(settings, observe)
+        return await ModelWorker.start(settings)
     except ModelRefused as error:
         await server.stop()
         print(f"--model = {settings.model!r}: {error}", file=sys.stderr)
@@ -115,7 +109,7 @@ def _create_ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
         card=worker.card,
         adapters=worker.adapters,
         files=worker.model.tokenizer_files,
-        loop=worker.loop,
+        driver=worker.driver,
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_limit,
     )
@@ -125,24 +119,24 @@ async def _serve_until_stopped(
     server: Server, servicer: WorkerServicer, worker: ModelWorker, drain_seconds: float
 ) -> None:
     """Serves until SIGTERM, and then drains. Raises DeviceLost."""
-    loop, serving = worker.loop, worker.serving
-    watching = asyncio.create_task(loop.watch(lambda stalls: server.set_ready(not stalls)))
+    driver, serving = worker.driver, worker.serving
+    watching = asyncio.create_task(driver.watch(lambda stalls: server.set_ready(not stalls)))
     await first_of(asyncio.create_task(until_told_to_stop()), serving, watching)
-    await first_of(asyncio.create_task(_drain(server, servicer, loop, drain_seconds)), serving, watching)
-    if loop.stalled:  # the device's thread could not be joined
-        raise DeviceLost(loop.stalled)
+    await first_of(asyncio.create_task(_drain(server, servicer, driver, drain_seconds)), serving, watching)
+    if driver.stalled:  # the device's thread could not be joined
+        raise DeviceLost(driver.stalled)
     for endless in (serving, watching):
         endless.cancel()
     await asyncio.wait([serving, watching])
     log.info("stopped")
 
 
-async def _drain(server: Server, servicer: WorkerServicer, loop: Driver, seconds: float) -> None:
+async def _drain(server: Server, servicer: WorkerServicer, driver: Driver, seconds: float) -> None:
     """Accepts no further jobs, and answers those that were accepted."""
     await server.announce_drain()
-    loop.refuse_jobs()
+    driver.refuse_jobs()
     await asyncio.gather(server.finish(seconds), servicer.wait_until_idle(seconds))
-    loop.close()
+    driver.close()
     await server.stop(LAST_WORDS)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from gpu_worker.model.model import Model
-from gpu_worker.schedule.watchdog import EXIT_STATUS, DeviceLost
+from gpu_worker.schedule.driver import EXIT_STATUS, DeviceLost
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import summary
-from gpu_worker.startup.step_size import Trial
+from gpu_worker.startup.trials import Trial
 from gpu_worker.worker import ModelWorker
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.errors import ModelRefused

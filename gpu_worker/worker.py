@@ -1,4 +1,4 @@
-"""A worker without its port: a loaded model that was measured and warmed up, and the loop that runs it.
+"""A worker without its port: a loaded model that was measured and warmed up, and the driver that runs it.
 
 `__main__` serves it to frontends; `selvage.Engine` has one in its own process.
 """
@@ -20,9 +20,8 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
-from gpu_worker.schedule.driver import Driver
-from gpu_worker.schedule.scheduler import ObserveStep, unobserved
-from gpu_worker.schedule.watchdog import DeviceLost
+from gpu_worker.schedule.driver import DeviceLost, Driver
+from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import (
     adapters_by_fingerprint,
@@ -31,8 +30,7 @@ from gpu_worker.startup.piece_limits import (
     piece_limits,
     summary,
 )
-from gpu_worker.startup.step_size import StepTimes, Trial, choose_step
-from gpu_worker.startup.trial_jobs import warm_up_jobs
+from gpu_worker.startup.trials import StepTimes, Trial, choose_step, warm_up_jobs
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Job, Priority
@@ -44,10 +42,10 @@ log = structlog.get_logger("worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWorker:
-    """A loaded model and the loop that computes its jobs. `adapters`: the cards of the models over it.
+    """A loaded model and the driver that computes its jobs. `adapters`: the cards of the models over it.
 
-    `engine`: launches the loop's steps. `serving`: the task that runs the loop until it is cancelled; it ends by itself
-    only with DeviceLost. `threads`: all that the worker started, one thread each. `loading_bytes`: most bytes that an
+    `engine`: launches the steps. `serving`: the task that runs the driver until it is cancelled; it ends by itself only
+    with DeviceLost. `threads`: all that the worker started, one thread each. `loading_bytes`: most bytes that an
     accelerator took until the model was loaded. `trials`, `times`: what the size of a step was chosen by.
     """
 
@@ -55,7 +53,7 @@ class ModelWorker:
     card: ModelCard
     adapters: tuple[ModelCard, ...]
     engine: ModelEngine
-    loop: Driver
+    driver: Driver
     serving: asyncio.Task[None]
     threads: tuple[ThreadPoolExecutor, ...]
     loading_bytes: int
@@ -63,23 +61,21 @@ class ModelWorker:
     times: StepTimes
 
     @classmethod
-    async def start(cls, settings: WorkerSettings, observe: ObserveStep = unobserved) -> "ModelWorker":
+    async def start(cls, settings: WorkerSettings) -> "ModelWorker":
         """Loads the model and runs every path of it once, so that no request pays for first-time work.
 
         Raises ModelRefused with one line, and DeviceLost.
         """
         threads = [ThreadPoolExecutor(1, "host"), ThreadPoolExecutor(1, "device")]
         try:
-            return await cls._start(settings, observe, threads)
+            return await cls._start(settings, threads)
         except BaseException:
             for executor in threads:
                 executor.shutdown(wait=False)  # its thread may hang in the device
             raise
 
     @classmethod
-    async def _start(
-        cls, settings: WorkerSettings, observe: ObserveStep, threads: list[ThreadPoolExecutor]
-    ) -> "ModelWorker":
+    async def _start(cls, settings: WorkerSettings, threads: list[ThreadPoolExecutor]) -> "ModelWorker":
         host, device = threads
         # Loading shares the thread with computing: OpenMP keeps a pool for every thread that ever used it, and more
         # pools than cores make each parallel region go to sleep.
@@ -97,10 +93,14 @@ class ModelWorker:
         card = card_with_limits(model, limits)
         jobs = list(warm_up_jobs(model, card.max_tokens))
         jobs += [replace(jobs[0], id=len(jobs) + number, model=name) for number, name in enumerate(adapters, 2)]
-        loop = _create_loop(engine, host, step_tokens, settings, observe, jobs[0])
-        serving = asyncio.create_task(loop.run())
+        driver = Driver(
+            _create_scheduler(engine, step_tokens, settings),
+            host,
+            device_check=replace(jobs[0], id=getrandbits(63), priority=Priority.INTERACTIVE),
+        )
+        serving = asyncio.create_task(driver.run())
         try:
-            await _warm_up(loop, serving, jobs)
+            await _warm_up(driver, serving, jobs)
         except BaseException:
             serving.cancel()
             raise
@@ -110,7 +110,7 @@ class ModelWorker:
             card=card,
             adapters=cards,
             engine=engine,
-            loop=loop,
+            driver=driver,
             serving=serving,
             threads=tuple(threads),
             loading_bytes=loading_bytes,
@@ -198,54 +198,43 @@ async def step_of(
     """Chooses the tokens of the largest step, see `choose_step`: the user's number; else as many as pay, within the
     bound of time and the memory of an accelerator. `kept_bytes`: memory that is for other things.
 
-    Raises ModelRefused where the user's number does not fit.
+    Raises ModelRefused where the user's number does not fit, and where a step fails.
     """
     bound = settings.step_limit(model.placement.step_seconds)
-    choosing = partial(choose_step, model, bound, settings.step_tokens, _log_failure, kept_bytes)
+    choosing = partial(choose_step, model, bound, settings.step_tokens, kept_bytes)
     try:
         return await asyncio.get_running_loop().run_in_executor(device, choosing)
-    except SelvageError as error:
-        raise ModelRefused(str(error)) from error
+    except ModelRefused:
+        raise
+    except Exception as error:
+        log.error("step failed", exc_info=error)
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelRefused(f"its largest step fails: {why}") from error
 
 
-def _log_failure(event: str, error: Exception, parts: int) -> None:
-    log.error(event, parts=parts, exc_info=error)
-
-
-def _create_loop(
-    engine: ModelEngine,
-    host: ThreadPoolExecutor,
-    step_tokens: int,
-    settings: WorkerSettings,
-    observe: ObserveStep,
-    small_job: Job,
-) -> Driver:
-    placement = engine.model.placement
-    return Driver(
+def _create_scheduler(engine: ModelEngine, step_tokens: int, settings: WorkerSettings) -> Scheduler:
+    return Scheduler(
         engine,
-        host,
         step_tokens=step_tokens,
         queued_tokens=settings.queued_tokens,
         queue_seconds=settings.queue_limit,
-        step_seconds=settings.step_limit(placement.step_seconds),
+        step_seconds=settings.step_limit(engine.model.placement.step_seconds),
         cache_bytes=engine.limits.cache_bytes,
         chunk_tokens=engine.limits.longest or inf,
-        device_check=replace(small_job, id=getrandbits(63), priority=Priority.INTERACTIVE),
-        observe=observe,
     )
 
 
-async def _warm_up(loop: Driver, serving: asyncio.Task[None], jobs: Sequence[Job]) -> None:
+async def _warm_up(driver: Driver, serving: asyncio.Task[None], jobs: Sequence[Job]) -> None:
     """Computes the warm-up jobs, one after the other. Raises ModelRefused, DeviceLost."""
 
     async def run_jobs() -> None:
         for job in jobs:
-            await loop.result_of(job)
+            await driver.result_of(job)
 
     try:
         await first_of(asyncio.create_task(run_jobs()), serving)
     except DeviceLost:
-        loop.close()
+        driver.close()
         raise
     except SelvageError as error:
         raise ModelRefused(f"it fails on its first texts: {error}") from error

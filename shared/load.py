@@ -126,16 +126,14 @@ class Load:
         first = sum(self.coming[: priority if tokens >= self.short else priority - 1])
         return max(self.tokens_per_second - first, self.tokens_per_second / (SHORT_SHARE + 1))
 
-    def tokens_ahead(self, tokens: int, priority: Priority, key_tokens: int = 0) -> int:
-        """Most tokens of all priorities that are served before the last step of a new job of `tokens`, if no more come.
-
-        These are all of higher priorities, a part of its own, the share of lower ones, and what may fill up steps out
-        of order: as much as a turn in each. Small jobs go ahead of long ones, unless some of a higher priority wait.
-        """
-        return self._ahead(tokens, priority, key_tokens)[0]
-
     def _ahead(self, tokens: int, priority: Priority, key_tokens: int) -> tuple[int, float]:
-        """See `tokens_ahead`; and the tokens of short jobs of other keys that come meanwhile and go first."""
+        """Most tokens of all priorities that are served before the last step of a new job of `tokens`, if no more come.
+        And the tokens of short jobs of other keys that come meanwhile and go first.
+
+        The former are all of higher priorities, a part of its own, the share of lower ones, and what may fill up steps
+        out of order: as much as a turn in each. Small jobs go ahead of long ones, unless some of a higher priority
+        wait.
+        """
         waiting, above, same, below, coming = 0, 0, 0.0, 0.0, 0.0
         for other, backlog in self.backlogs.items():  # the highest first
             waiting += backlog.tokens

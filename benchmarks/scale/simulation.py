@@ -1,4 +1,4 @@
-"""Workers and frontends in virtual time: the real fleet, links, admission, queue and loop, and engines that only wait.
+"""Workers and frontends in virtual time: the real fleet, links, admission and scheduler, and engines that only wait.
 
 Of a frontend, the parts that take its core are a queue with a set time a request; all other code is the services' own.
 Clients are those of the load generator: requests come when they are due, whatever the answers do.
@@ -17,17 +17,17 @@ from benchmarks.load import loops, outcome
 from benchmarks.load.loops import REFUSED, Call, Sender
 from benchmarks.load.outcome import EXPIRED, OK
 from benchmarks.scale.timed_engine import StepTime
-from benchmarks.scale.timed_worker import QUEUED_TOKENS, card, servicer_of, timed_loop, tokenizer
+from benchmarks.scale.timed_worker import QUEUED_TOKENS, card, servicer_of, timed_driver, tokenizer
 from benchmarks.scale.virtual_link import VirtualNetwork, VirtualTransport
 from frontend_service.tokenizing.model_texts import ModelTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
-from gpu_worker.device.inline import Inline
 from shared.deadline import Deadline
 from shared.errors import Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Encode, Job
+from shared.offload import Inline
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import OutputKind
@@ -164,9 +164,9 @@ async def simulate(scale: Scale, offered: Offered) -> dict[str, float]:
     addresses = [f"worker-{number}:1" for number in range(scale.workers)]
     model_card, threads = card(WIDTH), Inline()
     for address in addresses:
-        loop = timed_loop((scale.slow if tasks else None) or scale.time, scale.step_tokens, WIDTH)
-        network.servicers[address] = servicer_of(loop, model_card, b"", threads)
-        tasks.append(asyncio.create_task(loop.run()))
+        driver = timed_driver((scale.slow if tasks else None) or scale.time, scale.step_tokens, WIDTH)
+        network.servicers[address] = servicer_of(driver, model_card, b"", threads)
+        tasks.append(asyncio.create_task(driver.run()))
     texts = ModelTexts(tokenizer=ModelTokenizer(tokenizer().to_str().encode(), model_card))
     model = ServedModel(card=model_card, texts=texts, queued_tokens=QUEUED_TOKENS)
     frontends = [

@@ -1,4 +1,4 @@
-"""A worker whose steps take a set time: the worker's own service, link and loop, and an engine that computes nothing.
+"""A worker whose steps take a set time: the worker's own service, link and driver, and an engine that computes nothing.
 
 `python -m benchmarks.scale.timed_worker --listen 127.0.0.1:0 --tokens-per-second 4000` serves MiniLM's card and
 tokenizer until SIGTERM; without a speed it answers at once.
@@ -14,13 +14,13 @@ from tokenizers import Tokenizer
 
 from benchmarks.scale.timed_engine import StepTime, TimedEngine
 from benchmarks.workloads import MAX_TOKENS, MINILM, NAME, minilm_folder
-from gpu_worker.device.inline import Inline
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
-from gpu_worker.link.unsent import UnsentLimit
 from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.scheduler import Scheduler
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.card import ModelCard
+from shared.offload import Inline
 from shared.server.calls import Calls
 from shared.server.services import WORKER_SERVICES
 from shared.server.serving import LAST_WORDS, Server, until_told_to_stop
@@ -68,43 +68,47 @@ def card(width: int = WIDTH) -> ModelCard:
     )
 
 
-def timed_loop(time: StepTime, step_tokens: int, width: int = WIDTH) -> Driver:
-    """The worker's loop on a timed engine, by the running event loop's clock."""
-    return Driver(
+def timed_driver(time: StepTime, step_tokens: int, width: int = WIDTH) -> Driver:
+    """The worker's driver of a timed engine, by the running event loop's clock."""
+    scheduler = Scheduler(
         TimedEngine(time, width),
-        Inline(),
         step_tokens=step_tokens,
         queued_tokens=QUEUED_TOKENS,
         queue_seconds=QUEUE_SECONDS,
         clock=asyncio.get_running_loop().time,
     )
+    return Driver(scheduler, Inline())
 
 
-def servicer_of(loop: Driver, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:
+def servicer_of(driver: Driver, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:
     """The worker's service, ready. `content`: the tokenizer's file. `threads`: where large messages are parsed."""
-    servicer = WorkerServicer(threads, UnsentLimit(UNSENT_BYTES), limits=JobLimits(), log_jobs=False)
+    servicer = WorkerServicer(threads, unsent_bytes=UNSENT_BYTES, limits=JobLimits(), log_jobs=False)
     servicer.ready = Ready(
-        card=card, files={TOKENIZER_FILE: content}, loop=loop, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
+        card=card,
+        files={TOKENIZER_FILE: content},
+        driver=driver,
+        queued_tokens=QUEUED_TOKENS,
+        queue_seconds=QUEUE_SECONDS,
     )
     return servicer
 
 
 async def serve(listen: str, time: StepTime, step_tokens: int) -> None:
     """Serves until SIGTERM."""
-    threads, loop = ThreadPoolExecutor(2, "parse"), timed_loop(time, step_tokens)
-    servicer = servicer_of(loop, card(), tokenizer().to_str().encode(), threads)
+    threads, driver = ThreadPoolExecutor(2, "parse"), timed_driver(time, step_tokens)
+    servicer = servicer_of(driver, card(), tokenizer().to_str().encode(), threads)
     calls = Calls(timeout=None, log_calls=False)
     server = Server(
         WORKER_SERVICES, calls, threads=threads, reflect=False, connection_age=False, check_large=check_message
     )
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
-    serving = asyncio.create_task(loop.run())
+    serving = asyncio.create_task(driver.run())
     await server.start(listen)
     gc.collect()
     gc.freeze()  # as the worker does
     await server.set_ready(True)
     await until_told_to_stop()
-    loop.close()
+    driver.close()
     await server.stop(LAST_WORDS)
     serving.cancel()
 

@@ -1,13 +1,17 @@
-"""Memory: of a CUDA device, and the errors that mean that it is full; of the processor: freed blocks that stay with the
-process, and huge pages for weights.
+"""Memory of a CUDA device, copies from it to the host, and the errors that mean that it is full.
+
+Of a processor: freed blocks that stay with the process, and huge pages for weights.
 """
 
 import ctypes
 import time
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,42 +26,60 @@ LONGEST_MOVE = 5.0
 """Seconds after which the rest of the weights stays where it is: in fragments of memory the kernel searches long."""
 
 
-class Memory(Protocol):
-    """Memory of a device in bytes. In tests it is a function of tokens."""
-
-    def reset_peak(self) -> None:
-        """Gives back memory that is kept for nothing, and starts a new peak."""
-
-    @property
-    def peak(self) -> int:
-        """Largest use since `reset_peak`, weights included."""
-
-    @property
-    def available(self) -> int:
-        """Memory that this process may use in all."""
-
-
 class DeviceMemory:
-    """Memory of a CUDA device. Use is what PyTorch's allocator has reserved, since gaps between tensors are lost."""
+    """Memory of a CUDA device in bytes. Use is what PyTorch's allocator has reserved: gaps between tensors are lost."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def reset_peak(self) -> None:
-        """See `Memory`."""
+        """Gives back memory that is kept for nothing, and starts a new peak."""
         reclaim()
         torch.cuda.reset_peak_memory_stats(self._device)
 
     @property
     def peak(self) -> int:
-        """See `Memory`."""
+        """Largest use since `reset_peak`, weights included."""
         return torch.cuda.max_memory_reserved(self._device)
 
     @property
     def available(self) -> int:
-        """Memory without the use of other processes and of CUDA itself."""
+        """Memory that this process may use in all: without that of other processes and of CUDA itself."""
         free, _ = torch.cuda.mem_get_info(self._device)
         return free + torch.cuda.memory_reserved(self._device)
+
+
+class Download:
+    """A running copy of pieces of a CUDA device's memory into one buffer of `size` bytes on the host.
+
+    The next step does not wait for the copy: it has a stream of its own, which waits for the tensors that are copied.
+    """
+
+    def __init__(self, device: torch.device, pieces: Iterable[tuple[int, Tensor]], size: int) -> None:
+        """Starts the copy and returns at once. `pieces`: places in the buffer, and uint8 tensors [n] of the device."""
+        self._host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        # Blocking: the thread that waits sleeps; otherwise it would keep a core busy while the device computes.
+        self._done: Any = torch.cuda.Event(blocking=True)
+        computing, copying = torch.cuda.current_stream(device), _copy_stream(device)
+        pieces = list(pieces)  # pieces that have to be joined are joined by the stream that computes
+        copying.wait_stream(computing)
+        with torch.cuda.stream(copying):
+            for start, piece in pieces:
+                self._host[start : start + len(piece)].copy_(piece, non_blocking=True)
+                piece.record_stream(copying)  # its memory must not be used again before it is copied
+            self._done.record(copying)
+
+    def wait(self) -> npt.NDArray[np.uint8]:
+        """Waits for the copy and returns the buffer."""
+        self._done.synchronize()
+        arrived: npt.NDArray[np.uint8] = self._host.numpy()
+        return arrived
+
+
+@cache
+def _copy_stream(device: torch.device) -> Any:
+    """The one stream for all copies from a device, so that they arrive in the order of their steps."""
+    return torch.cuda.Stream(device)
 
 
 def reclaim() -> None:

@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from gpu_worker.device.inline import Inline
 from gpu_worker.device.memory import ran_out
 from gpu_worker.engine.jobs.comparing import ComparingJob
 from gpu_worker.engine.jobs.create import JobFactory
@@ -30,6 +29,7 @@ from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import WorkerUnavailable, clip
 from shared.jobs import Job
+from shared.offload import Inline
 
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Roles of special tokens that carry no lexical weight (BGE-M3)."""

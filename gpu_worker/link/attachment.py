@@ -1,17 +1,21 @@
-"""One attached frontend: its messages become jobs, and outcomes become messages. Knows no torch and no transport."""
+"""One attached frontend: its messages become jobs, and outcomes become messages; and what the log says of frontends.
+
+Knows no torch and no transport.
+"""
 
 import asyncio
+import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 import structlog
 
-from gpu_worker.link.outbox import Outbox
-from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.schedule.admission import RecentWork
+from gpu_worker.link.outbox import Outbox, Outboxes
+from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
 from shared.codec.jobs import jobs_from_pb
@@ -27,36 +31,10 @@ WRITE_SECONDS = 30.0
 """Seconds after which a frontend that reads nothing is detached."""
 JOBS_IN_A_ROW = 64
 """Jobs of a message that are submitted in a row before other tasks may use the event loop."""
+REMEMBERED = 1000
+"""Most frontends that are remembered after they went; of others a repetition is logged again."""
 
 log = structlog.get_logger("link")
-
-
-def unchecked(job: Job) -> None:
-    """Takes every job."""
-
-
-def unnoticed(error: InvalidInput) -> None:
-    """Takes no notice of an error, which the frontend is told in any case."""
-
-
-def unknown_to_others() -> None:
-    """Tells no other frontend."""
-
-
-class JobLoop(Protocol):
-    """The worker's loop as an attachment sees it; see `Driver`."""
-
-    @property
-    def load(self) -> Load: ...
-    @property
-    def idle(self) -> bool: ...
-    def submit(
-        self, job: Job, on_outcome: Callable[[JobResult | SelvageError], None], *, wake: bool = True
-    ) -> None: ...
-    def wake(self) -> None: ...
-    def cancel(self, ids: Iterable[int]) -> None: ...
-    def set_aside(self, ids: Iterable[int]) -> None: ...
-    def bring_back(self, ids: Iterable[int]) -> None: ...
 
 
 class Attachment:
@@ -64,33 +42,28 @@ class Attachment:
 
     def __init__(
         self,
-        loop: JobLoop,
+        driver: Driver,
         fingerprint: str,
         threads: Executor,
-        unsent_limit: UnsentLimit,
+        outboxes: Outboxes,
+        frontend_log: "FrontendLog",
+        name: str,
+        check: Callable[[Job], None],
         *,
         log_jobs: bool,
         on_job: Sequence[ObserveJob] = (),
-        name: str = "a frontend",
-        check: Callable[[Job], None] = unchecked,
-        on_wrong: Callable[[InvalidInput], None] = unnoticed,
-        work: RecentWork | None = None,
-        on_work: Callable[[], None] = unknown_to_others,
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
 
-        `name`: the frontend's, for errors of jobs that make no sense. `check`: raises InvalidInput for a job that asks
-        for too much. `on_wrong` is called with every InvalidInput of a job: a frontend should send none of these.
-        `unsent_limit`: shared by all attachments. `log_jobs`: whether each job is logged. `on_job`: callbacks for each
-        job that is answered or refused. `work`: counts what all frontends send. `on_work` is called with the first
-        job of a worker that had none.
+        `outboxes`, `frontend_log`: shared by all attachments. `name`: the frontend's, for errors of jobs that make no
+        sense, and for the log. `check`: raises InvalidInput for a job that asks for too much. `log_jobs`: whether each
+        job is logged. `on_job`: callbacks for each job that is answered or refused.
         """
-        self._loop, self._fingerprint, self._threads, self._log_jobs = loop, fingerprint, threads, log_jobs
-        self._on_job, self._name, self._check, self._on_wrong = on_job, name, check, on_wrong
-        self._outbox = Outbox(lambda: self.load)
-        self._work, self._own_work = work or RecentWork(), RecentWork()
-        self._on_work, self._unsent_limit = on_work, unsent_limit
-        unsent_limit.add_outbox(self._outbox)
+        self._driver, self._fingerprint, self._threads, self._log_jobs = driver, fingerprint, threads, log_jobs
+        self._on_job, self._name, self._check, self._frontend_log = on_job, name, check, frontend_log
+        self._outbox, self._own_work = Outbox(lambda: self.load), RecentWork()
+        self._outboxes = outboxes
+        outboxes.add(self._outbox)
         self._unanswered: set[int] = set()
         self._writing = False
         self._may_receive = asyncio.Event()
@@ -99,18 +72,14 @@ class Attachment:
     @property
     def load(self) -> Load:
         """The worker's load, as this frontend is told it."""
-        load, now = self._loop.load, asyncio.get_running_loop().time()
-        others = max(0.0, self._work.rate(now) - self._own_work.rate(now))
+        load, now = self._driver.load, asyncio.get_running_loop().time()
+        others = max(0.0, self._outboxes.work.rate(now) - self._own_work.rate(now))
         return replace(load, others=min(1.0, others / load.tokens_per_second) if load.tokens_per_second else 0.0)
 
     @property
     def idle(self) -> bool:
         """Whether every job is answered and every outcome has left."""
         return not (self._unanswered or self._writing) and self._outbox.empty
-
-    def hasten_report(self) -> None:
-        """Has the frontend told soon that the worker has work again."""
-        self._outbox.hasten_report()
 
     async def receive(self, request: pb.AttachRequest, size: int) -> None:
         """Cancels and submits the jobs of a message of `size` bytes. Waits while too much is unsent.
@@ -121,7 +90,7 @@ class Attachment:
             raise InvalidInput("only the first message has a hello", field="hello")
         if len(request.cancels) > MESSAGE_ENTRIES:
             raise InvalidInput(f"a message names more than {MESSAGE_ENTRIES} jobs", field="cancels")
-        if request.cancels:  # else it would wake the loop
+        if request.cancels:  # else it would wake the driver
             self._cancel(request.cancels)
         if not request.jobs:
             return
@@ -138,7 +107,7 @@ class Attachment:
                 if index % JOBS_IN_A_ROW == 0:
                     await asyncio.sleep(0)
         finally:
-            self._loop.wake()  # now, so that a worker without work begins with a step of them all
+            self._driver.wake()  # now, so that a worker without work begins with a step of them all
 
     async def send(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Writes outcomes and the load for ever. Raises WorkerUnavailable when nobody reads them."""
@@ -151,19 +120,19 @@ class Attachment:
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
             self._writing = False
-            if not self._may_receive.is_set() and self._unsent_limit.may_resume(self._outbox):
-                self._loop.bring_back(self._unanswered)
+            if not self._may_receive.is_set() and self._outboxes.may_resume(self._outbox):
+                self._driver.bring_back(self._unanswered)
                 self._may_receive.set()
 
     def close(self) -> None:
         """Cancels all jobs of the frontend, which has gone."""
-        self._loop.cancel(self._unanswered)
+        self._driver.cancel(self._unanswered)
         self._unanswered.clear()
-        self._unsent_limit.remove_outbox(self._outbox)
+        self._outboxes.remove(self._outbox)
 
     def _cancel(self, ids: Iterable[int]) -> None:
         unanswered = self._unanswered.intersection(ids)
-        self._loop.cancel(unanswered)
+        self._driver.cancel(unanswered)
         self._unanswered -= unanswered
 
     def _checked_jobs(self, request: pb.AttachRequest) -> list[tuple[int, Job | SelvageError]]:
@@ -182,25 +151,25 @@ class Attachment:
         if isinstance(job, SelvageError):
             self._refuse(identity, job)
             return
-        idle = self._loop.idle
+        idle = self._driver.idle
         try:
-            self._loop.submit(job, partial(self._end_job, job), wake=False)
+            self._driver.submit(job, partial(self._end_job, job), wake=False)
         except SelvageError as error:
             self._notify(job, error)
             self._refuse(identity, error)
         else:
             self._unanswered.add(identity)
-            for work in (self._work, self._own_work):
+            for work in (self._outboxes.work, self._own_work):
                 work.add(job.tokens.total, asyncio.get_running_loop().time())
             if idle:
-                self._on_work()
+                self._outboxes.hasten_reports()
             if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted
-                self._loop.set_aside([identity])
+                self._driver.set_aside([identity])
 
     def _refuse(self, identity: int, error: SelvageError) -> None:
         """Answers a job with an error; one that makes no sense with the name of the frontend that sent it."""
         if isinstance(error, InvalidInput):
-            self._on_wrong(error)
+            self._frontend_log.wrong(self._name, error)
             error = type(error)(f"{error.message} (sent by {self._name})", field=error.field)
         self._add_outcome(identity, error)
 
@@ -218,9 +187,9 @@ class Attachment:
     def _add_outcome(self, identity: int, outcome: JobResult | SelvageError) -> None:
         """Adds an outcome to the outbox. Where too much is unsent then, computes nothing until the frontend reads."""
         self._outbox.add_outcome(identity, outcome)
-        if self._may_receive.is_set() and self._unsent_limit.is_exceeded(self._outbox):
+        if self._may_receive.is_set() and self._outboxes.has_too_much(self._outbox):
             log.warning("answers are not read", unsent_bytes=self._outbox.unsent, jobs_set_aside=len(self._unanswered))
-            self._loop.set_aside(self._unanswered)
+            self._driver.set_aside(self._unanswered)
             self._may_receive.clear()
 
     def _notify(self, job: Job, outcome: JobResult | SelvageError) -> None:
@@ -239,3 +208,58 @@ def another_model(requested: str, served: str) -> WorkerUnavailable:
     return WorkerUnavailable(
         f"this worker's model has the fingerprint {served}, the request was made for {clip(requested)}", retry_after=1.0
     )
+
+
+@dataclass(slots=True)
+class _Frontend:
+    """`attached`: whether the log says that it is. `expelled`: whether its last link was ended because of what it sent.
+    `wrongs`: what was wrong so far.
+    """
+
+    attached: bool = False
+    expelled: bool = False
+    wrongs: set[tuple[str, str]] = field(default_factory=set)
+
+
+class FrontendLog:
+    """The lines about all frontends, by their names."""
+
+    def __init__(self) -> None:
+        self._frontends: OrderedDict[str, _Frontend] = OrderedDict()
+
+    def attached(self, name: str) -> None:
+        """A frontend attached. One that was expelled, and comes again, is no news."""
+        frontend = self._of(name)
+        if not frontend.expelled:
+            frontend.attached = True
+            log.info("frontend attached", name=name)
+
+    def detached(self, name: str) -> None:
+        """A frontend went, be it before it attached. What was wrong is remembered: its name has its process id."""
+        self._gone(name).expelled = False
+
+    def expelled(self, name: str, error: InvalidInput) -> None:
+        """The link to a frontend was ended because of what it sent."""
+        self.wrong(name, error)
+        self._gone(name).expelled = True
+
+    def wrong(self, name: str, error: InvalidInput) -> None:
+        """A frontend sent what makes no sense; it is logged once for each kind of error and field."""
+        wrongs, kind = self._of(name).wrongs, (error.reason, re.sub(r"\d+", "", error.field))
+        if kind not in wrongs:
+            wrongs.add(kind)
+            log.warning("a frontend's message makes no sense", name=name, why=error.message, field=error.field)
+
+    def _gone(self, name: str) -> _Frontend:
+        frontend = self._of(name)
+        if frontend.attached:
+            log.info("frontend detached", name=name)
+            frontend.attached = False
+        return frontend
+
+    def _of(self, name: str) -> _Frontend:
+        frontend = self._frontends.setdefault(name, _Frontend())
+        self._frontends.move_to_end(name)
+        if len(self._frontends) > REMEMBERED:
+            self._frontends.popitem(last=False)
+        return frontend

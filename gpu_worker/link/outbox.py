@@ -1,9 +1,13 @@
-"""The outcomes that wait to be sent to one frontend, and the messages that carry them. No gRPC, loop or torch."""
+"""The outcomes that wait to be sent to frontends, the messages that carry them, and how much may wait.
+
+Knows no gRPC and no torch.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.leading_piece import LeadingPiece, led_by
 from shared.codec.load import load_to_pb
@@ -21,6 +25,8 @@ SMALL_BYTES = 64 * 1024
 """An outcome with at most so many bytes of vectors and scores is sent whole; larger ones are sent a piece at a time."""
 IDLE_BEAT = 1.0
 """Seconds after which the load is sent though there is no outcome, while no job is queued; else REPORT_SECONDS."""
+UNSENT_BYTES = 64 * 1024 * 1024
+"""Most unsent bytes of one frontend, however few the others have."""
 
 
 class Outbox:
@@ -118,3 +124,49 @@ class Outbox:
         self.unsent -= size
         unsent.add_part(message, SMALL_BYTES)
         return room - size
+
+
+class Outboxes:
+    """The outboxes of all attached frontends, and a limit for what they hold together.
+
+    Above it only frontends with more than an even share have too much, so one that reads goes on whatever others do.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: most unsent bytes of all frontends together."""
+        self._limit = limit
+        self._outboxes: set[Outbox] = set()
+        self.work = RecentWork()
+        """What all frontends lately sent."""
+
+    @property
+    def unsent(self) -> int:
+        """Unsent bytes of all frontends. May be read from other threads."""
+        return sum([outbox.unsent for outbox in tuple(self._outboxes)])
+
+    def add(self, outbox: Outbox) -> None:
+        """Adds the outbox of a frontend that attached."""
+        self._outboxes.add(outbox)
+
+    def remove(self, outbox: Outbox) -> None:
+        """Removes the outbox of a frontend that has gone."""
+        self._outboxes.discard(outbox)
+
+    def hasten_reports(self) -> None:
+        """Has all frontends told soon that the worker has work again."""
+        for outbox in self._outboxes:
+            outbox.hasten_report()
+
+    def has_too_much(self, outbox: Outbox) -> bool:
+        """Whether nothing more may be computed for a frontend until it reads."""
+        unsent = outbox.unsent
+        # This is called for every answer, so the sum is taken only where it matters.
+        return unsent > UNSENT_BYTES or (unsent > self._even_share and self.unsent > self._limit)
+
+    def may_resume(self, outbox: Outbox) -> bool:
+        """Whether a frontend that had too much may go on: at half its bound, so that it does not stop at once again."""
+        return outbox.unsent <= min(UNSENT_BYTES, self._even_share) / 2
+
+    @property
+    def _even_share(self) -> float:
+        return self._limit / max(1, len(self._outboxes))

@@ -6,18 +6,15 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from typing import Any, Protocol
 
 import grpc
 import structlog
 
-from gpu_worker.link.attachment import Attachment, another_model
-from gpu_worker.link.frontend_log import FrontendLog
+from gpu_worker.link.attachment import Attachment, FrontendLog, another_model
+from gpu_worker.link.outbox import Outboxes
 from gpu_worker.link.request_check import JobCheck, JobLimits
-from gpu_worker.link.unsent import UnsentLimit
-from gpu_worker.schedule.admission import RecentWork
 from gpu_worker.schedule.driver import Driver
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
@@ -58,7 +55,7 @@ class Ready:
     card: ModelCard
     adapters: tuple[ModelCard, ...] = ()
     files: Mapping[str, bytes]
-    loop: Driver
+    driver: Driver
     queued_tokens: int
     queue_seconds: float
 
@@ -69,18 +66,18 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def __init__(
         self,
         threads: Executor,
-        unsent_limit: UnsentLimit,
         *,
+        unsent_bytes: int,
         limits: JobLimits,
         log_jobs: bool,
         on_job: Sequence[ObserveJob] = (),
     ) -> None:
-        """`threads`, `unsent_limit`, `log_jobs`, `on_job`: see `Attachment`; `limits`: those of single jobs."""
-        self._threads, self._unsent_limit, self._log_jobs, self._on_job = threads, unsent_limit, log_jobs, on_job
-        self._limits, self._log = limits, FrontendLog()
+        """`threads`, `log_jobs`, `on_job`: see `Attachment`. `unsent_bytes`: most bytes of answers that frontends have
+        not read, all together. `limits`: those of single jobs."""
+        self._threads, self._log_jobs, self._on_job = threads, log_jobs, on_job
+        self._limits, self._log, self._outboxes = limits, FrontendLog(), Outboxes(unsent_bytes)
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
-        self._work = RecentWork()
         self.ready: Ready | None = None
 
     def _ready(self) -> Ready:
@@ -125,17 +122,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Serves a frontend that has said who it is. Raises InvalidInput for a message that makes no sense."""
         fingerprint = ready.card.fingerprint
         attachment = Attachment(
-            ready.loop,
+            ready.driver,
             fingerprint,
             self._threads,
-            self._unsent_limit,
+            self._outboxes,
+            self._log,
+            name,
+            JobCheck(ready.card, self._limits, ready.driver.step_tokens),
             log_jobs=self._log_jobs,
             on_job=self._on_job,
-            name=name,
-            check=JobCheck(ready.card, self._limits, ready.loop.step_tokens),
-            on_wrong=partial(self._log.wrong, name),
-            work=self._work,
-            on_work=self._hasten_reports,
         )
         welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)
         self._attached.add(attachment)
@@ -148,14 +143,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._attached.discard(attachment)
             attachment.close()
 
-    def _hasten_reports(self) -> None:
-        for attachment in self._attached:
-            attachment.hasten_report()
-
     @property
     def figures(self) -> WorkerFigures:
         """Figures for metrics, once there is a model. May be read from other threads."""
-        return replace(self._ready().loop.figures, unsent=self._unsent_limit.total, frontends=len(self._attached))
+        return replace(self._ready().driver.figures, unsent=self._outboxes.unsent, frontends=len(self._attached))
 
     async def wait_until_idle(self, seconds: float) -> None:
         """Waits until every attached frontend has its answers, at most so long."""

@@ -129,7 +129,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTable:
-    """What kernels on the host are told of the slots of a batch.
+    """What kernels on the host are told of the key slots of a batch.
 
     `segments` [m, 4]: number of the sequence, its cache (-1: the batch), first slot, slots; none where a sequence
     attends to its own tokens only. `writes` [w, 4]: cache, its first slot, first row of the batch, rows.

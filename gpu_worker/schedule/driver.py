@@ -1,4 +1,7 @@
-"""The asynchronous driver of the scheduler: delivers outcomes, and runs long work in a thread. No torch and no gRPC."""
+"""Drives the scheduler on the event loop: delivers outcomes, runs long work in a thread, and watches the device.
+
+Knows no torch and no gRPC.
+"""
 
 import asyncio
 import time
@@ -7,14 +10,12 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import TypeVar, Unpack
+from typing import TypeVar
 
 import structlog
 
-from gpu_worker.schedule.interface import StepEngine
-from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Limits, ObserveStep, Scheduler, Wait, unobserved
-from gpu_worker.schedule.steps import EndedJob, JobOutcome
-from gpu_worker.schedule.watchdog import LOST_SECONDS, DeviceLost, Pauses, overdue, stall_message
+from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
+from gpu_worker.schedule.steps import EndedJob, EndedStep, JobOutcome
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
@@ -24,38 +25,38 @@ T = TypeVar("T")
 OnOutcome = Callable[[JobOutcome], None]
 WATCH_SECONDS = 0.5
 """Seconds between two looks at the running step."""
+TIMES_PREDICTED, LEAST_SECONDS = 10.0, 5.0
+"""A step stalls when it takes so many times what its tokens predict, and at least so many seconds."""
+LOST_SECONDS = 60.0
+"""Seconds that a stalled step is waited for before the device counts as lost."""
+EXIT_STATUS = 69
+"""Exit status of a worker whose device is lost (EX_UNAVAILABLE of sysexits.h), so that a supervisor restarts it."""
 
-log = structlog.get_logger("loop")
+log = structlog.get_logger("driver")
+
+
+class DeviceLost(Exception):
+    """The device computes nothing any more; only another process can use it again."""
 
 
 class Driver:
     """Drives a `Scheduler` on the event loop: it accepts jobs, and calls back with the one outcome of each.
 
-    `step_tokens`: most tokens of a step. `stalled`: why nothing is computed at the moment; empty while steps go on.
+    `stalled`: why nothing is computed at the moment; empty while steps go on. `on_step` is called with every step that
+    ended and did not fail; None while nobody counts them.
     """
 
-    def __init__(
-        self,
-        engine: StepEngine,
-        host: Executor,
-        *,
-        device_check: Job | None = None,
-        observe: ObserveStep = unobserved,
-        clock: Callable[[], float] = time.monotonic,
-        **limits: Unpack[Limits],
-    ) -> None:
-        """`host`: one thread that packs and collects large steps while the device computes. `limits`: see `Limits`.
+    def __init__(self, scheduler: Scheduler, host: Executor, device_check: Job | None = None) -> None:
+        """`host`: one thread that packs and collects large steps while the device computes.
 
         `device_check`: a small job that every sound device can compute, submitted after a bug in a step or a result.
         """
-        self._scheduler = Scheduler(engine, report=self._report, observe=observe, clock=clock, **limits)
-        self.step_tokens = limits["step_tokens"]
-        self._device_check = device_check
+        self._scheduler, self._host, self._device_check = scheduler, host, device_check
         self._suspected = False  # a bug came up since the device was last checked
         self._checking = False
         self._lost = ""  # why the device counts as lost
         self.stalled = ""
-        self._host = host
+        self.on_step: Callable[[EndedStep], None] | None = None
         self._callbacks: dict[int, OnOutcome] = {}
         self._event = asyncio.Event()
         self._draining = False
@@ -112,6 +113,11 @@ class Driver:
         self._event.set()
 
     @property
+    def step_tokens(self) -> int:
+        """Most tokens of a step."""
+        return self._scheduler.step_tokens
+
+    @property
     def idle(self) -> bool:
         """Whether every job has its outcome."""
         return not self._callbacks
@@ -165,15 +171,16 @@ class Driver:
         while True:
             looked, computed = clock(), time.process_time()
             await asyncio.sleep(WATCH_SECONDS)
-            running = self._scheduler.step_running
-            if running is not None:
-                seconds, tokens = running
+            before, self.stalled = self.stalled, ""
+            if (running := self._scheduler.step_running) is not None:
                 slept, computed = clock() - looked, time.process_time() - computed
-                running = pauses.left_out_of(seconds, slept=slept, planned=WATCH_SECONDS, computed=computed), tokens
-            late = overdue(*running, self._scheduler.load.tokens_per_second) if running is not None else 0.0
-            if running is not None and late > LOST_SECONDS:
-                raise DeviceLost(stall_message(*running))
-            before, self.stalled = self.stalled, stall_message(*running) if running is not None and late > 0 else ""
+                seconds = pauses.left_out_of(running[0], slept=slept, planned=WATCH_SECONDS, computed=computed)
+                late = overdue(seconds, running[1], self._scheduler.speed)
+                if late > 0:
+                    self.stalled = f"a step of {running[1]} tokens has taken {seconds:.0f} s and has not ended"
+                if late > LOST_SECONDS:
+                    self._log_bugs()  # it may hang since it was run again after one
+                    raise DeviceLost(self.stalled)
             if self.stalled:
                 self._answer_jobs(self._scheduler.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
             if bool(before) != bool(self.stalled):
@@ -214,7 +221,11 @@ class Driver:
         older = self._scheduler.older_step
         assert older is not None
         outcomes = await self._run(older.planned.brief and older.sound, self._scheduler.collect_step)
-        self._answer_jobs(self._scheduler.end_step(outcomes))
+        self._log_bugs()
+        step = self._scheduler.end_step(outcomes)
+        self._answer_jobs(step.jobs)
+        if self.on_step is not None and not step.failed:
+            self.on_step(step)
         if self._suspected and self._device_check is not None and not self._checking:
             self._suspected = False
             with suppress(SelvageError):  # the queue may be full; then the next failure submits the check
@@ -239,7 +250,42 @@ class Driver:
             if on_outcome is not None:
                 on_outcome(job.outcome)
 
-    def _report(self, event: str, error: Exception, parts: int) -> None:
-        """Logs a bug in a step or a result, and has the device checked. Called in the thread that collects a step."""
-        self._suspected = True
-        log.error(event, parts=parts, exc_info=error)
+    def _log_bugs(self) -> None:
+        """Logs the bugs of the older step, and has the device checked after one."""
+        older = self._scheduler.older_step
+        for bug in older.bugs if older is not None else ():
+            self._suspected = True
+            log.error(bug.event, parts=bug.parts, exception=bug.trace)
+
+
+class Pauses:
+    """How long a process stood still while a step was running, as a watch sees it that sleeps between two looks."""
+
+    def __init__(self) -> None:
+        self._stood, self._pace = 0.0, 0.0
+
+    def left_out_of(self, seconds: float, *, slept: float, planned: float, computed: float) -> float:
+        """Seconds that a step has taken so far, without those in which the process stood still.
+
+        Called at each look. `slept`: seconds since the look before; `planned`: as many as they should have been;
+        `computed`: seconds of processor time that all threads took meanwhile.
+
+        A machine that stands still or a process that is stopped takes no processor time. A look that comes late though
+        the process computed may wait for the step itself, whose thread holds the interpreter's lock: that counts.
+        """
+        late, is_same_step = max(slept - planned, 0.0), seconds > slept
+        if late < planned:
+            self._pace = computed / slept if slept else 0.0  # seconds that it computes in a second, on all cores
+        still = max(late - max(computed - self._pace * planned, 0.0), 0.0)
+        self._stood = min(seconds, still + (self._stood if is_same_step else 0.0))
+        return seconds - self._stood
+
+
+def overdue(seconds: float, tokens: int, speed: float) -> float:
+    """Seconds by which a step is late that has taken `seconds` so far; 0 or less while it is in time.
+
+    `tokens`: the step's extent. A late piece of a long text takes far longer than a short text of as many tokens.
+    `speed`: tokens a second, 0 while unknown.
+    """
+    predicted = tokens / speed if speed else 0.0
+    return seconds - max(LEAST_SECONDS, TIMES_PREDICTED * predicted)

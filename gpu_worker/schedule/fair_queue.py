@@ -1,4 +1,5 @@
-"""The order in which waiting jobs are served, and what goes into the next step. No clock, no I/O.
+"""The order in which waiting jobs are served, what goes into the next step, and who has room on the device for keys and
+values of long sequences. No clock, no I/O.
 
 The worker is shared at three levels: by the priority classes according to their weights, by the keys of a class evenly,
 and by the jobs of a key; `priority_class.py` says how keys and jobs take turns. When a job comes to a class in which
@@ -22,13 +23,13 @@ beside its tokens. So small jobs go first, in at most every second step; those o
 for their turn.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
 from typing import Generic, TypeVar, cast
 
 from gpu_worker.schedule.priority_class import Key, PriorityClass, WaitingJob
-from gpu_worker.schedule.room import Room
 from shared.jobs import Priority
 from shared.load import SHORT, TURNS_PER_STEP, WEIGHTS, Backlog
 
@@ -67,10 +68,11 @@ class FairQueue(Generic[J]):
         self._classes = [PriorityClass(weight=WEIGHTS[priority], quantum=quantum) for priority in sorted(Priority)]
         self._lead = LEAD_STEPS * TURNS_PER_STEP * quantum / WEIGHTS[Priority.INTERACTIVE]  # in virtual time
         self._virtual_time = 0.0  # of the classes
-        self._jobs: dict[J, tuple[PriorityClass, WaitingJob]] = {}
+        self._jobs: dict[J, WaitingJob] = {}
         self._arrivals = count()
-        self._jobs_unserved = self._tokens_unserved = 0  # set aside, or in line for room
-        self._longest: list[int] = []  # how many jobs have a largest unit of 2^i to 2^(i+1) - 1 tokens
+        self.tokens_unserved = 0
+        """Tokens of the jobs that are set aside or in line for room. No other job waits for them."""
+        self._longest = Counter[int]()  # how many jobs have a largest unit of so many bits
         self._was_express = False
 
     def add_job(
@@ -92,6 +94,7 @@ class FairQueue(Generic[J]):
         tokens = sum(costs)
         waiting = WaitingJob(
             job=job,
+            of_class=self._classes[priority - 1],
             key=key,
             costs=costs,
             tokens=tokens,
@@ -101,22 +104,20 @@ class FairQueue(Generic[J]):
             arrival=next(self._arrivals),
             deadline=deadline,
         )
-        priority_class = self._classes[priority - 1]
-        self._jobs[job] = (priority_class, waiting)
-        priority_class.counts.add_job(waiting)
-        self._count_longest(waiting.longest, 1)
-        self._join(priority_class, waiting)
+        self._jobs[job] = waiting
+        waiting.of_class.counts.add_job(waiting)
+        self._longest[waiting.longest.bit_length()] += 1
+        self._join(waiting)
 
     def remove_job(self, job: J) -> None:
         """Forgets what waits of a job, and gives back its room; an unknown job is no error."""
-        if job in self._jobs:
-            priority_class, waiting = self._jobs[job]
+        if (waiting := self._jobs.get(job)) is not None:
             if waiting.aside or waiting.in_line:
-                self._count_unserved(waiting, -1)
+                self.tokens_unserved -= waiting.tokens
             else:
-                priority_class.leave(waiting)
+                waiting.of_class.leave(waiting)
             if not waiting.aside:
-                priority_class.counts.remove_job(waiting)
+                waiting.of_class.counts.remove_job(waiting)
             self._forget(job, waiting)
         self.room.forget(job)
         self._admit_line()
@@ -129,14 +130,13 @@ class FairQueue(Generic[J]):
     def set_aside(self, job: J) -> None:
         """Serves nothing of a job until it is brought back; an unknown job is no error. It keeps the room of a sequence
         that began, and its place in the line for room."""
-        priority_class, waiting = self._jobs.get(job, (None, None))
-        if priority_class is None or waiting is None or waiting.aside:
+        if (waiting := self._jobs.get(job)) is None or waiting.aside:
             return
         waiting.aside = True
-        priority_class.counts.remove_job(waiting)
+        waiting.of_class.counts.remove_job(waiting)
         if not waiting.in_line:
-            priority_class.leave(waiting)
-            self._count_unserved(waiting, 1)
+            waiting.of_class.leave(waiting)
+            self.tokens_unserved += waiting.tokens
         if waiting.has_room:  # the sequence did not begin: others may have its room meanwhile
             waiting.has_room, waiting.in_line = False, True
             self.room.return_to_line(job, waiting.room[waiting.position])
@@ -147,27 +147,21 @@ class FairQueue(Generic[J]):
     def bring_back(self, job: J) -> None:
         """Lets a job that was set aside wait again: in the line at its place, or else behind what waits now. Any other
         job is no error."""
-        priority_class, waiting = self._jobs.get(job, (None, None))
-        if priority_class is None or waiting is None or not waiting.aside:
+        if (waiting := self._jobs.get(job)) is None or not waiting.aside:
             return
         waiting.aside = False
-        priority_class.counts.add_job(waiting)
+        waiting.of_class.counts.add_job(waiting)
         if waiting.in_line:
             self.room.heed(job)
             self._admit_line()
         else:
-            self._serve_again(job)
+            self._serve_again(waiting)
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens that wait and may be served."""
         # A list is cheaper than a generator, and this is read at every submit.
         return sum([priority_class.tokens for priority_class in self._classes])
-
-    @property
-    def tokens_unserved(self) -> int:
-        """Tokens of the jobs that are set aside or in line for room. No other job waits for them."""
-        return self._tokens_unserved
 
     def tokens_of_key(self, priority: Priority, key: str) -> int:
         """Tokens of a key that wait in a class, also in line."""
@@ -176,7 +170,7 @@ class FairQueue(Generic[J]):
     @property
     def largest_turn(self) -> int:
         """Most tokens that a key is served in a row while others wait: a quantum, or a bound of the largest unit."""
-        return max(self._quantum, (1 << len(self._longest)) - 1)
+        return max(self._quantum, (1 << max(self._longest, default=0)) - 1)
 
     def backlogs(self) -> dict[Priority, Backlog]:
         """What waits of each priority that has anything waiting: jobs in line as well, but none that is set aside."""
@@ -194,8 +188,9 @@ class FairQueue(Generic[J]):
         for priority_class in self._classes:
             if len(priority_class.small) >= MOST_JOBS:
                 return 0
-            waiting += priority_class.small_tokens
-            if priority_class.tokens > priority_class.small_tokens:
+            small = sum([job.tokens for job in priority_class.small.values()])
+            waiting += small
+            if priority_class.tokens > small:
                 break
         else:
             return 0
@@ -204,20 +199,16 @@ class FairQueue(Generic[J]):
             size //= 2
         return max(0, size - waiting)
 
-    def __len__(self) -> int:
-        """Number of jobs that wait and may be served."""
-        return len(self._jobs) - self._jobs_unserved
-
     def next_step(self, budget: int, *, express_pays: Pays = never) -> dict[J, range]:
         """Takes the units of the next step, by job: `budget` tokens at most, but always a unit if any waits."""
         if small := self._express_jobs(budget, express_pays):
-            return {cast(J, waiting.job): self._serve_small(of, waiting) for of, waiting in small}
+            return {cast(J, waiting.job): self._serve_small(waiting) for waiting in small}
         taken: dict[J, range] = {}
-        missed: list[tuple[PriorityClass, Key, WaitingJob]] = []
+        missed: list[tuple[Key, WaitingJob]] = []
         free = budget
         while free > 0 and len(missed) < MOST_MISSES and (served := self._next_served()) is not None:
-            priority_class, key, waiting = served
-            job, start = cast(J, waiting.job), waiting.position
+            key, waiting = served
+            job, start, priority_class = cast(J, waiting.job), waiting.position, waiting.of_class
             stop, cost = waiting.next_turn(min(self._quantum, free), free if taken else max(free, waiting.next_cost))
             if stop == start:  # its next unit does not fit into what is left; those of other jobs may
                 key.pause(waiting)
@@ -226,7 +217,7 @@ class FairQueue(Generic[J]):
                 continue
             stop, cost = self._with_room(job, waiting, stop, cost)
             if stop == start:  # others are served while it stands in line
-                self._join_line(job)
+                self._join_line(job, waiting)
                 continue
             taken[job] = range(taken[job].start if job in taken else start, stop)
             free -= cost
@@ -234,13 +225,13 @@ class FairQueue(Generic[J]):
             priority_class.serve(key, waiting, stop, cost, filling=bool(missed))
             if stop == len(waiting.costs):
                 self._forget(job, waiting)
-        for priority_class, key, waiting in missed:
+        for key, waiting in missed:
             key.resume(waiting)
-            priority_class.reorder(key)
+            waiting.of_class.reorder(key)
         return taken
 
-    def _next_served(self) -> tuple[PriorityClass, Key, WaitingJob] | None:
-        """The highest class that is not ahead of its share, its next key, and that key's next job."""
+    def _next_served(self) -> tuple[Key, WaitingJob] | None:
+        """The next key of the highest class that is not ahead of its share, and that key's next job."""
         ready = [
             (priority_class, key)
             for priority_class in self._classes
@@ -250,7 +241,7 @@ class FairQueue(Generic[J]):
         for priority_class, key in ready:
             waiting = key.head()
             if priority_class.tag <= least + self._lead and waiting is not None:
-                return priority_class, key, waiting
+                return key, waiting
         return None
 
     def _charge(self, priority_class: PriorityClass, cost: int, *, filling: bool) -> None:
@@ -264,9 +255,9 @@ class FairQueue(Generic[J]):
         self._virtual_time = max(self._virtual_time, min(tags, default=0.0))
         return self._virtual_time
 
-    def _express_jobs(self, budget: int, pays: Pays) -> Sequence[tuple[PriorityClass, WaitingJob]]:
-        """The jobs of the next step, with their classes, if it is an express step: all small ones, if these are few,
-        if others wait, and if the step before was none.
+    def _express_jobs(self, budget: int, pays: Pays) -> Sequence[WaitingJob]:
+        """The jobs of the next step if it is an express step: all small ones, if these are few, if others wait, and if
+        the step before was none.
 
         A class below one where others wait is left out, whatever its small jobs are. Every call plans a step.
         """
@@ -274,10 +265,10 @@ class FairQueue(Generic[J]):
             self._was_express = False
             return ()
         most, tokens, others = min(self._small, budget // EXPRESS_SHARE), 0, False
-        chosen = list[tuple[PriorityClass, WaitingJob]]()
+        chosen = list[WaitingJob]()
         for priority_class in self._classes:
             small = priority_class.small_jobs(most) if len(priority_class.small) <= MOST_JOBS else []
-            chosen += [(priority_class, job) for job in small]
+            chosen += small
             of_class = sum([job.tokens for job in small])
             tokens += of_class
             others = priority_class.tokens > of_class
@@ -286,11 +277,11 @@ class FairQueue(Generic[J]):
         self._was_express = others and 0 < tokens <= most and pays(tokens)
         return chosen if self._was_express else ()
 
-    def _serve_small(self, priority_class: PriorityClass, waiting: WaitingJob) -> range:
+    def _serve_small(self, waiting: WaitingJob) -> range:
         """Serves all that waits of a job of an express step. Returns its units."""
         units, job = range(waiting.position, len(waiting.costs)), cast(J, waiting.job)
-        self._charge(priority_class, waiting.tokens, filling=False)
-        priority_class.serve_small(waiting)
+        self._charge(waiting.of_class, waiting.tokens, filling=False)
+        waiting.of_class.serve_small(waiting)
         self._forget(job, waiting)
         return units
 
@@ -304,48 +295,109 @@ class FairQueue(Generic[J]):
                 return unit, sum(waiting.costs[waiting.position : unit])
         return stop, cost
 
-    def _join_line(self, job: J) -> None:
+    def _join_line(self, job: J, waiting: WaitingJob) -> None:
         """Lets a job wait for the room that its next unit needs."""
-        priority_class, waiting = self._jobs[job]
-        priority_class.leave(waiting)
+        waiting.of_class.leave(waiting)
         waiting.in_line = True
-        self._count_unserved(waiting, 1)
+        self.tokens_unserved += waiting.tokens
         self.room.stand_in_line(job, waiting.room[waiting.position])
 
     def _admit_line(self) -> None:
         """Lets those be served who stand in line and have room now."""
         while (job := self.room.next_in_line()) is not None:
-            waiting = self._jobs[job][1]
+            waiting = self._jobs[job]
             waiting.in_line, waiting.has_room = False, True
-            self._serve_again(job)
+            self._serve_again(waiting)
 
-    def _serve_again(self, job: J) -> None:
+    def _serve_again(self, waiting: WaitingJob) -> None:
         """Lets a job that was not served wait behind what waits now."""
-        priority_class, waiting = self._jobs[job]
         waiting.tag = 0.0
-        self._count_unserved(waiting, -1)
-        self._join(priority_class, waiting)
-
-    def _count_unserved(self, waiting: WaitingJob, jobs: int) -> None:
-        self._jobs_unserved += jobs
-        self._tokens_unserved += jobs * waiting.tokens
+        self.tokens_unserved -= waiting.tokens
+        self._join(waiting)
 
     def _forget(self, job: J, waiting: WaitingJob) -> None:
         del self._jobs[job]
-        self._count_longest(waiting.longest, -1)
+        bits = waiting.longest.bit_length()
+        self._longest[bits] -= 1
+        if not self._longest[bits]:
+            del self._longest[bits]
         waiting.job = None  # a stale entry of a heap may outlive it, and must not keep what the job has on the device
 
-    def _join(self, priority_class: PriorityClass, waiting: WaitingJob) -> None:
+    def _join(self, waiting: WaitingJob) -> None:
         """Lets a job be served. A class in which nothing waited starts no earlier than the others."""
-        if not priority_class.tokens:
-            priority_class.tag = max(priority_class.tag, self._least_tag())
-        priority_class.join(waiting)
+        if not waiting.of_class.tokens:
+            waiting.of_class.tag = max(waiting.of_class.tag, self._least_tag())
+        waiting.of_class.join(waiting)
 
-    def _count_longest(self, unit: int, jobs: int) -> None:
-        """Counts jobs, or no longer, by their largest unit."""
-        counts, place = self._longest, max(unit, 1).bit_length() - 1
-        if place >= len(counts):
-            counts += [0] * (place + 1 - len(counts))
-        counts[place] += jobs
-        while counts and not counts[-1]:
-            counts.pop()
+
+class Room(Generic[J]):
+    """Bytes that the device keeps of texts in pieces, by job, and a line of jobs: who came first gets room first.
+
+    `capacity`: all the room that there is, in bytes. `taken`: what jobs have of it. A job gets all the room that a
+    sequence needs before its first piece, so whoever has room can go on. Nobody passes the line: else a stream of
+    shorter sequences could keep a long one waiting for ever. Only a job that is set aside is passed over, and it keeps
+    its place.
+    """
+
+    def __init__(self, capacity: float = inf) -> None:
+        self.capacity, self.taken = capacity, 0
+        self._of_job: dict[J, int] = {}
+        self._line: dict[J, int] = {}  # in the order of the line, with what each job needs
+        self._passed_over: set[J] = set()  # jobs of the line
+
+    def take(self, job: J, room: int) -> bool:
+        """Takes room for a job, unless others wait in line or too little is left."""
+        if self.waiting or self.taken + room > self.capacity:
+            return False
+        self._take(job, room)
+        return True
+
+    def stand_in_line(self, job: J, room: int) -> None:
+        """Lets a job, which stands in no line, wait for room."""
+        self._line[job] = room
+
+    def return_to_line(self, job: J, room: int) -> None:
+        """Takes back the room of a sequence that did not begin; its job is first in line again."""
+        self.give_back(job, room)
+        self._line = {job: room, **self._line}
+
+    def pass_over(self, job: J) -> None:
+        """Lets others of the line pass a job of it."""
+        self._passed_over.add(job)
+
+    def heed(self, job: J) -> None:
+        """Passes over a job of the line no longer."""
+        self._passed_over.discard(job)
+
+    def give_back(self, job: J, room: int) -> None:
+        """Gives back some of a job's room; a job that has less gives back what it has."""
+        returned = min(room, self._of_job.get(job, 0))
+        self.taken -= returned
+        if job in self._of_job:
+            self._of_job[job] -= returned
+            if not self._of_job[job]:
+                del self._of_job[job]
+
+    def forget(self, job: J) -> None:
+        """Gives back all of a job's room, and takes it out of the line; an unknown job is no error."""
+        self.taken -= self._of_job.pop(job, 0)
+        self._line.pop(job, None)
+        self._passed_over.discard(job)
+
+    def next_in_line(self) -> J | None:
+        """Takes room for the first job of the line that is not passed over, and takes it out of the line; None where it
+        has to wait."""
+        job = next((job for job in self._line if job not in self._passed_over), None)
+        if job is None or self.taken + self._line[job] > self.capacity:
+            return None
+        self._take(job, self._line.pop(job))
+        return job
+
+    @property
+    def waiting(self) -> int:
+        """Number of jobs in line that are not passed over."""
+        return len(self._line) - len(self._passed_over)
+
+    def _take(self, job: J, room: int) -> None:
+        self.taken += room
+        self._of_job[job] = self._of_job.get(job, 0) + room

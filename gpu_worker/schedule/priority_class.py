@@ -132,12 +132,13 @@ class Flows(Generic[F]):
 class WaitingJob(Flow):
     """A job whose units from `position` on wait, `tokens` in all.
 
-    `job`: None once nothing of it waits. `key`: its fairness key. `longest`: cost of its largest unit. `long`: its
-    lane, however little is left of it. `room`: see `OpenJob`. `has_room`: room was taken for the next unit. `aside`,
-    `in_line`: why it is not served now.
+    `job`: None once nothing of it waits. `of_class`: its priority's. `key`: its fairness key. `longest`: cost of its
+    largest unit. `long`: its lane, however little is left of it. `room`: see `OpenJob`. `has_room`: room was taken for
+    the next unit. `aside`, `in_line`: why it is not served now.
     """
 
     job: object
+    of_class: "PriorityClass"
     key: str
     costs: Sequence[int]
     tokens: int
@@ -294,7 +295,7 @@ class PriorityClass:
 
     `weight`: its share among the classes. `quantum`: tokens of one turn of a key. `tokens`: tokens that wait and may be
     served. `tag`: its virtual time, in tokens / weight. `counts`: all that waits, also in line for room. `small`: its
-    jobs of at most a turn, by arrival, and `small_tokens` theirs.
+    jobs of at most a turn, by arrival.
     """
 
     weight: int
@@ -302,7 +303,6 @@ class PriorityClass:
     tokens: int = 0
     tag: float = 0.0
     small: dict[int, WaitingJob] = field(init=False, default_factory=dict)
-    small_tokens: int = field(init=False, default=0)
     counts: BacklogCounts = field(init=False, default_factory=BacklogCounts)
     keys: Flows[Key] = field(init=False)
     _keys_by_name: dict[str, Key] = field(init=False, default_factory=dict)
@@ -324,7 +324,6 @@ class PriorityClass:
         self.tokens += job.tokens
         if job.tokens <= self.quantum and not job.room:
             self.small[job.arrival] = job
-            self.small_tokens += job.tokens
         self.reorder(key)
 
     def leave(self, job: WaitingJob) -> None:
@@ -332,8 +331,7 @@ class PriorityClass:
         key = self._keys_by_name[job.key]
         key.leave(job)
         self.tokens -= job.tokens
-        if self.small.pop(job.arrival, None) is not None:
-            self.small_tokens -= job.tokens
+        self.small.pop(job.arrival, None)
         if key.waiting:
             self.reorder(key)
         else:
@@ -360,10 +358,8 @@ class PriorityClass:
         job.position, job.tokens = stop, job.tokens - cost
         self.tokens -= cost
         self.counts.serve(job, cost, done=done)
-        if job.arrival in self.small:
-            self.small_tokens -= cost
-            if done:
-                del self.small[job.arrival]
+        if done:
+            self.small.pop(job.arrival, None)
         key.serve(job, cost, filling=filling, done=done)
         self.keys.serve(key, cost, filling=filling, done=not key.waiting)
         if key.waiting:

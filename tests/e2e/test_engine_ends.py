@@ -17,9 +17,8 @@ import pytest
 
 from embedded import pair
 from embedded.channel import local_channel
-from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.schedule.watchdog import DeviceLost
 from harness.environment import python_path
 from selvage import Engine, errors
 from selvage.calls.rpcs import RPCS

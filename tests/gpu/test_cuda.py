@@ -14,7 +14,7 @@ from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.schedule.interface import JobSlice
-from gpu_worker.startup.trial_jobs import warm_up_jobs
+from gpu_worker.startup.trials import warm_up_jobs
 from harness.random_models import synthetic
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
 from shared.ragged import RaggedTokens

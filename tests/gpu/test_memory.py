@@ -16,11 +16,10 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import widened
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.schedule.steps import silent
-from gpu_worker.startup.step_size import run_largest_steps, try_step_sizes
-from gpu_worker.startup.trial_jobs import warm_up_jobs
+from gpu_worker.startup.trials import run_largest_steps, try_step_sizes, warm_up_jobs
 from harness.environment import python_path
 from harness.random_models.synthetic import build, shape_of
+from harness.synchronous_driver import until_idle
 from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, JobResult
 from shared.ragged import RaggedTokens
@@ -91,7 +90,7 @@ def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMem
 def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceMemory) -> None:
     """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
     chosen = model(name)
-    trials = try_step_sizes(ModelEngine(chosen), chosen.placement.device_memory, 0, silent)
+    trials = try_step_sizes(ModelEngine(chosen), chosen.placement.device_memory, 0)
     assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
     assert trials[0].taken == memory.peak
     assert chosen.weight_bytes < memory.peak < trials[0].available
@@ -104,10 +103,10 @@ def test_memory_after_many_largest_steps_is_that_after_one(name: str, cuda: torc
     engine = ModelEngine(model(name))
     tokens = engine.model.placement.step_tokens
     for _ in range(2):
-        run_largest_steps(engine, memory, silent, tokens)
+        run_largest_steps(engine, memory, tokens)
     used, peak = torch.cuda.memory_allocated(cuda), memory.peak
     for _ in range(10):
-        run_largest_steps(engine, memory, silent, tokens)
+        run_largest_steps(engine, memory, tokens)
         assert torch.cuda.memory_allocated(cuda) == used
         assert memory.peak <= peak + 2 * MEBIBYTE
 
@@ -115,11 +114,11 @@ def test_memory_after_many_largest_steps_is_that_after_one(name: str, cuda: torc
 def test_a_step_is_halved_until_it_fits(little: int, memory: DeviceMemory) -> None:
     """On a device of which this process may have little; the user's own number is refused, and told what fits."""
     engine, available = ModelEngine(model("minilm-l6")), Within(memory, little)
-    trials = try_step_sizes(engine, available, 0, silent)
+    trials = try_step_sizes(engine, available, 0)
     assert trials[-1].tokens <= engine.model.placement.step_tokens
     assert trials[-1].fits
     with pytest.raises(ModelRefused, match=r"^--step-tokens = 262144 does not fit the device: .*; \d+ fit$"):
-        try_step_sizes(engine, available, 1 << 18, silent)
+        try_step_sizes(engine, available, 1 << 18)
 
 
 def encoded(identity: int, *lengths: int) -> Job:
@@ -133,10 +132,10 @@ def test_running_out_in_serving_is_an_answer(little: int) -> None:
     jobs = [encoded(each, *[500] * 600) for each in range(3)]
 
     def rows(step_tokens: int) -> list[np.ndarray]:
-        loop = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
+        scheduler = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
         for job in jobs:
-            loop.submit(job)
-        found = sorted(loop.until_idle(), key=lambda each: each.id)
+            scheduler.submit(job)
+        found = sorted(until_idle(scheduler), key=lambda each: each.id)
         results = [each.outcome for each in found if isinstance(each.outcome, JobResult)]
         assert len(results) == len(jobs)
         return [np.frombuffer(each.dense.data, dtype="<f4") for each in results if each.dense]
@@ -179,10 +178,10 @@ def test_a_second_device_serves_alone(name: str) -> None:
     engine = ModelEngine(load(random_model(name), placement))
     assert torch.cuda.current_device() == 1
     try:
-        loop = Scheduler(engine, step_tokens=16384, queued_tokens=10**6)
+        scheduler = Scheduler(engine, step_tokens=16384, queued_tokens=10**6)
         for job in warm_up_jobs(engine.model):
-            loop.submit(job)
-        assert not [each for each in loop.until_idle() if isinstance(each.outcome, Exception)]
+            scheduler.submit(job)
+        assert not [each for each in until_idle(scheduler) if isinstance(each.outcome, Exception)]
         assert torch.cuda.memory_allocated(0) == before
         assert torch.cuda.memory_allocated(1) > engine.model.weight_bytes / 2
     finally:

@@ -1,7 +1,11 @@
-"""A worker's loop as attachments see it, whose jobs a test answers."""
+"""A driver as attachments see it, whose jobs a test answers; and an attachment to it."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from gpu_worker.link.attachment import Attachment, FrontendLog
+from gpu_worker.link.outbox import Outboxes
 from shared.codec.results import UnsentOutcome
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
@@ -10,6 +14,7 @@ from shared.load import Load
 FRAME = UnsentOutcome(0, JobResult(scores=b"a number")).frame
 """Bytes that a result counts for beside its scores."""
 Tell = Callable[[JobResult | SelvageError], None]
+MODEL = "a fingerprint"
 
 
 class HeldJobs:
@@ -45,3 +50,10 @@ class HeldJobs:
         """The result counts for so many bytes."""
         assert identity not in self.aside
         self.held.pop(identity)(JobResult(scores=bytes(size - FRAME)))
+
+
+def attached(driver: Any, outboxes: Outboxes | None = None) -> Attachment:
+    """A frontend to a driver, whose jobs are not checked."""
+    frontends = outboxes or Outboxes(1 << 30)
+    threads, log = ThreadPoolExecutor(1), FrontendLog()
+    return Attachment(driver, MODEL, threads, frontends, log, "a frontend", lambda job: None, log_jobs=False)

@@ -1,4 +1,4 @@
-"""A fake engine that computes in a thread, and an asynchronous loop on it."""
+"""A fake engine that computes in a thread, and a driver of it."""
 
 import asyncio
 import threading
@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
+from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import JobOutcome
 from shared.errors import (
     InvalidInput,
@@ -86,9 +87,10 @@ def job(identity: int, *lengths: int, remaining: float | None = None) -> Job:
 
 
 @asynccontextmanager
-async def running_driver(engine: FakeEngine, **options: Any) -> AsyncIterator[Driver]:
+async def running_driver(engine: FakeEngine, device_check: Job | None = None, **options: Any) -> AsyncIterator[Driver]:
     with ThreadPoolExecutor(1) as host:
-        made = Driver(engine, host, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
+        scheduler = Scheduler(engine, **{"step_tokens": 100, "queued_tokens": 10_000} | options)
+        made = Driver(scheduler, host, device_check)
         running = asyncio.create_task(made.run())
         yield made
         engine.gate.set()

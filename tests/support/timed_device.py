@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.scheduler import Scheduler
+from harness.synchronous_driver import advance, until_idle
 from support.synchronous_engine import FakeEngine, FakeFlight, job
 
 
@@ -29,15 +30,15 @@ class Device:
 
         self.engine.launch = launch
 
-    def loop(self, **settings: float) -> Scheduler:
+    def scheduler(self, **settings: float) -> Scheduler:
         given = {"step_tokens": 100, "queued_tokens": 10**9} | settings
         return Scheduler(self.engine, clock=lambda: self.now, **given)
 
-    def warm_loop(self, **settings: float) -> Scheduler:
+    def warm_scheduler(self, **settings: float) -> Scheduler:
         """One that has computed a step, and has one of 100 tokens, a second, under way."""
-        loop = self.loop(**settings)
-        loop.submit(job(-1, *[10] * 10))
-        list(loop.until_idle())
-        loop.submit(job(-2, *[10] * 10))
-        loop.advance()
-        return loop
+        scheduler = self.scheduler(**settings)
+        scheduler.submit(job(-1, *[10] * 10))
+        list(until_idle(scheduler))
+        scheduler.submit(job(-2, *[10] * 10))
+        advance(scheduler)
+        return scheduler

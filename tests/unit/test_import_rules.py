@@ -97,7 +97,7 @@ RULES = {
         ],
         {"gpu_worker"},
     ),
-    "timed workers have the worker's link and loop, and no engine": (
+    "timed workers have the worker's link and driver, and no engine": (
         files("benchmarks/scale/*.py"),
         {"torch", "transformers", *(f"gpu_worker.{room}" for room in ("engine", "model", "kernels", "worker"))},
     ),
@@ -269,7 +269,7 @@ BARE = files(
     "shared/errors.py",
     "shared/deadline.py",
     "shared/offload.py",
-    *(f"gpu_worker/schedule/{name}.py" for name in ("fair_queue", "priority_class", "room", "pace", "admission")),
+    *(f"gpu_worker/schedule/{name}.py" for name in ("fair_queue", "priority_class", "load")),
     "gpu_worker/schedule/interface.py",
 )
 

@@ -16,7 +16,9 @@ NEW = -1
 
 
 def load_of(queue: FairQueue[int], turn: int, short: int = SHORT, step: int = 0, pays: Pays = never) -> Load:
+    """At a token a second, so that a wait is as many tokens."""
     return Load(
+        tokens_per_second=1.0,
         queued_tokens=queue.waiting_tokens,
         backlogs=queue.backlogs(),
         turn=turn,
@@ -68,7 +70,7 @@ def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, 
             queue.next_step(8 * turn, express_pays=pays)
     new, own_key, priority = costs([1, 1, 10, 100]), key(), chance.choice(list(Priority))
     load = load_of(queue, turn, short, 8 * turn, pays)
-    told = load.tokens_ahead(sum(new), priority, queue.tokens_of_key(priority, own_key))
+    told = load.estimate(sum(new), priority, queue.tokens_of_key(priority, own_key)).wait
     assert served_before(queue, new, own_key, priority, 8 * turn, pays) <= told
 
 
@@ -81,7 +83,7 @@ def test_a_big_job_that_waits_makes_no_small_one_look_late(length: int, keyed: b
     for job in range(1, 65):
         queue.add_job(job, [length], key=str(job) if keyed else "")
     own = "new" if keyed else ""
-    told = load_of(queue, 256).tokens_ahead(length, Priority.DEFAULT, queue.tokens_of_key(Priority.DEFAULT, own))
+    told = load_of(queue, 256).estimate(length, Priority.DEFAULT, queue.tokens_of_key(Priority.DEFAULT, own)).wait
     ahead = served_before(queue, [length], own, Priority.DEFAULT, budget=256)
     assert ahead <= told <= 4 * ahead
 
@@ -93,10 +95,9 @@ def test_a_small_job_is_told_to_go_ahead_of_long_work() -> None:
         queue.add_job(job, [100] * 40)
     load = load_of(queue, 256, step=2048, pays=lambda tokens: True)
     assert load.express_tokens == 256
-    told = load.tokens_ahead
-    assert told(256, Priority.DEFAULT, 40_000) == 2048 + 256
-    assert told(5000, Priority.DEFAULT, 40_000) == 40_000
-    assert told(16, Priority.BULK) == 40_000
+    assert load.estimate(256, Priority.DEFAULT, 40_000).wait == 2048 + 256
+    assert load.estimate(5000, Priority.DEFAULT, 40_000).wait == 40_000
+    assert load.estimate(16, Priority.BULK).wait == 40_000
     queue.add_job(10, [200])
     assert load_of(queue, 256, step=2048, pays=lambda tokens: True).express_tokens == 56
     assert load_of(queue, 256, step=2048).express_tokens == 0
@@ -108,9 +109,9 @@ def test_lower_classes_count_by_their_share_only() -> None:
     for priority in (Priority.INTERACTIVE, Priority.BULK):
         queue.add_job(int(priority), [100] * 1000, priority=priority)
     load = load_of(queue, 256)
-    assert load.tokens_ahead(10_000, Priority.INTERACTIVE, 100_000) < 50_000
-    assert 100_000 <= load.tokens_ahead(10_000, Priority.DEFAULT) < 140_000
-    assert load.tokens_ahead(200_000, Priority.BULK, 100_000) == 200_000
+    assert load.estimate(10_000, Priority.INTERACTIVE, 100_000).wait < 50_000
+    assert 100_000 <= load.estimate(10_000, Priority.DEFAULT).wait < 140_000
+    assert load.estimate(200_000, Priority.BULK, 100_000).wait == 200_000
 
 
 def test_a_key_of_which_nothing_waits_any_more_takes_nothing_off() -> None:

@@ -143,8 +143,8 @@ def test_a_frontend_is_read_likewise() -> None:
 def test_the_reasons_are_those_of_the_code() -> None:
     """So that each stands at 0 before it comes up."""
     assert set(FRONTEND_REASONS) == {*REASONS, *OTHERS, "deadline", "queue_seconds"}
-    queue, estimate = (ROOT / "gpu_worker/schedule/admission.py").read_text(), (ROOT / "shared/estimate.py").read_text()
-    reasons = re.findall(r'refused\["(\w+)"', queue) + re.findall(r'"(\w+)", (?:Overloaded|self\.late)\(', estimate)
+    queue, estimate = (ROOT / "gpu_worker/schedule/load.py").read_text(), (ROOT / "shared/estimate.py").read_text()
+    reasons = re.findall(r'"(\w+)", (?:Overloaded|self\.late)\(', queue + estimate)
     assert set(WORKER_REASONS) == set(reasons)
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.device.download import Download
+from gpu_worker.device.memory import Download
 from gpu_worker.ragged.upload import aligned
 
 Array = npt.NDArray[np.generic]

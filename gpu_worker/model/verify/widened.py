@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.utils import swap_tensors
 from torch.utils._pytree import tree_map_only
 
-from gpu_worker.device import onednn
-
 T = TypeVar("T")
 
 aten = torch.ops.aten
@@ -25,6 +23,11 @@ LOOKED_UP = {aten.embedding.default, aten.index_select.default, aten.index.Tenso
 """Operators that copy rows of a weight: only these rows are converted, since an embedding table may be very large."""
 DEPTH = 128
 """Numbers of a sum by which oneDNN is asked whether it multiplies float32 without rounding."""
+BATCH = 12
+"""Products of a test of oneDNN."""
+EXACT = 1e-5
+"""Largest error of oneDNN, as a share of the largest product. Factors rounded to bfloat16 are off by a hundred times as
+much."""
 
 
 class Widened(Tensor):
@@ -84,8 +87,8 @@ def in_float32(model: nn.Module, compute: Callable[[], T]) -> T:
     half precision again. On a processor oneDNN multiplies where it rounds nothing: two to three times as fast.
     """
     device = next(model.parameters()).device
-    exact = device.type == "cpu" and onednn.is_exact(DEPTH)
-    with onednn.products() if exact else nullcontext():
+    exact = device.type == "cpu" and onednn_is_exact(DEPTH)
+    with onednn_products() if exact else nullcontext():
         try:
             with as_read(model):
                 return compute()
@@ -127,3 +130,38 @@ def at_once(model: nn.Module) -> Iterator[None]:
 def _half_precision(model: nn.Module) -> list[nn.Parameter]:
     """Floating-point weights with fewer bits than float32, without repetition where modules share one."""
     return [weight for weight in model.parameters() if weight.is_floating_point() and weight.element_size() < 4]
+
+
+@contextmanager
+def onednn_products() -> Iterator[None]:
+    """Lets oneDNN multiply float32, where PyTorch would take another library: twice as fast on AMD from 64 tokens on.
+
+    PyTorch offers this only as permission to round factors to bfloat16. oneDNN does not round on processors without
+    matrix units for bfloat16; callers must have checked that (`onednn_is_exact`). The setting belongs to the process,
+    not to the thread: only one thread at a time may be in here.
+    """
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    usual = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = usual
+
+
+def onednn_is_exact(depth: int) -> bool:
+    """Tests whether `onednn_products` multiply in full float32, over sums of `depth` numbers; matrix units do not."""
+    generator = torch.Generator().manual_seed(0)
+    for length in (64, 512):
+        query, key, value = (torch.randn(BATCH, length, depth, generator=generator) for _ in range(3))
+        weights = torch.rand(BATCH, length, length, generator=generator)
+        for left, right in ((query, key.transpose(1, 2)), (weights, value)):
+            try:
+                with onednn_products():
+                    product = torch.bmm(left, right)
+            except (AttributeError, RuntimeError):  # another build of PyTorch
+                return False
+            expected = torch.bmm(left.double(), right.double())
+            if (product - expected).abs().max() > EXACT * expected.abs().max():
+                return False
+    return True

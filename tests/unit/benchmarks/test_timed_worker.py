@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.scale.timed_engine import StepTime, TimedEngine, TimedJob
-from benchmarks.scale.timed_worker import card, timed_loop
+from benchmarks.scale.timed_worker import card, timed_driver
 from benchmarks.scale.virtual_time import in_virtual_time
 from frontend_service.workers.expected_reply import expected_reply
 from frontend_service.workers.reply_check import ReplyCheck
@@ -50,13 +50,13 @@ def test_steps_take_their_time_one_after_the_other() -> None:
     """Three jobs that fill a step each, in steps of an overhead and their tokens."""
 
     async def ends() -> list[float]:
-        loop = timed_loop(StepTime(speed=100.0, overhead=0.5), 100)
-        running = asyncio.create_task(loop.run())
+        driver = timed_driver(StepTime(speed=100.0, overhead=0.5), 100)
+        running = asyncio.create_task(driver.run())
         clock = asyncio.get_running_loop().time
         times = list[float]()
 
         async def run(identity: int) -> None:
-            await loop.result_of(job(identity, 50, 50))
+            await driver.result_of(job(identity, 50, 50))
             times.append(clock())
 
         await asyncio.gather(*map(run, range(3)))
@@ -70,9 +70,9 @@ def test_without_a_speed_no_time_passes() -> None:
     """Else requests a second of a frontend would be those of this worker."""
 
     async def seconds() -> float:
-        loop = timed_loop(StepTime(), 100)
-        running = asyncio.create_task(loop.run())
-        await asyncio.gather(*(loop.result_of(job(number, 50)) for number in range(100)))
+        driver = timed_driver(StepTime(), 100)
+        running = asyncio.create_task(driver.run())
+        await asyncio.gather(*(driver.result_of(job(number, 50)) for number in range(100)))
         running.cancel()
         return asyncio.get_running_loop().time()
 

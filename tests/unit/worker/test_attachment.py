@@ -1,30 +1,34 @@
-"""Frontends that do not read their answers: what waits for them is bounded, and nobody else notices."""
+"""What frontends are sent and when, what is said of them in the log, and those that do not read their answers."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from gpu_worker.link import unsent
-from gpu_worker.link.attachment import Attachment
-from gpu_worker.link.unsent import UnsentLimit
+from gpu_worker.link import attachment, outbox
+from gpu_worker.link.attachment import Attachment, FrontendLog
+from gpu_worker.link.outbox import IDLE_BEAT, Outbox, Outboxes
+from gpu_worker.schedule.load import RECENT_SECONDS
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.jobs import jobs_to_pb
-from shared.jobs import Classify, Job
+from shared.codec.load import load_from_pb
+from shared.errors import InvalidInput, LimitExceeded
+from shared.jobs import Classify, Job, JobResult
+from shared.load import REPORT_SECONDS, Load
 from shared.ragged import RaggedTokens
 from support.clockwork import in_no_time
-from support.held_jobs import HeldJobs
+from support.held_jobs import MODEL, HeldJobs, attached
 from support.references import eventually
-
-MODEL = "a fingerprint"
 
 
 class Frontend:
     """Attached, with a reader that reads when it is told to."""
 
-    def __init__(self, jobs: HeldJobs, everything: UnsentLimit, first_id: int) -> None:
+    def __init__(self, jobs: HeldJobs, everything: Outboxes, first_id: int) -> None:
         self.jobs, self._next = jobs, first_id
-        self.attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), everything, log_jobs=False)
+        self.attachment = attached(jobs, everything)
         self.received = 0
 
     async def ask(self) -> int:
@@ -58,15 +62,15 @@ def jobs() -> HeldJobs:
 
 
 @pytest.fixture
-def everything() -> UnsentLimit:
-    return UnsentLimit(10_000)
+def everything() -> Outboxes:
+    return Outboxes(10_000)
 
 
 @in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: HeldJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much all together may have."""
-    monkeypatch.setattr(unsent, "UNSENT_BYTES", 1000)
-    slow = Frontend(jobs, UnsentLimit(10_000), 0)
+    monkeypatch.setattr(outbox, "UNSENT_BYTES", 1000)
+    slow = Frontend(jobs, Outboxes(10_000), 0)
     first = await slow.leaves(1000)
     assert jobs.aside == set()
     second = await slow.leaves(200)
@@ -80,15 +84,15 @@ async def test_one_frontend_has_a_bound_of_its_own(jobs: HeldJobs, monkeypatch: 
     assert await slow.ask()
 
 
-async def test_all_together_have_one_bound(jobs: HeldJobs, everything: UnsentLimit) -> None:
+async def test_all_together_have_one_bound(jobs: HeldJobs, everything: Outboxes) -> None:
     """Whoever has more than an even share waits, as soon as it would get more; who has less goes on."""
     slow, other, good = (Frontend(jobs, everything, 100 * number) for number in (1, 2, 3))
     waiting = await slow.leaves(8000)
     assert jobs.aside == set()  # nobody else has anything
     await other.leaves(1500)
-    assert (everything.total, jobs.aside) == (9500, set())
+    assert (everything.unsent, jobs.aside) == (9500, set())
     more = await slow.leaves(1000)
-    assert (everything.total, jobs.aside) == (10_500, {waiting, more})
+    assert (everything.unsent, jobs.aside) == (10_500, {waiting, more})
     for _ in range(5):
         await good.leaves(2000)  # over the bound, each time
         assert jobs.aside == {waiting, more}
@@ -96,15 +100,15 @@ async def test_all_together_have_one_bound(jobs: HeldJobs, everything: UnsentLim
     await other.leaves(1000)
     assert jobs.aside == {waiting, more}
     await slow.read()
-    assert (everything.total, jobs.aside) == (2500, set())
+    assert (everything.unsent, jobs.aside) == (2500, set())
 
 
-async def test_a_frontend_that_has_gone_counts_no_more(jobs: HeldJobs, everything: UnsentLimit) -> None:
+async def test_a_frontend_that_has_gone_counts_no_more(jobs: HeldJobs, everything: Outboxes) -> None:
     """What it has not read is gone with it."""
     slow, good = Frontend(jobs, everything, 100), Frontend(jobs, everything, 200)
     await slow.leaves(20_000)
     slow.attachment.close()
-    assert everything.total == 0
+    assert everything.unsent == 0
     await good.leaves(9000)
     assert jobs.aside == set()
 
@@ -112,7 +116,7 @@ async def test_a_frontend_that_has_gone_counts_no_more(jobs: HeldJobs, everythin
 async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -> None:
     """A message of many jobs is taken with breaths between, and answers may come meanwhile."""
     jobs = HeldJobs()
-    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(1 << 30), log_jobs=False)
+    attachment = attached(jobs)
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     taking = asyncio.create_task(attachment.receive(message := jobs_to_pb(many, MODEL), message.ByteSize()))
     while 0 not in jobs.held:  # noqa: ASYNC110
@@ -125,10 +129,158 @@ async def test_what_comes_in_a_message_while_too_much_is_unread_is_set_aside() -
 async def test_jobs_that_are_refused_count_too() -> None:
     """A frontend that sends jobs which are refused, and reads none of the errors, has to read before it sends more."""
     jobs = HeldJobs()
-    attachment = Attachment(jobs, MODEL, ThreadPoolExecutor(1), UnsentLimit(10_000), log_jobs=False)
+    attachment = attached(jobs, Outboxes(10_000))
     many = [Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in range(200)]
     message = jobs_to_pb(many, "another fingerprint")
     await attachment.receive(message, message.ByteSize())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(attachment.receive(message, message.ByteSize()), 0.05)
     assert jobs.held == {}
+
+
+async def seconds_to_report(outbox: Outbox) -> float:
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    await outbox.next_message()
+    return round(clock() - start, 6)
+
+
+@in_no_time
+async def test_a_worker_without_work_tells_it_once_a_second() -> None:
+    assert await seconds_to_report(Outbox(Load)) == IDLE_BEAT
+
+
+@in_no_time
+async def test_a_worker_with_work_tells_its_load_more_often() -> None:
+    assert await seconds_to_report(Outbox(lambda: Load(queued_jobs=1))) == REPORT_SECONDS
+
+
+@in_no_time
+async def test_a_worker_that_has_work_again_tells_it_soon() -> None:
+    """Frontends that believe it idle would all send their jobs there. Further jobs put the report off no further."""
+    outbox = Outbox(Load)
+    reporting = asyncio.create_task(seconds_to_report(outbox))
+    await asyncio.sleep(0.5)
+    outbox.hasten_report()
+    await asyncio.sleep(0.05)
+    outbox.hasten_report()
+    assert await reporting == round(0.5 + REPORT_SECONDS, 6)
+
+
+@in_no_time
+async def test_a_report_that_is_due_sooner_stays_so() -> None:
+    outbox = Outbox(Load)
+    reporting = asyncio.create_task(seconds_to_report(outbox))
+    await asyncio.sleep(IDLE_BEAT - 0.01)
+    outbox.hasten_report()
+    assert await reporting == IDLE_BEAT
+
+
+class Counted(Outbox):
+    """Another frontend's, which counts how often it is told to report soon."""
+
+    hastened = 0
+
+    def hasten_report(self) -> None:
+        self.hastened += 1
+
+
+async def test_the_first_job_of_an_idle_worker_is_told_to_all() -> None:
+    """The jobs after it are not: the report that is on its way counts them too."""
+    outboxes, jobs = Outboxes(1 << 30), HeldJobs()
+    attachment, reporting = attached(jobs, outboxes), Counted(Load)
+    outboxes.add(reporting)
+
+    async def send(*ids: int) -> None:
+        message = jobs_to_pb([Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in ids], MODEL)
+        await attachment.receive(message, message.ByteSize())
+
+    await send(1, 2)
+    await send(3)
+    assert reporting.hastened == 1
+    for number in (1, 2, 3):
+        jobs.answer(number, 1000)
+    await send(4)
+    assert reporting.hastened == 2
+
+
+@in_no_time
+async def test_reports_tell_what_others_lately_sent() -> None:
+    """Of a thousand tokens a second half a second's are half. One's own work is not others', and what came long ago
+    counts no more."""
+    jobs, outboxes = HeldJobs(), Outboxes(1 << 30)
+    jobs.load = Load(tokens_per_second=1000.0)
+    lone, other = attached(jobs, outboxes), attached(jobs, outboxes)
+
+    async def send(attachment: Attachment, number: int) -> None:
+        job = Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1] * 500]))
+        message = jobs_to_pb([job], MODEL)
+        await attachment.receive(message, message.ByteSize())
+
+    assert await told(other) == 0.0
+    await send(lone, 1)
+    assert await told(lone) == 0.0
+    assert await told(other) == 0.5
+    for number in range(2, 9):
+        await send(lone, number)
+    assert await told(other) == 1.0
+    await asyncio.sleep(20 * RECENT_SECONDS)
+    assert await told(other) < 1e-6
+
+
+async def told(attachment: Attachment) -> float:
+    """What the next message to a frontend says of others."""
+    written: asyncio.Queue[bytes] = asyncio.Queue()
+    attachment._outbox.add_outcome(1, JobResult(scores=b"1234"))
+    sending = asyncio.create_task(attachment.send(written.put))
+    message = pb.AttachResponse.FromString(await written.get())
+    sending.cancel()
+    return load_from_pb(message.load).others
+
+
+ATTACHED, WRONG, DETACHED = "frontend attached", "a frontend's message makes no sense", "frontend detached"
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+def events(lines: list[Any], name: str) -> list[str]:
+    return [line["event"] for line in lines if line["name"] == name]
+
+
+def test_a_frontend_that_is_expelled_again_and_again_is_told_once(lines: list[Any]) -> None:
+    """Until it stays: then it is news that it attached."""
+    log = FrontendLog()
+    for _ in range(3):
+        log.attached("it")
+        log.expelled("it", InvalidInput("no such thing", field="jobs[3]"))
+    assert events(lines, "it") == [ATTACHED, WRONG, DETACHED]
+    log.attached("it")
+    log.detached("it")
+    log.attached("it")
+    log.detached("it")
+    assert events(lines, "it") == [ATTACHED, WRONG, DETACHED, ATTACHED, DETACHED]
+
+
+def test_each_kind_of_error_and_field_is_told_once(lines: list[Any]) -> None:
+    """Whatever the number in the field is."""
+    log = FrontendLog()
+    log.attached("it")
+    for number in range(3):
+        log.wrong("it", InvalidInput("no such thing", field=f"jobs[{number}]"))
+        log.wrong("it", LimitExceeded("too much", field=f"jobs[{number}]"))
+        log.wrong("other", InvalidInput("no such thing", field="jobs[0]"))
+    assert events(lines, "it") == [ATTACHED, WRONG, WRONG]
+    assert events(lines, "other") == [WRONG]
+
+
+def test_a_bounded_number_of_frontends_is_remembered(lines: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were heard of last."""
+    monkeypatch.setattr(attachment, "REMEMBERED", 2)
+    log = FrontendLog()
+    for name in ("one", "two", "three", "one", "three"):
+        log.wrong(name, InvalidInput("no"))
+    assert [len(events(lines, name)) for name in ("one", "two", "three")] == [2, 1, 1]

@@ -10,12 +10,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.device.inline import Inline
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.interface import JobSlice, OpenJob, OutOfMemory
 from gpu_worker.schedule.scheduler import LEAD_SECONDS, Idle, Scheduler, Wait
 from gpu_worker.schedule.steps import JobOutcome
+from harness.synchronous_driver import advance, until_idle
 from shared.jobs import Job, JobResult
+from shared.offload import Inline
 from support.synchronous_engine import FakeProgress, job
 
 TICK = 1e-9
@@ -146,24 +147,24 @@ class Workload:
 
 
 def run_synchronously(workload: Workload, engine: TimedEngine, clock: Clock, options: dict[str, Any]) -> None:
-    loop = Scheduler(engine, clock=clock, **options)
+    scheduler = Scheduler(engine, clock=clock, **options)
     for first in workload.first_jobs():
-        loop.submit(first)
-    for ended in loop.until_idle():
+        scheduler.submit(first)
+    for ended in until_idle(scheduler):
         following = workload.after(ended.id, ended.outcome)
         if following is not None:
-            loop.submit(following)
+            scheduler.submit(following)
 
 
 def run_asynchronously(workload: Workload, engine: TimedEngine, clock: Clock, options: dict[str, Any]) -> None:
     async def serve() -> None:
-        loop = Driver(engine, Inline(), clock=clock, **options)
+        driver = Driver(Scheduler(engine, clock=clock, **options), Inline())
         idle, left = asyncio.Event(), 0
 
         def submit(new: Job) -> None:
             nonlocal left
             left += 1
-            loop.submit(new, lambda outcome: answered(new.id, outcome))
+            driver.submit(new, lambda outcome: answered(new.id, outcome))
 
         def answered(identity: int, outcome: JobOutcome) -> None:
             nonlocal left
@@ -176,7 +177,7 @@ def run_asynchronously(workload: Workload, engine: TimedEngine, clock: Clock, op
 
         for first in workload.first_jobs():
             submit(first)
-        running = asyncio.create_task(loop.run())
+        running = asyncio.create_task(driver.run())
         await idle.wait()
         running.cancel()
 
@@ -219,26 +220,26 @@ def test_the_next_step_is_launched_shortly_before_the_end_of_a_long_one() -> Non
     """Not at once, so that jobs that come meanwhile are in it; and not after the end, so that the device goes on."""
     clock = Clock()
     engine = TimedEngine(clock, speed=100.0, overhead=0.0)
-    loop = Scheduler(engine, step_tokens=100, queued_tokens=10**9, clock=clock)
-    loop.submit(job(1, *[10] * 10))
-    list(loop.until_idle())
+    scheduler = Scheduler(engine, step_tokens=100, queued_tokens=10**9, clock=clock)
+    scheduler.submit(job(1, *[10] * 10))
+    list(until_idle(scheduler))
     for number in (2, 3, 4):
-        loop.submit(job(number, *[10] * 10))
-    loop.advance()
-    action = loop.next_action()
+        scheduler.submit(job(number, *[10] * 10))
+    advance(scheduler)
+    action = scheduler.next_action()
     assert isinstance(action, Wait)
     assert abs(action.seconds - (1.0 - LEAD_SECONDS)) < 1e-6
-    list(loop.until_idle())
+    list(until_idle(scheduler))
     assert [round(time, 2) for time in engine.times] == [0.0, 1.0, 1.98, 2.98]
 
 
 def test_a_job_that_is_set_aside_leaves_the_loop_idle() -> None:
     """The synchronous driver ends instead of waiting for a job that nobody brings back."""
     clock = Clock()
-    loop = Scheduler(TimedEngine(clock, 100.0, 0.0), step_tokens=100, queued_tokens=1000, clock=clock)
-    loop.submit(job(1, 10))
-    loop.set_aside(1)
-    assert list(loop.until_idle()) == []
-    assert loop.next_action() == Idle()
-    loop.bring_back(1)
-    assert [ended.id for ended in loop.until_idle()] == [1]
+    scheduler = Scheduler(TimedEngine(clock, 100.0, 0.0), step_tokens=100, queued_tokens=1000, clock=clock)
+    scheduler.submit(job(1, 10))
+    scheduler.set_aside(1)
+    assert list(until_idle(scheduler)) == []
+    assert scheduler.next_action() == Idle()
+    scheduler.bring_back(1)
+    assert [ended.id for ended in until_idle(scheduler)] == [1]

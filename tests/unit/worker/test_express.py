@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from gpu_worker.schedule.fair_queue import MOST_JOBS, FairQueue, never
+from harness.synchronous_driver import advance
 from shared.jobs import Priority
 from support.synchronous_engine import job
 from support.timed_device import Device
@@ -169,26 +170,26 @@ def test_who_is_served_out_of_turn_pays_for_it_and_gets_its_turns(keys: int) -> 
 def test_a_call_beside_a_long_text_is_alone_where_a_small_step_costs_little(overhead: float, alone: bool) -> None:
     """A caller of 16 tokens who asks again at once, beside a text in pieces of 125 tokens, in steps of 1,000."""
     device = Device(speed=1000.0, overhead=overhead)
-    loop = device.loop(step_tokens=1000)
-    loop.submit(job(0, *[125] * 400))
+    scheduler = device.scheduler(step_tokens=1000)
+    scheduler.submit(job(0, *[125] * 400))
     calls = 0
     while len(device.steps) < 40:
-        ended = {each.id for each in loop.advance()}
+        ended = {each.id for each in advance(scheduler)}
         if calls == 0 or calls in ended:
             calls += 1
-            loop.submit(job(calls, 16))
+            scheduler.submit(job(calls, 16))
     assert (device.steps.count(16) > 10) is alone
     assert device.steps.count(16) <= len(device.steps) / 2
 
 
 def test_the_loop_promises_no_express_step_to_a_text_that_is_cut() -> None:
     """It needs room, and waits in line for it."""
-    assert Device().loop(step_tokens=1000).load.express_tokens == 0  # nothing is known yet
+    assert Device().scheduler(step_tokens=1000).load.express_tokens == 0  # nothing is known yet
     told = []
     for chunk in (100.0, 20.0):
-        loop = Device(speed=1000.0).loop(step_tokens=1000, chunk_tokens=chunk)
-        loop.submit(job(1, *[100] * 100))
-        while not loop.load.tokens_per_second:
-            loop.advance()
-        told.append(loop.load.express_tokens)
+        scheduler = Device(speed=1000.0).scheduler(step_tokens=1000, chunk_tokens=chunk)
+        scheduler.submit(job(1, *[100] * 100))
+        while not scheduler.load.tokens_per_second:
+            advance(scheduler)
+        told.append(scheduler.load.express_tokens)
     assert told == [100, 20]

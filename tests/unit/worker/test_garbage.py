@@ -10,7 +10,8 @@ import torch
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.startup.trial_jobs import warm_up_jobs
+from gpu_worker.startup.trials import warm_up_jobs
+from harness.synchronous_driver import until_idle
 from support.random_models import random_model
 from support.tiny import CPU
 
@@ -39,11 +40,11 @@ def garbage() -> Iterator[list[object]]:
 def test_no_tensor_waits_for_the_garbage_collector(name: str, garbage: list[object]) -> None:
     """Of jobs of every kind: a circle through a step would hold hundreds of megabytes of it for minutes."""
     model = load(random_model(name), CPU)
-    loop = Scheduler(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
+    scheduler = Scheduler(ModelEngine(model), step_tokens=2048, queued_tokens=10**6)
     gc.collect()
     garbage.clear()  # what loading left
     for job in warm_up_jobs(model):
-        loop.submit(job)
-    assert list(loop.until_idle())
+        scheduler.submit(job)
+    assert list(until_idle(scheduler))
     gc.collect()
     assert [type(each) for each in garbage if isinstance(each, torch.Tensor | np.ndarray)] == []

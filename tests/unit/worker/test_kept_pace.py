@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Overloaded
 from shared.jobs import JobResult
 from support.synchronous_engine import job
@@ -14,15 +15,15 @@ LONG, SHORT_TOKENS, LONG_DEADLINE = [64] * 80, 16, 25.0
 def test_jobs_alone_leave_others_their_pace() -> None:
     """Single small jobs take ten times what their tokens take in a full step; beside long work they are accepted."""
     device = Device(speed=100_000.0, overhead=0.01)
-    loop = device.loop(step_tokens=2048)
-    loop.submit(job(0, *[64] * 100))
-    list(loop.until_idle())
+    scheduler = device.scheduler(step_tokens=2048)
+    scheduler.submit(job(0, *[64] * 100))
+    list(until_idle(scheduler))
     for number in range(1, 60):
-        loop.submit(job(number, 16, remaining=0.5))
-        list(loop.until_idle())
-    loop.submit(job(100, *[64] * 100, remaining=0.5))
-    loop.submit(job(101, 16, remaining=0.5))
-    assert {each.id: type(each.outcome) for each in loop.until_idle()} == {100: JobResult, 101: JobResult}
+        scheduler.submit(job(number, 16, remaining=0.5))
+        list(until_idle(scheduler))
+    scheduler.submit(job(100, *[64] * 100, remaining=0.5))
+    scheduler.submit(job(101, 16, remaining=0.5))
+    assert {each.id: type(each.outcome) for each in until_idle(scheduler)} == {100: JobResult, 101: JobResult}
 
 
 def endings_of_long_jobs(short_share: float, long_share: float) -> tuple[Counter[type], float]:
@@ -30,7 +31,7 @@ def endings_of_long_jobs(short_share: float, long_share: float) -> tuple[Counter
     device; and the longest time that one took, as a share of its deadline."""
     device, endings, longest = Device(speed=1000.0), Counter[type](), 0.0
     draws = {"short": random.Random(1), "long": random.Random(2)}
-    loop = device.loop(step_tokens=512)
+    scheduler = device.scheduler(step_tokens=512)
     dues, shares = {"short": 0.0, "long": 0.0}, {"short": short_share, "long": long_share}
     begun, number = dict[int, float](), 0
     while device.now < 1000:
@@ -39,18 +40,18 @@ def endings_of_long_jobs(short_share: float, long_share: float) -> tuple[Counter
                 number += 1
                 tokens = [SHORT_TOKENS] if kind == "short" else LONG
                 try:
-                    loop.submit(job(number, *tokens, remaining=LONG_DEADLINE))
+                    scheduler.submit(job(number, *tokens, remaining=LONG_DEADLINE))
                     begun |= {number: device.now} if kind == "long" else {}
                 except Overloaded:
                     endings[Overloaded] += kind == "long"
                 due += draws[kind].expovariate(shares[kind] * 1000.0 / sum(tokens))
             dues[kind] = due
-        ended = loop.advance()
+        ended = advance(scheduler)
         for each in ended:
             if each.id in begun:
                 endings[type(each.outcome)] += 1
                 longest = max(longest, (device.now - begun[each.id]) / LONG_DEADLINE)
-        if not ended and not loop.queued[1]:
+        if not ended and not scheduler.queued[1]:
             device.now = min(dues.values())
     return endings, longest
 

@@ -17,19 +17,20 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.step_size import (
+from gpu_worker.startup.trials import (
     FEWEST,
+    LENGTHS,
     SPARE_MEMORY,
     Trial,
     find_step_size,
+    largest_jobs,
     run_largest_steps,
     try_step_sizes,
+    warm_up_jobs,
 )
-from gpu_worker.startup.trial_jobs import LENGTHS, largest_jobs, warm_up_jobs
 from gpu_worker.worker import step_of
-from shared.errors import Internal, ModelRefused
+from shared.errors import ModelRefused
 from shared.jobs import Classify, Encode, Score
 from shared.vectors import InputType, OutputKind
 from support.checked import checked
@@ -144,7 +145,7 @@ HEADS = ["tiny-bert", "tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-
 def test_a_real_engine_is_given_what_its_device_holds(name: str) -> None:
     """Steps that run out are answered, not raised, and halved; no step has more tokens than were tried."""
     memory = FakeMemory(available=1000 + 700)
-    trials = try_step_sizes(engine(name, memory), memory, 0, silent)
+    trials = try_step_sizes(engine(name, memory), memory, 0)
     assert [each.tokens for each in trials] == [2048, 1024, 512]
     assert [each.taken for each in trials] == [None, None, 1000 + max(total for total, _ in memory.batches[-2:])]
     assert max(total for total, _ in memory.batches) <= 2048
@@ -193,27 +194,26 @@ def test_the_sides_of_a_router_have_lengths_of_their_own() -> None:
 def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
     """Somebody may ask for it."""
     memory = FakeMemory(available=10**6)
-    assert try_step_sizes(engine("tiny-colbert", memory), memory, tokens, silent)[-1].tokens == tokens
+    assert try_step_sizes(engine("tiny-colbert", memory), memory, tokens)[-1].tokens == tokens
 
 
 def test_nothing_is_rehearsed_on_a_processor() -> None:
     """Whose step keeps its tokens."""
     memory = FakeMemory(available=1)
-    assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory, 10**9, silent) == []
+    assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory, 10**9) == []
     assert memory.batches == []
 
 
 def test_another_failure_is_no_lack_of_memory() -> None:
-    """It is told, and logged by whoever is told of failed steps."""
-    memory, reports = FakeMemory(available=10**6), list[str]()
+    """It is raised as it is."""
+    memory = FakeMemory(available=10**6)
 
     def fail(batch: RaggedBatch) -> None:
         raise RuntimeError("a bug")
 
     memory.take = fail  # type: ignore[method-assign]
-    with pytest.raises(Internal):
-        try_step_sizes(engine("tiny-bert", memory), memory, 0, lambda event, *_: reports.append(event))
-    assert reports == ["step failed"]
+    with pytest.raises(RuntimeError, match="a bug"):
+        try_step_sizes(engine("tiny-bert", memory), memory, 0)
 
 
 def held() -> int:
@@ -232,13 +232,13 @@ def test_memory_after_many_steps_is_that_after_one(name: str, available: int) ->
     """Steps that ran leave nothing even to the garbage collector; those that ran out leave it their token ids."""
     memory = FakeMemory(available=available)
     made = engine(name, memory)
-    run_largest_steps(made, memory, silent, 300)
+    run_largest_steps(made, memory, 300)
     gc.collect()
     after_one = held()
     gc.disable()
     try:
         for _ in range(10):
-            run_largest_steps(made, memory, silent, 300)
+            run_largest_steps(made, memory, 300)
         if available == 1000:
             gc.collect()
         assert held() == after_one

@@ -22,6 +22,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import EndedJob
+from harness.synchronous_driver import until_idle
 from shared.errors import InputTooLarge
 from shared.jobs import Job, JobResult
 from support.random_models import random_model
@@ -135,10 +136,10 @@ Place = Callable[[Crowded, pytest.MonkeyPatch], None]
 
 
 def answered(*jobs: Job) -> list[EndedJob]:
-    loop = Scheduler(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
+    scheduler = Scheduler(ModelEngine(model()), step_tokens=1000, queued_tokens=10**6)
     for each in jobs:
-        loop.submit(each)
-    return list(loop.until_idle())
+        scheduler.submit(each)
+    return list(until_idle(scheduler))
 
 
 def job(identity: int, *lengths: int) -> Job:

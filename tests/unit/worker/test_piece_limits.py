@@ -23,6 +23,7 @@ from gpu_worker.schedule.steps import EndedJob
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import piece_limits as limits
 from gpu_worker.worker import ModelWorker, load_model
+from harness.synchronous_driver import advance
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, ModelRefused
 from shared.jobs import Job, JobResult
@@ -143,22 +144,22 @@ def test_all_keys_count_where_layers_have_windows(tmp_path: Path) -> None:
     engine = ModelEngine(windowed)
     [expected] = run_in_steps(engine, [job(longest)])
     engine.cut_texts(found)
-    loop = Scheduler(engine, step_tokens=300, queued_tokens=10**6, cache_bytes=found.cache_bytes)
-    loop.submit(job(longest))
+    scheduler = Scheduler(engine, step_tokens=300, queued_tokens=10**6, cache_bytes=found.cache_bytes)
+    scheduler.submit(job(longest))
     taken = list[int]()
-    [ended] = outcomes_of(loop, taken)
+    [ended] = outcomes_of(scheduler, taken)
     assert isinstance(ended.outcome, JobResult)
     assert abs(dense_rows(ended.outcome) - dense_rows(expected)).max() < 1e-5
-    assert (max(taken), loop.room.taken) == (longest * TOKEN_BYTES, 0)
+    assert (max(taken), scheduler.room.taken) == (longest * TOKEN_BYTES, 0)
     with pytest.raises(InputTooLong, match=rf"{longest + 1} tokens, --cache-megabytes .* of {longest}$"):
-        loop.submit(job(longest + 1))
+        scheduler.submit(job(longest + 1))
 
 
-def outcomes_of(loop: Scheduler, taken: list[int]) -> Iterator[EndedJob]:
+def outcomes_of(scheduler: Scheduler, taken: list[int]) -> Iterator[EndedJob]:
     """The jobs that end, until none is left; after each action adds the room that is taken."""
-    while loop.queued[1]:
-        yield from loop.advance()
-        taken.append(loop.room.taken)
+    while scheduler.queued[1]:
+        yield from advance(scheduler)
+        taken.append(scheduler.room.taken)
 
 
 def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
@@ -260,12 +261,12 @@ async def test_a_worker_logs_its_limits_and_counts_what_it_keeps(folder: Path) -
             worker.log_ready()
         [line] = [line for line in lines if line["event"] == "long texts"]
         assert line["told"] == f"in pieces of 8 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB"
-        before = worker.with_figures(worker.loop.figures)
-        await worker.loop.result_of(replace(job(700), id=77))
-        after = worker.with_figures(worker.loop.figures)
+        before = worker.with_figures(worker.driver.figures)
+        await worker.driver.result_of(replace(job(700), id=77))
+        after = worker.with_figures(worker.driver.figures)
     finally:
         worker.serving.cancel()
-        worker.loop.close()
+        worker.driver.close()
         worker.shut_down()
     assert after.pieces >= before.pieces + 3
     assert (after.kept_bytes, after.waiting_for_cache, after.cache_bytes) == (0, 0, MEBIBYTE)

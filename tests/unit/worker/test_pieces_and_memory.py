@@ -23,6 +23,7 @@ from gpu_worker.ragged.pieces import SequenceCache
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory, StepHandle
 from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
 from gpu_worker.schedule.steps import EndedJob
+from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.ragged import RaggedTokens
@@ -97,17 +98,17 @@ class Late:
         raise OutOfMemory
 
 
-def run_two_under_way(loop: Scheduler, chance: random.Random) -> list[EndedJob]:
+def run_two_under_way(scheduler: Scheduler, chance: random.Random) -> list[EndedJob]:
     """Answers all jobs; mostly a second step is launched before the first is collected, although that has arrived."""
     ended: list[EndedJob] = []
-    while not isinstance(action := loop.next_action(), Idle):
+    while not isinstance(action := scheduler.next_action(), Idle):
         assert not isinstance(action, Wait)
-        if isinstance(action, Launch) and (loop.older_step is None or chance.random() < 0.8):
-            planned = loop.plan_step()
+        if isinstance(action, Launch) and (scheduler.older_step is None or chance.random() < 0.8):
+            planned = scheduler.plan_step()
             if planned is not None:
-                loop.launch_step(planned)
-        elif isinstance(action, Collect) or loop.older_step is not None:
-            ended += loop.end_step(loop.collect_step())
+                scheduler.launch_step(planned)
+        elif isinstance(action, Collect) or scheduler.older_step is not None:
+            ended += scheduler.end_step(scheduler.collect_step()).jobs
     return ended
 
 
@@ -137,11 +138,11 @@ def test_memory_that_runs_out_in_the_middle_changes_no_number(
             def compute(
                 _: ModelEngine, jobs: Sequence[Job], crowded: Crowded = crowded, seed: int = seed
             ) -> list[JobResult]:
-                loop = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY)
+                scheduler = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY)
                 for job in jobs:
-                    loop.submit(job)
-                outcomes = {ended.id: ended.outcome for ended in run_two_under_way(loop, random.Random(seed))}
-                assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+                    scheduler.submit(job)
+                outcomes = {ended.id: ended.outcome for ended in run_two_under_way(scheduler, random.Random(seed))}
+                assert (scheduler.room.taken, scheduler.room.waiting, scheduler.queued) == (0, 0, (0, 0))
                 return [outcome for job in jobs if isinstance(outcome := outcomes[job.id], JobResult)]
 
             found = parity.ours(engine, output, texts, compute)
@@ -195,7 +196,7 @@ def test_no_cache_outlives_its_sequence(
     limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY)
     threaded = ModelEngine(model, device if not often else None, limits=limits)
     crowded = Crowded(threaded, 0, often)
-    loop = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY, clock=lambda: now)
+    scheduler = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=CAPACITY, clock=lambda: now)
     outcomes = Counter[type]()
     unanswered: set[int] = set()
     most = number = 0
@@ -206,20 +207,25 @@ def test_no_cache_outlives_its_sequence(
             if number < count and chance.random() < 0.4:
                 number += 1
                 with suppress(Overloaded):  # an answer in time is not to be expected
-                    loop.submit(random_job(chance, number))
+                    scheduler.submit(random_job(chance, number))
                     unanswered.add(number)
             if unanswered and chance.random() < 0.15:
                 lost = set(unanswered) if chance.random() < 0.03 else {chance.choice(sorted(unanswered))}
-                assert all(map(loop.cancel, lost))
+                for identity in lost:
+                    scheduler.cancel(identity)
                 unanswered -= lost
             now += 5.0 if chance.random() < 0.05 else 0.05
-            ended = loop.drop_all(WorkerUnavailable("shutting down")) if chance.random() < 0.005 else loop.advance()
+            ended = (
+                scheduler.drop_all(WorkerUnavailable("shutting down"))
+                if chance.random() < 0.005
+                else advance(scheduler)
+            )
             outcomes.update(type(each.outcome) for each in ended)
             unanswered -= {each.id for each in ended}
             most = max(most, len(caches))
             # Those of a step that is under way may have been cancelled; besides them there is no more than room.
-            assert loop.room.taken <= CAPACITY
-        assert list(loop.until_idle()) == []
+            assert scheduler.room.taken <= CAPACITY
+        assert list(until_idle(scheduler)) == []
         del ended
         assert set(outcomes) <= {JobResult, DeadlineExceeded, WorkerUnavailable}
         assert outcomes[JobResult] > 10
@@ -228,7 +234,7 @@ def test_no_cache_outlives_its_sequence(
         assert len(caches) == 0
     finally:
         gc.enable()
-    assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+    assert (scheduler.room.taken, scheduler.room.waiting, scheduler.queued) == (0, 0, (0, 0))
 
 
 def test_texts_keep_no_more_than_their_room(
@@ -239,21 +245,21 @@ def test_texts_keep_no_more_than_their_room(
     token_bytes = model.cutting.token_bytes
     limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY * token_bytes, token_bytes=token_bytes)
     crowded = Crowded(ModelEngine(model, device, limits=limits), 0, 0.5, ways=2)
-    loop = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)
+    scheduler = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)
     lengths = [46, 5, 90, 40, 400, 150, 3, 75, 225, 20, 97]
     for number, length in enumerate(lengths):
-        loop.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(random_ids([length], seed=number))))
+        scheduler.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(random_ids([length], seed=number))))
     ended, fullest = list[EndedJob](), 0
-    while not isinstance(loop.next_action(), Idle):
-        ended += loop.advance()
+    while not isinstance(scheduler.next_action(), Idle):
+        ended += advance(scheduler)
         device.submit(int).result()  # the device's thread has done what was launched
         kept = sum(cache.bytes for cache in caches)
-        assert kept <= loop.room.taken
+        assert kept <= scheduler.room.taken
         fullest = max(fullest, kept)
     assert {each.id for each in ended if isinstance(each.outcome, JobResult)} == set(range(len(lengths)))
     assert crowded.failures
     assert fullest > CAPACITY * token_bytes // 2
-    assert (loop.room.taken, len(caches)) == (0, 0)
+    assert (scheduler.room.taken, len(caches)) == (0, 0)
 
 
 def test_rows_of_a_query_that_is_computed_again_replace_the_first() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler
 from gpu_worker.schedule.steps import EndedJob, JobOutcome
+from harness.synchronous_driver import until_idle
 from shared.errors import DeadlineExceeded, InputTooLarge, Internal, Overloaded, WorkerUnavailable
 from shared.jobs import JobResult
 from support import threaded_engine
@@ -32,14 +33,14 @@ class Clock:
         return self.now
 
 
-def loop_of(engine: FakeEngine, clock: Clock) -> Scheduler:
+def scheduler_of(engine: FakeEngine, clock: Clock) -> Scheduler:
     return Scheduler(engine, step_tokens=16, queued_tokens=10**6, cache_bytes=CAPACITY, clock=clock)
 
 
-def launch(loop: Scheduler) -> None:
-    planned = loop.plan_step()
+def launch(scheduler: Scheduler) -> None:
+    planned = scheduler.plan_step()
     assert planned is not None
-    loop.launch_step(planned)
+    scheduler.launch_step(planned)
 
 
 @pytest.mark.parametrize("under_way", [0, 1, 2])
@@ -47,36 +48,36 @@ def launch(loop: Scheduler) -> None:
 def test_a_job_that_ends_in_the_middle_gives_back_its_room_at_once(end: str, under_way: int) -> None:
     """Whatever of it is under way; the job that waits for room goes on, and late steps give nothing back twice."""
     clock, engine = Clock(), FakeEngine(chunk=CHUNK)
-    loop = loop_of(engine, clock)
-    loop.submit(job(1, CAPACITY, remaining=5.0))
+    scheduler = scheduler_of(engine, clock)
+    scheduler.submit(job(1, CAPACITY, remaining=5.0))
     for _ in range(under_way):
-        launch(loop)
+        launch(scheduler)
     if not under_way:
-        launch(loop)
-        loop.end_step(loop.collect_step())
-    loop.submit(job(2, 40))
-    assert loop.room.taken == CAPACITY
+        launch(scheduler)
+        scheduler.end_step(scheduler.collect_step())
+    scheduler.submit(job(2, 40))
+    assert scheduler.room.taken == CAPACITY
     if end == "cancelled":
-        assert loop.cancel(1)
+        scheduler.cancel(1)
     elif end == "late":
         clock.now = 6.0
-        assert [shown(ended) for ended in loop.drop_expired()] == [(1, DeadlineExceeded)]
+        assert [shown(ended) for ended in scheduler.drop_expired()] == [(1, DeadlineExceeded)]
     else:
-        assert len(loop.drop_all(WorkerUnavailable("shutting down"))) == 2
-    assert loop.room.taken == 0
-    rest = [shown(ended) for ended in loop.until_idle()]
+        assert len(scheduler.drop_all(WorkerUnavailable("shutting down"))) == 2
+    assert scheduler.room.taken == 0
+    rest = [shown(ended) for ended in until_idle(scheduler)]
     assert rest == ([] if end == "dropped" else [(2, (8, 8, 8, 8, 8))])
-    assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+    assert (scheduler.room.taken, scheduler.room.waiting, scheduler.queued) == (0, 0, (0, 0))
 
 
 def test_a_job_that_fails_in_the_middle_gives_back_its_room() -> None:
     """Here its third piece, of 13 tokens, always lacks memory; the one behind it in line is computed."""
     engine = FakeEngine(failing=10**6, chunk=20)
-    loop = loop_of(engine, Clock())
-    loop.submit(job(1, 53))
-    loop.submit(job(2, 60))
-    assert [shown(ended) for ended in loop.until_idle()] == [(1, InputTooLarge), (2, (20, 20, 20))]
-    assert (loop.room.taken, loop.room.waiting) == (0, 0)
+    scheduler = scheduler_of(engine, Clock())
+    scheduler.submit(job(1, 53))
+    scheduler.submit(job(2, 60))
+    assert [shown(ended) for ended in until_idle(scheduler)] == [(1, InputTooLarge), (2, (20, 20, 20))]
+    assert (scheduler.room.taken, scheduler.room.waiting) == (0, 0)
 
 
 def try_random_jobs(chance: random.Random, count: int) -> None:
@@ -85,7 +86,7 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
     Now and then a frontend is lost, all of whose jobs are cancelled, or a drain has lasted too long and ends all jobs.
     """
     clock, engine = Clock(), FakeEngine(failing=chance.choice([0, 3]), chunk=chance.choice([5, 8, 13]))
-    loop = loop_of(engine, clock)
+    scheduler = scheduler_of(engine, clock)
     lengths_of: dict[int, list[int]] = {}
     frontend_of: dict[int, str] = {}
     number = 0
@@ -98,52 +99,52 @@ def try_random_jobs(chance: random.Random, count: int) -> None:
                 lengths = [chance.randint(1, chance.choice([4, CAPACITY])) for _ in range(chance.randint(1, 3))]
                 remaining = chance.choice([None, None, 100.0])
                 with suppress(Overloaded):  # an answer in time is not to be expected
-                    loop.submit(job(number, *lengths, remaining=remaining, key=chance.choice("ab")))
+                    scheduler.submit(job(number, *lengths, remaining=remaining, key=chance.choice("ab")))
                     lengths_of[number], frontend_of[number] = lengths, chance.choice("xyz")
             case 2 if known >= 0:
-                loop.cancel(known)
+                scheduler.cancel(known)
                 del lengths_of[known]
             case 3:
-                loop.set_aside(known)
+                scheduler.set_aside(known)
             case 4 | 5:
-                loop.bring_back(known)
+                scheduler.bring_back(known)
             case 6:
                 clock.now += 1.0
-                ended = loop.drop_expired()
+                ended = scheduler.drop_expired()
             case 7 if chance.random() < 0.05:
                 for lost in [each for each in lengths_of if frontend_of[each] == "x"]:
-                    assert loop.cancel(lost)
+                    scheduler.cancel(lost)
                     del lengths_of[lost]
             case 7 if chance.random() < 0.05:
-                ended = loop.drop_all(WorkerUnavailable("shutting down"))
-                assert loop.room.taken == 0
+                ended = scheduler.drop_all(WorkerUnavailable("shutting down"))
+                assert scheduler.room.taken == 0
             case _:
-                ended = step(loop)
+                ended = step(scheduler)
         for each in ended:
             lengths = lengths_of.pop(each.id)
             if isinstance(each.outcome, JobResult):
                 assert list(each.outcome.row_lengths) == cut(lengths, engine.chunk)[0]
             elif not isinstance(each.outcome, WorkerUnavailable):
                 assert isinstance(each.outcome, DeadlineExceeded | InputTooLarge | Overloaded)
-        assert loop.room.taken <= CAPACITY
-        assert loop.queued[1] == len(lengths_of)
-    while not isinstance(loop.next_action(), Idle):  # steps of jobs that ended
-        assert step(loop) == []
-    assert (loop.room.taken, loop.room.waiting, loop.queued) == (0, 0, (0, 0))
+        assert scheduler.room.taken <= CAPACITY
+        assert scheduler.queued[1] == len(lengths_of)
+    while not isinstance(scheduler.next_action(), Idle):  # steps of jobs that ended
+        assert step(scheduler) == []
+    assert (scheduler.room.taken, scheduler.room.waiting, scheduler.queued) == (0, 0, (0, 0))
 
 
-def step(loop: Scheduler) -> list[EndedJob]:
+def step(scheduler: Scheduler) -> list[EndedJob]:
     """Carries out an action. Where all that waits must wait for room, the next action is no launch: nothing spins."""
-    match loop.next_action():
+    match scheduler.next_action():
         case Launch():
-            planned = loop.plan_step()
+            planned = scheduler.plan_step()
             if planned is None:
-                assert not isinstance(loop.next_action(), Launch)
-                assert loop.room.waiting
+                assert not isinstance(scheduler.next_action(), Launch)
+                assert scheduler.room.waiting
             else:
-                loop.launch_step(planned)
+                scheduler.launch_step(planned)
         case Collect():
-            return loop.end_step(loop.collect_step())
+            return list(scheduler.end_step(scheduler.collect_step()).jobs)
     return []
 
 
@@ -156,7 +157,7 @@ def test_every_job_is_answered_and_all_room_comes_back(seed: int, count: int) ->
 
 @pytest.mark.slow
 def test_ten_thousand_jobs_leave_no_room_taken() -> None:
-    """In one loop."""
+    """In one scheduler."""
     try_random_jobs(random.Random(0), 10_000)
 
 
@@ -261,14 +262,14 @@ async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
 
 def test_a_piece_is_late_by_its_whole_text() -> None:
     """Its tokens attend to all that came before; where texts end, their outputs are no brief work."""
-    loop = Scheduler(FakeEngine(chunk=512), step_tokens=512, queued_tokens=10_000)
-    loop.submit(job(1, 5000))
+    scheduler = Scheduler(FakeEngine(chunk=512), step_tokens=512, queued_tokens=10_000)
+    scheduler.submit(job(1, 5000))
     extents, brief = [], []
-    while (planned := loop.plan_step()) is not None:
+    while (planned := scheduler.plan_step()) is not None:
         brief.append(planned.brief)
-        loop.launch_step(planned)
-        assert loop.step_running is not None
-        extents.append(loop.step_running[1])
-        loop.end_step(loop.collect_step())
+        scheduler.launch_step(planned)
+        assert scheduler.step_running is not None
+        extents.append(scheduler.step_running[1])
+        scheduler.end_step(scheduler.collect_step())
     assert extents == [512, *[5512] * 8, 5000 + 5000 % 512]
     assert brief == [*[True] * 9, False]

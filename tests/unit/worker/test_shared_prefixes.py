@@ -24,9 +24,10 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.interface import JobSlice
-from gpu_worker.schedule.pace import LATEST_WEIGHT
+from gpu_worker.schedule.load import LATEST_WEIGHT
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import LaunchedStep, PlannedStep
+from harness.synchronous_driver import until_idle
 from shared.jobs import Classify, Job, JobResult, Priority
 from shared.ragged import RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
@@ -131,7 +132,7 @@ def test_what_a_step_computes_of_texts_that_begin_alike() -> None:
         with shared_prefixes(engine, together=together):
             opened = engine.open(jobs[0])
             step = PlannedStep(slices=[JobSlice(job=opened, start=0, stop=len(opened.costs))])
-            launched = LaunchedStep(planned=step, handle=engine.launch(step.slices), start=0.0, tokens=step.tokens)
+            launched = LaunchedStep(planned=step, handle=engine.launch(step.slices), start=0.0)
             launched.handle.collect()
         assert engine.shared_tokens - before == spared
         assert launched.computed_tokens == total - spared <= step.tokens <= total
@@ -216,10 +217,10 @@ def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> N
     expected = by_themselves(engine, jobs)
     encoder = _Watched(engine.model.encoder, failing)
     failed = watched(engine, encoder)
-    loop = Scheduler(failed, step_tokens=1024, queued_tokens=4096)
+    scheduler = Scheduler(failed, step_tokens=1024, queued_tokens=4096)
     for job in jobs:
-        loop.submit(job)
-    answers = {answer.id: answer.outcome for answer in loop.until_idle()}
+        scheduler.submit(job)
+    answers = {answer.id: answer.outcome for answer in until_idle(scheduler)}
     assert_alike([answers[job.id] for job in jobs], expected, "float32")
     assert sum(encoder.ran) == failing + {1: 2, 3: 4}[failing]
     assert failed.shared_tokens == {1: 14, 3: 12}[failing] * (len(PREFIX) - 1)
@@ -278,7 +279,7 @@ def test_a_step_computes_no_more_than_its_budget(together: int) -> None:
         queue.add_job(opened, opened.costs, key=sequences.key)
         total += tokens.total
     steps = 0
-    while len(queue):
+    while queue.waiting_tokens:
         taken = queue.next_step(BUDGET)
         parts = [job.selection(units.start, units.stop) for job, units in taken.items()]
         step = Step.pack(parts, device, None, None, Upload(device), shares=True)
@@ -314,18 +315,18 @@ def test_frontends_are_told_a_load_in_tokens_of_texts() -> None:
         [Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of(texts))] for texts in ([PREFIX], [PREFIX] * 12)
     )
     with shared_prefixes(engine, together=256):
-        loop = Scheduler(engine, step_tokens=2048, queued_tokens=4096)
+        scheduler = Scheduler(engine, step_tokens=2048, queued_tokens=4096)
         for [job], ratio in ((plain, 1.0), (alike, 1 + LATEST_WEIGHT * 11 * (39 - 5) / (40 + 11 * 6))):
-            loop.submit(job)
-            assert [answer.id for answer in loop.until_idle()] == [1]
-            loop.submit(replace(job, id=2))
-            load, told = loop.load, loop.told_load
+            scheduler.submit(job)
+            assert [answer.id for answer in until_idle(scheduler)] == [1]
+            scheduler.submit(replace(job, id=2))
+            load, told = scheduler.load, scheduler.told_load
             assert told.tokens_per_second == pytest.approx(ratio * load.tokens_per_second)
             assert told.queued_tokens == int(ratio * load.queued_tokens) > 0
             assert told.estimate(10, Priority.DEFAULT).wait == pytest.approx(
                 load.estimate(10, Priority.DEFAULT).wait, rel=0.05
             )
-            assert loop.cancel(2)
+            scheduler.cancel(2)
 
 
 def test_a_step_of_many_texts_is_not_brief() -> None:

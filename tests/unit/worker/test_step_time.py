@@ -10,18 +10,26 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine, ModelStepHandle
 from gpu_worker.model.loading import Model, load
 from gpu_worker.schedule.interface import JobSlice
-from gpu_worker.schedule.steps import silent
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import step_size
-from gpu_worker.startup.step_size import FEWEST, LONGEST, MOST, PAYS, StepTimes, find_step_times, try_step_times
-from gpu_worker.startup.trial_jobs import timed_job
+from gpu_worker.startup import trials
+from gpu_worker.startup.trials import (
+    FEWEST,
+    LONGEST,
+    MOST,
+    PAYS,
+    StepTimes,
+    find_step_times,
+    timed_job,
+    try_step_times,
+)
 from gpu_worker.worker import step_of
-from shared.errors import Internal, SelvageError
+from shared.errors import ModelRefused
 from support.checked import checked
 from support.random_models import random_model
 from support.tiny import CPU
@@ -113,8 +121,8 @@ def test_a_real_engine_is_timed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         return launch(engine, slices)
 
     monkeypatch.setattr(ModelEngine, "launch", watched)
-    monkeypatch.setattr(step_size.time, "thread_time", lambda: next(ticks) / 16)  # every step takes as long
-    times = try_step_times(ModelEngine(made), BOUND, 0, silent)
+    monkeypatch.setattr(trials.time, "thread_time", lambda: next(ticks) / 16)  # every step takes as long
+    times = try_step_times(ModelEngine(made), BOUND, 0)
     assert times.tokens == MOST
     assert list(times.seconds) == [256, 512, 1024, 2048, 4096, 8192, 16384]
     assert max(launched) == MOST or name == "tiny-splade"  # whose costs count its vocabulary
@@ -133,7 +141,7 @@ def test_texts_of_a_timed_step_differ_in_length(tokens: int) -> None:
 @pytest.mark.parametrize(("bound", "chosen"), [(inf, 0), (BOUND, 700), (inf, 700)])
 def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, chosen: int) -> None:
     """The number is the device's, or the user's."""
-    times = try_step_times(ModelEngine(model()), bound, chosen, silent)
+    times = try_step_times(ModelEngine(model()), bound, chosen)
     assert (times.tokens, times.seconds) == (chosen or CPU.step_tokens, {})
 
 
@@ -148,41 +156,41 @@ def test_an_accelerator_takes_the_smallest_step_that_pays(
     """So that it computes one step while the host is busy with another; within its memory, without a bound of time."""
     timed = list[int]()
 
-    def seconds(engine: ModelEngine, retries: object, clock: object, size: int) -> float:
+    def seconds(engine: ModelEngine, clock: object, size: int) -> float:
         timed.append(size)
         return overhead + size / 500_000
 
-    monkeypatch.setattr(step_size, "_seconds", seconds)
+    monkeypatch.setattr(trials, "_seconds", seconds)
     monkeypatch.setattr(Placement, "device_memory", object())
     monkeypatch.setattr(Placement, "step_tokens", 16_384)
-    assert try_step_times(ModelEngine(model()), inf, 0, silent, most).tokens == tokens
+    assert try_step_times(ModelEngine(model()), inf, 0, most).tokens == tokens
     assert max(timed, default=0) <= (most or 16_384)
-    assert try_step_times(ModelEngine(model()), inf, 700, silent, most).tokens == 700
+    assert try_step_times(ModelEngine(model()), inf, 700, most).tokens == 700
 
 
-def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And logged by whoever is told of failed steps."""
-    reports = list[str]()
+async def test_a_model_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line; the log has the error with its trace."""
 
     def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
+        raise RuntimeError("a bug\nof two lines")
 
     monkeypatch.setattr(ModelEngine, "_compute", fail)
-    with pytest.raises(SelvageError) as failed:
-        try_step_times(ModelEngine(model()), BOUND, 0, lambda event, *_: reports.append(event))
-    assert isinstance(failed.value, Internal)
-    assert reports == ["step failed"]
+    settings = WorkerSettings.read(["--model", "tiny"])
+    with ThreadPoolExecutor(1) as device, capture_logs() as lines, pytest.raises(ModelRefused) as refused:
+        await step_of(model(), device, settings)
+    assert str(refused.value) == "its largest step fails: a bug"
+    assert [(line["event"], line["exc_info"]) for line in lines] == [("step failed", refused.value.__cause__)]
 
 
 async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the thread that computes, within the user's bound; a user's number of tokens stays."""
     made, threads = model(), list[str]()
 
-    def seconds(engine: ModelEngine, retries: object, clock: object, tokens: int) -> float:
+    def seconds(engine: ModelEngine, clock: object, tokens: int) -> float:
         threads.append(threading.current_thread().name)
         return 0.02 + tokens / 80_000
 
-    monkeypatch.setattr(step_size, "_seconds", seconds)
+    monkeypatch.setattr(trials, "_seconds", seconds)
 
     async def tokens(*arguments: str) -> int:
         settings = WorkerSettings.read(["--model", "tiny", *arguments])
@@ -201,7 +209,7 @@ async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch)
 
 def test_check_prints_what_was_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """And the tokens of a step that came of it."""
-    monkeypatch.setattr(step_size, "_seconds", lambda engine, retries, clock, tokens: 0.02 + tokens / 40_000)
+    monkeypatch.setattr(trials, "_seconds", lambda engine, clock, tokens: 0.02 + tokens / 40_000)
     monkeypatch.setattr("gpu_worker.worker.load_model", lambda settings: model())
     assert checked("tiny") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]

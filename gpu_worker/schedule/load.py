@@ -1,7 +1,12 @@
-"""How fast steps are by their size, and how large the next one may be. No clock, no I/O."""
+"""How fast steps are, how large the next one may be, what keeps coming, which jobs are refused. No clock, no I/O."""
 
 from collections import deque
-from math import inf
+from math import exp, inf
+
+from shared.errors import Overloaded
+from shared.estimate import LENIENCE
+from shared.jobs import Job
+from shared.load import Load
 
 MEAN_WEIGHT = 0.9
 """Weight of earlier steps in the mean speed of a size; the latest step has the rest."""
@@ -21,6 +26,8 @@ SMALLEST_BUDGET = 256
 EFFICIENT, STRETCH = 512, 3
 """A step of fewer tokens is slower by the token, by 5 % at 256 with a large model on a processor; up to so many it may
 take so many times the bound."""
+RECENT_SECONDS = 1.0
+"""Seconds after which work that came counts a third, where nothing else is said."""
 
 
 class Pace:
@@ -37,10 +44,9 @@ class Pace:
         self._speed_of_size: dict[int, float] = {}  # what `speed` gave since the last step, by size
         self._latest: deque[float] = deque(maxlen=LATEST)  # speeds of sizeable steps
 
-    def learn(self, tokens: int, seconds: float, *, full: bool = True, computed: int | None = None) -> None:
+    def learn(self, tokens: int, seconds: float, *, full: bool, computed: int) -> None:
         """Learns from a step of so many tokens that took so long. `full`: whether it shows how fast steps can be.
-        `computed`: how many of them it took time for; None: all."""
-        computed = tokens if computed is None else computed
+        `computed`: how many of them it took time for."""
         size, speed = tokens.bit_length(), tokens / max(seconds, 1e-6)
         self._speeds[size] = MEAN_WEIGHT * self._speeds.get(size, speed) + (1 - MEAN_WEIGHT) * speed
         if full and computed >= SIZEABLE:
@@ -127,3 +133,37 @@ class StepBudget:
         if self._step_seconds < inf:
             most = int(self._pace.quick * self._step_seconds)
             self.tokens = min(max(most, min(STRETCH * most, EFFICIENT), SMALLEST_BUDGET), self._step_tokens)
+
+
+def refusal(
+    job: Job, cost: int, load: Load, *, queued_tokens: int, queue_seconds: float, of_key: int, since: int
+) -> tuple[str, Overloaded] | None:
+    """Why a job of `cost` tokens may not wait, as metrics name it, and its error; None where it may.
+
+    `queued_tokens`: most tokens that may wait. `queue_seconds`: the longest wait of a job. `of_key`: tokens of its key
+    that wait. `since`: tokens of the jobs that came since the load was made.
+    """
+    estimate, queued = load.estimate(cost, job.priority, of_key, since), load.queued_tokens + since
+    if queued and queued + cost > queued_tokens:
+        message = f"{queued} tokens wait, this job costs {cost}, the limit is {queued_tokens}"
+        return "queued_tokens", Overloaded(message, retry_after=estimate.retry_after)
+    return estimate.refusal(job.remaining, limit=queue_seconds, lenience=LENIENCE)
+
+
+class RecentWork:
+    """Tokens that came, each counted the less the longer ago it came."""
+
+    def __init__(self, seconds: float = RECENT_SECONDS) -> None:
+        """`seconds`: after which what came counts a third of what comes now."""
+        self._seconds, self._tokens, self._since = seconds, 0.0, 0.0
+
+    def add(self, tokens: int, now: float) -> None:
+        """Counts tokens that came `now`, in seconds of any clock that never goes back."""
+        self._tokens, self._since = self._left(now) + tokens, now
+
+    def rate(self, now: float) -> float:
+        """Tokens that came in a second lately."""
+        return self._left(now) / self._seconds
+
+    def _left(self, now: float) -> float:
+        return self._tokens * exp((self._since - now) / self._seconds)

@@ -1,18 +1,23 @@
-"""Which sequences make a step."""
+"""Which sequences make a step, and what waits: jobs in line for room count in what a new job has to expect."""
 
 import random
 from collections import Counter
+from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.schedule.fair_queue import FairQueue
 from shared.jobs import Priority
-from shared.load import Backlog
+from shared.load import Backlog, Load
+from support.synchronous_engine import cut
 
 COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 CHANCE = st.randoms(use_true_random=False)
 INTERACTIVE, DEFAULT, BULK = Priority
+CAPACITY = 100
+LONG = ([10] * 10, [100, *[0] * 8, -100])
+"""A text of 100 tokens in pieces of 10: its costs and its room, which is all that there is."""
 
 
 @given(
@@ -29,7 +34,7 @@ def test_every_sequence_is_served_once_in_its_order(
     for job, (costs, key, priority) in enumerate(arrivals):
         queue.add_job(job, costs, key=key, priority=priority)
     served: Counter[int] = Counter()
-    while len(queue):
+    while queue.waiting_tokens:
         step = queue.next_step(budget)
         assert step
         cost = 0
@@ -87,7 +92,7 @@ def test_a_removed_job_is_not_served() -> None:
     queue.next_step(10)
     queue.remove_job(1)
     queue.remove_job(1)
-    assert (queue.waiting_tokens, len(queue), queue.next_step(100)) == (0, 0, {})
+    assert (queue.waiting_tokens, queue.backlogs(), queue.next_step(100)) == (0, {}, {})
 
 
 def counted(waits: dict[int, tuple[Priority, str, int, bool]]) -> dict[Priority, Backlog]:
@@ -105,47 +110,75 @@ def counted(waits: dict[int, tuple[Priority, str, int, bool]]) -> dict[Priority,
     return backlogs
 
 
-@settings(max_examples=40, deadline=None)
-@given(CHANCE)
-def test_what_is_kept_is_what_counting_gives(chance: random.Random) -> None:
-    """Tokens, keys and sizes of what waits, whatever came, went, was served or set aside."""
-    queue = FairQueue[int](quantum=16, short=200)
-    costs: dict[int, list[int]] = {}
-    total: dict[int, int] = {}
-    told: dict[int, tuple[Priority, str]] = {}
-    aside: set[int] = set()
+@dataclass
+class Waiting:
+    """A job as these tests know it: `costs` and `room` of the units that were not served."""
+
+    priority: Priority
+    key: str
+    costs: list[int]
+    room: list[int]
+    total: int
+    aside: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.costs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CHANCE, st.booleans())
+def test_what_is_kept_is_what_counting_gives(chance: random.Random, cuts: bool) -> None:
+    """Whatever came, went, was served, stood in line or was set aside; and all are served in the end."""
+    queue, jobs = FairQueue[int](quantum=16, short=200, room=CAPACITY), dict[int, Waiting]()
+
+    def serve() -> None:
+        for job, units in queue.next_step(100, express_pays=lambda _: chance.random() < 0.5).items():
+            waiting, count = jobs[job], len(units)
+            assert not waiting.aside
+            queue.give_back_room(job, -sum(room for room in waiting.room[:count] if room < 0))
+            waiting.costs, waiting.room = waiting.costs[count:], waiting.room[count:]
+            if not waiting.costs:
+                del jobs[job]
+
     for number in range(150):
-        known = chance.choice(list(costs)) if costs else -1
+        known = chance.choice(list(jobs)) if jobs else -1
         match chance.randrange(6):
             case 0 | 1:
-                costs[number] = [chance.randint(1, 40) for _ in range(chance.randint(1, 20))]
-                total[number] = sum(costs[number])
-                told[number] = (chance.choice(list(Priority)), chance.choice("abc"))
-                queue.add_job(number, costs[number], key=told[number][1], priority=told[number][0])
+                lengths = [chance.randint(1, 40) for _ in range(chance.randint(1, 20))]
+                costs, room = cut(lengths, 8) if cuts else (lengths, [])
+                priority, key = chance.choice(list(Priority)), chance.choice("abc")
+                jobs[number] = Waiting(priority, key, costs, room, sum(costs))
+                queue.add_job(number, costs, room, key=key, priority=priority)
             case 2:
                 queue.remove_job(known)
-                costs.pop(known, None)
-            case 3:
-                queue.set_aside(known)
-                aside.add(known)
-            case 4:
-                queue.bring_back(known)
-                aside.discard(known)
+                jobs.pop(known, None)
+            case 3 | 4 as action:
+                (queue.set_aside if action == 3 else queue.bring_back)(known)
+                if known in jobs:
+                    jobs[known].aside = action == 3
             case _:
-                for job, units in queue.next_step(100, express_pays=lambda _: chance.random() < 0.5).items():
-                    assert job not in aside
-                    costs[job] = costs[job][len(units) :]
-        costs = {job: left for job, left in costs.items() if left}
-        aside &= set(costs)
-        waits = {job: sum(left) for job, left in costs.items() if job not in aside}
-        assert (len(queue), queue.waiting_tokens) == (len(waits), sum(waits.values()))
-        assert queue.tokens_unserved == sum(sum(costs[job]) for job in aside)
-        small = [each for waiting in queue._classes for each in waiting.small.values()]
-        assert {each.job: each.tokens for each in small}.items() <= waits.items()
-        assert {each.job for each in small} >= {job for job, left in waits.items() if left == total[job] <= 16}
-        for of_class in queue._classes:
-            assert of_class.small_tokens == sum(each.tokens for each in of_class.small.values())
-        assert queue.backlogs() == counted({job: (*told[job], left, total[job] >= 200) for job, left in waits.items()})
+                serve()
+        waits = {job: waiting for job, waiting in jobs.items() if not waiting.aside}
+        assert queue.waiting_tokens + queue.tokens_unserved == sum(waiting.tokens for waiting in jobs.values())
+        small = [each for of_class in queue._classes for each in of_class.small.values()]
+        assert {each.job: each.tokens for each in small}.items() <= {job: waits[job].tokens for job in waits}.items()
+        assert {each.job for each in small} >= {
+            job for job, waiting in waits.items() if waiting.tokens == waiting.total <= 16 and not waiting.room
+        }
+        assert queue.backlogs() == counted(
+            {job: (each.priority, each.key, each.tokens, each.total >= 200) for job, each in waits.items()}
+        )
+        for key in "abc":
+            of_key = [each.tokens for each in waits.values() if (each.key, each.priority) == (key, BULK)]
+            assert queue.tokens_of_key(BULK, key) == sum(of_key)
+    for job, waiting in jobs.items():
+        waiting.aside = False
+        queue.bring_back(job)
+    for _ in range(2000):
+        serve()
+    assert not jobs
+    assert (queue.waiting_tokens, queue.room.taken, queue.room.waiting, queue.backlogs()) == (0, 0, 0, {})
 
 
 def test_of_equal_standing_the_earliest_deadline_goes_first() -> None:
@@ -162,7 +195,7 @@ def test_a_job_that_is_set_aside_waits_for_nobody() -> None:
     queue.add_job(1, [16] * 100, key="a")
     queue.set_aside(1)
     queue.set_aside(1)
-    assert (queue.waiting_tokens, len(queue), queue.tokens_unserved, queue.next_step(64)) == (0, 0, 1600, {})
+    assert (queue.waiting_tokens, queue.tokens_unserved, queue.next_step(64)) == (0, 1600, {})
     queue.add_job(2, [16] * 100, key="b")
     for _ in range(5):
         assert set(queue.next_step(64)) == {2}
@@ -173,3 +206,28 @@ def test_a_job_that_is_set_aside_waits_for_nobody() -> None:
     queue.set_aside(1)
     queue.remove_job(1)
     assert (queue.waiting_tokens, queue.tokens_unserved) == (70 * 16, 0)
+
+
+def test_a_new_long_text_expects_those_in_line() -> None:
+    """Five texts wait for room, each ten seconds long; one more would wait for all of them."""
+    queue = FairQueue[int](quantum=10, room=CAPACITY)
+    for job in range(6):
+        queue.add_job(job, *LONG, key=f"key {job}")
+    assert set(queue.next_step(80)) == {0}
+    assert (queue.room.waiting, queue.waiting_tokens) == (5, 20)
+    load = Load(tokens_per_second=10, backlogs=queue.backlogs(), turn=10)
+    assert load.estimate(100, Priority.DEFAULT).wait == (20 + 5 * 100) / 10
+
+
+def test_a_short_text_expects_no_more_than_its_share_of_them() -> None:
+    """It would have its turns beside them if they were served, so it hardly waits for them in line."""
+    queue = FairQueue[int](quantum=10, room=CAPACITY, short=50)
+    for job in range(200):
+        queue.add_job(job, *LONG, key="long texts")
+    queue.next_step(80)
+    assert queue.room.waiting == 199
+    load = Load(tokens_per_second=10, backlogs=queue.backlogs(), turn=10, short=50)
+    assert queue.backlogs()[Priority.DEFAULT].tokens == 199 * 100 + 20
+    assert load.estimate(5, Priority.DEFAULT).wait < 20
+    of_key = queue.tokens_of_key(Priority.DEFAULT, "long texts")
+    assert load.estimate(5, Priority.DEFAULT, of_key).wait < 20
