@@ -25,6 +25,7 @@ from benchmarks.workloads import RANDOM, Ids, Kind, Workload, token_ids
 from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
+from gpu_worker.device.transfer import Upload
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.step import Step
@@ -34,7 +35,6 @@ from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.native_linear import NativeLinear
-from gpu_worker.ragged.upload import Upload
 from gpu_worker.repository import weights
 from gpu_worker.repository.adapter_config import NamedAdapter
 from gpu_worker.repository.recipe import Recipe

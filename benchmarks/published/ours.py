@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.step.rows import RowFormat, RowGroup
 from gpu_worker.ragged.texts import PackedTexts, offsets_of
 

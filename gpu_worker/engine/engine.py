@@ -15,17 +15,16 @@ import numpy as np
 import torch
 
 from gpu_worker.device.memory import ran_out
+from gpu_worker.device.transfer import StepDownload, Upload
 from gpu_worker.engine.jobs.comparing import ComparingJob
 from gpu_worker.engine.jobs.create import JobFactory
 from gpu_worker.engine.jobs.job import StepJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.texts import Ids
-from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import WorkerUnavailable, clip
 from shared.jobs import Job

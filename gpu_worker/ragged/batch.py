@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload, UploadedArray
 from gpu_worker.ragged.pieces import Piece, SlotTable
 from gpu_worker.ragged.spans import Span, launches
 from gpu_worker.ragged.texts import Counts, Ids, PackedTexts, TokenTypes, offsets_of
-from gpu_worker.ragged.upload import Upload, UploadedArray
 
 __all__ = ["Counts", "Ids", "LengthRun", "RaggedBatch"]
 

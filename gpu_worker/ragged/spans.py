@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload, UploadedArray
 from gpu_worker.ragged.texts import Counts, row_ranges
-from gpu_worker.ragged.upload import Upload, UploadedArray
 
 TILE = 128
 """Tokens of a sequence that one program of the kernel takes."""

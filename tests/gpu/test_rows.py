@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.kernels.rows.row_kernels import TORCH_TYPES, PackedRows, PlainRows, PoolRows, WeightedRanges
 from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Upload
 from gpu_worker.repository.recipe import POOLINGS
 from shared.vectors import DataType
 

@@ -16,9 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gpu_worker.device.transfer import StepDownload, Upload
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.step.download import StepDownload
-from gpu_worker.ragged.upload import Upload
 
 CPU = torch.device("cpu")
 READING_METHODS = {

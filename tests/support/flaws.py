@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne, PackedAttention, explicit
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Upload
 
 
 def inside(bias: Callable[[Tensor, Tensor], Tensor], batch: RaggedBatch, query: Tensor, key: Tensor) -> Tensor:

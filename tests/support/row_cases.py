@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows.row_kernels import RowKernels, WeightedRanges
-from gpu_worker.ragged.upload import Upload
 from support.interpreted import interpreted
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows
 from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import Array, StepDownload, to_device
 from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, averaged, comparing_flops
 from gpu_worker.engine.jobs.job import TextJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.engine.step.download import Array, StepDownload
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat, byte_view
 from gpu_worker.engine.step.sequences import Selection, Sequences
@@ -20,7 +20,6 @@ from gpu_worker.kernels.maxsim.comparison import Comparison, MaxSimKernel, Texts
 from gpu_worker.kernels.maxsim.maxsim_kernels import winners
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import Counts
-from gpu_worker.ragged.upload import to_device
 from shared.errors import DimensionMismatch, InvalidInput
 from shared.jobs import Job, JobResult, MaxSim
 from shared.vectors import DataType, Layout, MultiVectors

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
+from gpu_worker.device.transfer import DownloadedArray, StepDownload
 from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, averaged, comparing_flops
 from gpu_worker.engine.jobs.job import TextJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
-from gpu_worker.engine.step.download import DownloadedArray, StepDownload
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat
 from gpu_worker.engine.step.sequences import PackedSequences, Sequences

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.step.download import DownloadedArray, StepDownload
+from gpu_worker.device.transfer import DownloadedArray, StepDownload
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads import sparse_vectors

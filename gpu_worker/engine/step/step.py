@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.engine.step.sequences import PackedSequences, Selection, Sequences
 from gpu_worker.engine.step.sharing import NONE_SHARED, SharedTokens, Sharer
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece
 from gpu_worker.ragged.texts import Counts, Ids, PackedTexts, TokenTypes, offsets_of
-from gpu_worker.ragged.upload import Upload
 
 NOTHING = PackedTexts(lengths=(), offsets=np.zeros(1, dtype=np.int64), tokens=np.zeros(0, dtype=np.int64))
 """The texts of a step in which none ends."""

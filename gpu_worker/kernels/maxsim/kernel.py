@@ -18,12 +18,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import to_device
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
 from gpu_worker.kernels.maxsim.tiles import score_pairs
 from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, aligned_rows
 from gpu_worker.ragged.batch import Counts
-from gpu_worker.ragged.upload import to_device
 from shared.vectors import Layout
 
 CHUNK_ROWS = 1024

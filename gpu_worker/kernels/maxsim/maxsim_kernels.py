@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import to_device
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
 from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.texts import row_ranges
-from gpu_worker.ragged.upload import to_device
 from shared.vectors import Layout
 
 COMPARED = 16_384 * 32

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows import tiles
 from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, PackedRows, PoolRows, WeightedRanges, aligned_rows
-from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType
 
 CHUNK_ROWS = 128

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.cpu.products import product
 from gpu_worker.ragged.batch import Counts
 from gpu_worker.ragged.texts import row_ranges
-from gpu_worker.ragged.upload import Upload
 from shared.vectors import DataType, MultiVectors
 
 PoolRows = Callable[[Tensor], Tensor]

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.model.heads.pooling import Pooling, pool
 from gpu_worker.model.heads.transformers_head import TransformersHead
 from gpu_worker.ragged.batch import Counts, RaggedBatch
 from gpu_worker.ragged.texts import PackedTexts
-from gpu_worker.ragged.upload import Upload
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024
 """Most logits of a masked-LM head in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""

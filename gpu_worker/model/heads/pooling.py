@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.kernels.rows.row_kernels import PoolRows, WeightedRanges
 from gpu_worker.ragged.batch import Counts, RaggedBatch
 from gpu_worker.ragged.texts import row_ranges
-from gpu_worker.ragged.upload import Upload
 
 OF_ANY_TOKENS = frozenset(("mean", "max", "mean_sqrt_len_tokens", "weightedmean"))
 """Modes that make sense for any tokens of a text. The others take a certain token: the first, which stands for the

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.memory import reclaim
+from gpu_worker.device.transfer import Upload, UploadedArray
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.compiled import INDUCTOR, CompiledLayers
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.spans import Span
-from gpu_worker.ragged.upload import Upload, UploadedArray
 from gpu_worker.repository.files import first_line
 
 TOKENS = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from gpu_worker.device import transfer
 from gpu_worker.model.tune import graphs
 from gpu_worker.model.tune.compiled import CompiledLayers
 from gpu_worker.model.tune.graphs import ladder
 from gpu_worker.ragged import batch as ragged_batch
-from gpu_worker.ragged import upload
 from support.graphs import KINDS, SIZES, Counting, Playing, batch, families, packed_encoder, reference_of
 
 pytestmark = pytest.mark.usefixtures("on_a_processor")
@@ -31,9 +31,9 @@ def test_once_for_each_kind_of_layer_and_all_batches(name: str) -> None:
 def test_a_graph_has_the_compiled_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device the tensors of a batch are views of one buffer, and what is compiled for those takes no others."""
     encoder, counting = packed_encoder("tiny-bert"), Counting()
-    monkeypatch.setattr(upload, "to_device", lambda host, _: host.clone())
+    monkeypatch.setattr(transfer, "to_device", lambda host, _: host.clone())
     for module in (ragged_batch, graphs):
-        monkeypatch.setattr(module, "Upload", lambda _: upload.Upload(torch.device("xpu")))
+        monkeypatch.setattr(module, "Upload", lambda _: transfer.Upload(torch.device("xpu")))
     compiled = CompiledLayers(encoder, counting)
     with torch.inference_mode():
         compiled(batch(encoder, [16] * 16))

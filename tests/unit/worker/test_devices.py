@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpu_worker.device import memory as device_memory
+from gpu_worker.device import transfer
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
 from gpu_worker.worker import create_arrivals_thread
@@ -114,15 +114,15 @@ def test_what_comes_down_waits_for_its_own_device_and_nothing_waits_for_it(monke
     cuda = Cuda([])
     monkeypatch.setattr(There, "cuda", cuda, raising=False)
     memory = SimpleNamespace(cuda=cuda, uint8=torch.uint8, empty=lambda size, **_: torch.zeros(size, dtype=torch.uint8))
-    monkeypatch.setattr(device_memory, "torch", memory)
-    device_memory._copy_stream.cache_clear()
+    monkeypatch.setattr(transfer, "torch", memory)
+    transfer._copy_stream.cache_clear()
 
     def pieces() -> Iterator[tuple[int, torch.Tensor]]:
         cuda.told.append(f"joined by {cuda.current or 'who computes'}")
         yield 0, torch.arange(3, dtype=torch.uint8).as_subclass(There)
         yield 64, torch.arange(5, dtype=torch.uint8).as_subclass(There)
 
-    under_way = device_memory.Download(SECOND, pieces(), 69)
+    under_way = transfer.Download(SECOND, pieces(), 69)
     beside = "beside cuda:1"
     assert cuda.told == [
         "joined by who computes",
@@ -135,4 +135,4 @@ def test_what_comes_down_waits_for_its_own_device_and_nothing_waits_for_it(monke
     assert cuda.told[-1] == "waited for"
     assert arrived[:3].tolist() == [0, 1, 2]
     assert arrived[64:].tolist() == [0, 1, 2, 3, 4]
-    device_memory._copy_stream.cache_clear()
+    transfer._copy_stream.cache_clear()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_worker.device import transfer
 from gpu_worker.device.placement import Placement
+from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.step import download as download_module
-from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
@@ -107,7 +107,7 @@ def test_a_text_without_rows_has_none_in_any_type() -> None:
 @pytest.mark.parametrize(("large", "copies"), [(1 << 20, 1), (12, 2), (3, 4)], ids=["joined", "mixed", "apart"])
 def test_what_is_shipped_comes_out_as_it_was(large: int, copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies that a device makes: every type, each from a multiple of 64 bytes on, as views of one buffer."""
-    monkeypatch.setattr(download_module, "LARGE", large)
+    monkeypatch.setattr(transfer, "LARGE", large)
     download = StepDownload()
     tensors = [torch.arange(6.0).view(2, 3), torch.tensor([7, -1], dtype=torch.int32)]
     tensors += [torch.tensor([1, 2, 255], dtype=torch.uint8), torch.tensor([True, False]), torch.empty(0, 4)]

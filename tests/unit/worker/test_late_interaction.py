@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.max_sim import MaxSimJob
-from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.step import NOTHING

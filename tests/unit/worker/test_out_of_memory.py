@@ -12,14 +12,13 @@ import torch
 from gpu_worker.device import placement
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
+from gpu_worker.device.transfer import StepDownload, Upload
 from gpu_worker.engine import engine as engine_module
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.encode import EncodeJob
-from gpu_worker.engine.step.download import StepDownload
 from gpu_worker.engine.step.outputs import SliceRows
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.loading import Model, load
-from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import EndedJob
 from harness.synchronous_driver import until_idle

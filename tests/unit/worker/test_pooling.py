@@ -10,9 +10,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.model.heads import pooling
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Upload
 from gpu_worker.repository.recipe import POOLINGS
 
 WIDTH = 6

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from gpu_worker.engine.step.download import StepDownload
+from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.step.rows import RowFormat, RowGroup
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import RaggedBatch

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gpu_worker.device.transfer import Upload
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.job import TextJob, by_length
 from gpu_worker.engine.jobs.units import FAMILY_ROOM, SHARED_COST, PieceLimits
@@ -21,7 +22,6 @@ from gpu_worker.engine.step.sharing import LEAST, families, shared_with_previous
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.load import LATEST_WEIGHT

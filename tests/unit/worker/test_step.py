@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpu_worker.device import transfer
+from gpu_worker.device.transfer import Upload
 from gpu_worker.engine import engine as module
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
-from gpu_worker.ragged import upload as upload_module
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece, SequenceCache
-from gpu_worker.ragged.upload import Upload
 from gpu_worker.schedule.interface import JobSlice
 from selvage.worker.v1 import worker_pb2
 from shared.codec.leading_piece import led_by
@@ -92,7 +92,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
         return host.clone()
 
     monkeypatch.setattr(module, "Upload", lambda _: Upload(torch.device("xpu")))
-    monkeypatch.setattr(upload_module, "to_device", copied)
+    monkeypatch.setattr(transfer, "to_device", copied)
     engine = ModelEngine(load(random_model(name), CPU))
     heads = {DENSE: engine.model.heads.dense, MULTI: engine.model.heads.multi_vector}
     outputs = [output for output, head in heads.items() if head is not None]
