@@ -149,30 +149,19 @@ def masked_lm(reading: ModuleReading, folder: str) -> None:
 def static_embedding(reading: ModuleReading, folder: str) -> None:
     """Reads a StaticEmbedding: the mean of the rows that a table has for a text's tokens. Only the first module may be
     one. Its folder has a tokenizer and the table, and no settings."""
-    _table(reading, folder, static_format.text_settings(reading.path / folder))
-    reading.pooling = DenseRecipe()
-
-
-def sparse_static_embedding(reading: ModuleReading, folder: str) -> None:
-    """Reads a SparseStaticEmbedding: the weights that a table, such as one of IDF, has for a text's tokens."""
-    file = reading.path / folder / "config.json"
-    config = read_object(file, missing={})
-    unknown = sorted(set(config) - {"frozen"})
-    if unknown:
-        raise ModelRefused(
-            f"{file}: {unknown[0]} is not supported: the weights must lie beside it, as save writes them"
-        )
-    _table(reading, folder, text_settings.of_tokenizer(reading.path / folder))
-    reading.splade = SparseRecipe(kind="static")
-
-
-def _table(reading: ModuleReading, folder: str, texts: TextSettings) -> None:
     if reading.encoder is not None:
         raise ModelRefused(
             f"{reading.modules}: {folder or 'the folder'} holds a static embedding, and is not the first"
         )
-    reading.encoder, reading.static, reading.texts = folder, True, texts
+    reading.encoder, reading.static, reading.pooling = folder, True, DenseRecipe()
+    reading.texts = static_format.text_settings(reading.path / folder)
     reading.written.add(SENTENCE)
+
+
+def sparse_static_embedding(reading: ModuleReading, folder: str) -> None:
+    """Refuses a SparseStaticEmbedding, which is read for the queries of inference-free SPLADE alone."""
+    named = f"{reading.modules}: SparseStaticEmbedding"
+    raise ModelRefused(f"{named}: only a Router may have it, for queries, with a SpladePooling for documents")
 
 
 def pooling(reading: ModuleReading, folder: str) -> None:

@@ -33,12 +33,9 @@ COMPARED = ("dot", "euclidean", "manhattan")
 
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """Reads a recipe; `described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
-    entries = list(listed_modules(path / "modules.json", modules, (*READERS, *router_format.KINDS)))
-    routes = router_format.routes(path, entries)
-    if routes is None:
-        return _recipe(path, entries, described)
-    query, document = (_recipe(path, side, described) for side in (routes.query, routes.document))
-    return router_format.join(path, query, document, routes.default)
+    listed = list(listed_modules(path / "modules.json", modules, (*READERS, *router_format.KINDS)))
+    queries, of_documents = router_format.read(path, listed)
+    return replace(_recipe(path, of_documents, described), queries=queries)
 
 
 def _recipe(path: Path, modules: Sequence[Module], described: dict[str, Any]) -> Recipe:
@@ -110,8 +107,6 @@ def _static_heads(reading: ModuleReading) -> dict[str, Any]:
     _check_ends(reading)
     if reading.layers[SCORES]:
         raise ModelRefused(f"{reading.modules}: scores of static embeddings are not supported")
-    if reading.splade is not None:
-        return {"sparse": reading.splade}
     assert reading.pooling is not None  # the module that read the table made it
     return {"dense": _with_layers(reading.pooling, [*reading.layers[SENTENCE], *_cut(reading)])}
 
@@ -122,8 +117,7 @@ def _check_ends(reading: ModuleReading) -> None:
     if has_scores and reading.layers[SCORES]:
         raise ModelRefused(f"{reading.modules}: layers over the scores of the model's own head are not supported")
     if reading.splade is not None and (reading.layers[SENTENCE] or reading.pooling):
-        made_by = "SparseStaticEmbedding" if reading.static else "SpladePooling"
-        raise ModelRefused(f"{reading.modules}: no other module may work on what {made_by} makes")
+        raise ModelRefused(f"{reading.modules}: no other module may work on what SpladePooling makes")
     if reading.splade is not None and reading.described.get("max_active_dims") is not None:
         raise ModelRefused(
             f"{reading.path / DESCRIBED}: max_active_dims is not supported: take it away, and ask with sparse_top_k"

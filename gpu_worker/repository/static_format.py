@@ -1,7 +1,7 @@
 """Static embeddings: a table with a row for each token id, in place of a transformers model.
 
-Their folders are those of sentence-transformers' StaticEmbedding and SparseStaticEmbedding, and model2vec's as it
-publishes them (config.json of the type model2vec, with or without a modules.json). Pickles are read as plain tensors.
+Their folders are those of sentence-transformers' StaticEmbedding, and model2vec's as it publishes them (config.json of
+the type model2vec, with or without a modules.json). Pickles are read as plain tensors.
 """
 
 from pathlib import Path
@@ -57,10 +57,8 @@ def text_settings(folder: Path) -> TextSettings:
     return TextSettings(named=str(file), max_tokens=limit, truncation_side=side)
 
 
-def table(folder: Path, recipe: Recipe) -> Tensor:
-    """Reads the table [V, W] float32 of a recipe; of a sparse one [V, 1]. Raises ModelRefused, naming the file."""
-    if recipe.sparse is not None:
-        return _weights(folder)
+def table(folder: Path) -> Tensor:
+    """Reads a table [V, W] float32. Raises ModelRefused, naming the file."""
     tensors, file = _tensors(folder, {TABLE, ROWS, MAPPING, ROW_WEIGHTS})
     if TABLE in tensors:
         return _numbers(tensors, TABLE, 2, file)
@@ -77,15 +75,18 @@ def table(folder: Path, recipe: Recipe) -> Tensor:
     return rows.contiguous()
 
 
-def _weights(folder: Path) -> Tensor:
-    """The weights [V, 1] of a SparseStaticEmbedding. Negative ones are refused: a sparse vector has none."""
+def weights(folder: Path) -> Tensor:
+    """Reads the weights [V] float32 of a SparseStaticEmbedding, by which queries of inference-free SPLADE are read.
+
+    Raises ModelRefused, for negative ones too: a sparse vector has none.
+    """
     tensors, file = _tensors(folder, {WEIGHT})
     if WEIGHT not in tensors:
         raise ModelRefused(f"{file} has no {WEIGHT}")
-    weights = _numbers(tensors, WEIGHT, 1, file)
-    if (weights < 0).any():
+    numbers = _numbers(tensors, WEIGHT, 1, file)
+    if (numbers < 0).any():
         raise ModelRefused(f"{file}: {WEIGHT} holds negative numbers, and sparse vectors have positive weights alone")
-    return weights[:, None].contiguous()
+    return numbers.contiguous()
 
 
 def _tensors(folder: Path, names: set[str]) -> tuple[dict[str, Tensor], Path]:
