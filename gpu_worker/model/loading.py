@@ -30,7 +30,7 @@ from gpu_worker.model.tuning import Tuned, Verified, take_references, tune, veri
 from gpu_worker.model.verify.own_run import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
-from gpu_worker.repository import fitting, listwise_format, vocabulary
+from gpu_worker.repository import fitting, rerankers
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
 from gpu_worker.repository.recipe import Recipe
@@ -172,8 +172,8 @@ def _fitted(source: Source, options: LoadOptions) -> _Fitted:
     late = fitting.resolve(recipe.late_interaction, source.tokenizer, limits) if recipe.late_interaction else None
     fitting.check(recipe, source.reader, limits, late)
     blocks = recipe.listwise
-    listwise = listwise_format.resolve(blocks, source.tokenizer, source.reader, rows) if blocks else None
-    vocabulary.check_used(recipe, late, rows)
+    listwise = rerankers.resolve_listwise(blocks, source.tokenizer, source.reader, rows) if blocks else None
+    fitting.check_ids(recipe, late, rows)
     return _Fitted(rows=rows, limits=limits, late=late, listwise=listwise)
 
 

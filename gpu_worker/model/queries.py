@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_worker.repository import static_format, tokenizer, vocabulary
+from gpu_worker.repository import fitting, static_format, tokenizer
 from gpu_worker.repository.recipe import QueriesRecipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
@@ -47,7 +47,7 @@ def read(recipe: QueriesRecipe, path: Path, trust_remote_code: bool) -> Queries:
     size = len(reader.vocabulary())
     if len(weights) != size:
         raise ModelRefused(f"{folder}: there are {len(weights)} weights for {size} tokens")
-    notices = (exported.notice, vocabulary.check(exported, reader, len(weights)))
+    notices = (exported.notice, fitting.check_vocabulary(exported, reader, len(weights)))
     return Queries(
         table=QueryTable(weights.numpy()),
         tokenizer=exported,

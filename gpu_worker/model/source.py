@@ -17,13 +17,13 @@ from gpu_worker.model.head_building import ReadLayer
 from gpu_worker.model.queries import Queries
 from gpu_worker.repository import (
     adapters,
+    fitting,
     hub,
     reading,
+    rerankers,
     static_format,
     tokenizer,
-    vocabulary,
     weights,
-    yes_no,
 )
 from gpu_worker.repository.adapters import Adapter
 from gpu_worker.repository.files import digest_of_files, read_object, read_tensors, tensor_files
@@ -129,7 +129,7 @@ def _source_in(
     )  # first, or an error in it would look like one of the tokenizer
     reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
     if recipe.classifier and recipe.classifier.kind != "tokens":
-        recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
+        recipe = replace(recipe, classifier=rerankers.resolve_yes_no(recipe.classifier, reader))
     if recipe.late_interaction:
         tokenizer.keep_whole(reader, recipe.late_interaction.markers.values(), recipe.lowercase)
         _check_padding(recipe.late_interaction, reader)
@@ -141,7 +141,7 @@ def _source_in(
     exported_reader = TokenizerReader(exported)
     exported_reader.check_equals(reader, recipe.lowercase)
     recipe = _with_notice(recipe, exported.notice)
-    recipe = _with_notice(recipe, vocabulary.check(exported, exported_reader, vocabulary_rows(config)))
+    recipe = _with_notice(recipe, fitting.check_vocabulary(exported, exported_reader, vocabulary_rows(config)))
     model, notice = weights.load(folder, recipe, placement, trust_remote_code)
     return Source(
         names=names,
@@ -165,7 +165,7 @@ def _static_source(
     exported = tokenizer.read_bare(folder)
     reader, rows = TokenizerReader(exported), static_format.table(folder)
     recipe = _with_notice(recipe, exported.notice)
-    recipe = _with_notice(recipe, vocabulary.check(exported, reader, len(rows)))
+    recipe = _with_notice(recipe, fitting.check_vocabulary(exported, reader, len(rows)))
     if placement.automatic:
         placement = replace(placement, dtype=torch.float32)
     return Source(

@@ -5,9 +5,10 @@ Every failure names the file; nothing in a file is executed.
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from shared.errors import ModelRefused
 
+Kind = TypeVar("Kind", str, bool, dict, list)  # type: ignore[type-arg]
+KINDS: dict[type, str] = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
 SUFFIXES = (".safetensors", ".bin", ".pt")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Files in which transformers looks for weights, in this order; each may be in several, with an index of its name."""
@@ -48,6 +51,18 @@ def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, 
     if not isinstance(content, dict):
         raise ModelRefused(f"{path} must hold a JSON object, it holds {type(content).__name__}")
     return content
+
+
+def checked(said: Any, kind: type[Kind], where: str) -> Kind:
+    """Checks the kind of a value from a JSON file; `where` names the file and the key. Raises ModelRefused."""
+    if not isinstance(said, kind):
+        raise ModelRefused(f"{where} {reprlib.repr(said)} must be {KINDS[kind]}")
+    return said
+
+
+def texts(said: Any, where: str) -> tuple[str, ...]:
+    """Checks a list of texts from a JSON file, as `checked` does."""
+    return tuple(checked(text, str, where) for text in checked(said, list, where))
 
 
 def whole(said: Any, where: str, least: int = 1) -> int:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import read_object, whole
+from gpu_worker.repository.files import checked, read_object, texts, whole
 from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe, Said, Strategy
 from gpu_worker.repository.text_settings import LATE, TextSettings
 from shared.errors import ModelRefused
@@ -75,30 +75,30 @@ def of_modules(
     file_format: LateInteractionFormat,
     file: Path,
     described: dict[str, Any],
-    texts: TextSettings,
+    settings: TextSettings,
     masks: list[MaskToken],
 ) -> LateInteractionRecipe:
     """Reads the settings of a model with modules.json. Raises ModelRefused.
 
-    `described` is the content of `file`; keys beside the Transformer (`texts`) override it.
+    `described` is the content of `file`; keys beside the Transformer (`settings`) override it.
     """
-    if texts.whole:
+    if settings.whole:
         why = "processing_kwargs keeps texts whole, which is not supported for a model of late interaction"
-        raise ModelRefused(f"{texts.named}: {why}: its texts are cut to a length of their own")
+        raise ModelRefused(f"{settings.named}: {why}: its texts are cut to a length of their own")
     said = _of_pylate(file, described)
-    said |= {key: (value, f"{texts.named}: {key}") for key, value in texts.late.items()}
+    said |= {key: (value, f"{settings.named}: {key}") for key, value in settings.late.items()}
     said |= {key: (described[key], f"{file}: {key}") for key in SIDES.values() if key in described}
     masks = [*masks, *_added_mask(file_format, file, described)]
     said |= _skiplist(file.parent / "modules.json", masks)
     expansion = _recipe(said).expansion
     if expansion and not masks:
         raise ModelRefused(f"{expansion.source} needs a MultiVectorMask in modules.json, which scores the expansion")
-    if texts.call_limit:  # an argument of every call, so it overrides the lengths of both sides
-        limit = (texts.call_limit, f"{texts.named}: max_length of processing_kwargs")
+    if settings.call_limit:  # an argument of every call, so it overrides the lengths of both sides
+        limit = (settings.call_limit, f"{settings.named}: max_length of processing_kwargs")
         said["document_length"] = limit
         if expansion is None or expansion.strategy is QueryExpansion.MIN:
             said["query_length"] = limit
-    return _recipe(said, texts.padding_side)
+    return _recipe(said, settings.padding_side)
 
 
 def of_stanford(file: Path) -> LateInteractionRecipe:
@@ -234,21 +234,21 @@ def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecip
 def _expansion(said: Any, where: str) -> Expansion | None:
     if said is None:
         return None
-    if not isinstance(said, dict):
-        raise ModelRefused(f"{where} must be an object, or null for none")
-    unknown = sorted(set(said) - EXPANSION_KEYS)
+    unknown = sorted(set(checked(said, dict, where)) - EXPANSION_KEYS)
     if unknown:
         raise ModelRefused(f"{where} has {unknown[0]}, which is none of {', '.join(sorted(EXPANSION_KEYS))}")
-    strategy, attend = said.get("strategy"), said.get("attend", False)
-    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+    strategy = str(said.get("strategy"))
+    if strategy not in STRATEGIES:
         raise ModelRefused(f"{where}: strategy {strategy} is not one of {', '.join(STRATEGIES)}")
-    if not isinstance(attend, bool):
-        raise ModelRefused(f"{where}: attend {attend!r} must be true or false")
-    length = _length(said.get("length"), f"{where}: length")
-    if length is None:
+    if said.get("length") is None:
         raise ModelRefused(f"{where}: length is missing")
-    token = _text(said.get("token"), f"{where}: token")
-    return Expansion(strategy=STRATEGIES[strategy], length=length, attend=attend, token=token, source=where)
+    return Expansion(
+        strategy=STRATEGIES[strategy],
+        length=whole(said["length"], f"{where}: length"),
+        attend=checked(said.get("attend", False), bool, f"{where}: attend"),
+        token=_text(said.get("token"), f"{where}: token"),
+        source=where,
+    )
 
 
 def _length(said: Any, where: str) -> int | None:
@@ -256,17 +256,11 @@ def _length(said: Any, where: str) -> int | None:
 
 
 def _text(said: Any, where: str) -> str | None:
-    if said is not None and not isinstance(said, str):
-        raise ModelRefused(f"{where} {said!r} must be a text")
-    return said
+    return None if said is None else checked(said, str, where)
 
 
 def _words(said: Any, where: str) -> tuple[str, ...] | None:
-    if said is None:
-        return None
-    if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
-        raise ModelRefused(f"{where} must be a list of texts")
-    return tuple(said)
+    return None if said is None else texts(said, where)
 
 
 def _tasks(said: Any, where: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from shared.card import Listwise
 from shared.vectors import Activation, InputType, QueryExpansion
 
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
@@ -149,34 +150,16 @@ class ClassifierRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListwiseRecipe:
-    """A listwise reranker: the texts of which a block consists, its markers and limits; see `Listwise` of model.proto.
-
-    The rows at the markers are dense rows of token ranges of one token each.
-    """
-
-    query_length: int
-    document_length: int
-    block_documents: int
-    opening: str
-    instruction: str
-    document: str
-    closing: str
-    document_marker: str
-    query_marker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A description of how a model runs and how its texts are prepared.
 
     `encoder` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
     model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.
     `late_interaction` is None where queries and documents differ in their prompts alone. `instruction_mark` is the text
-    that ends the part of a sequence that pooling leaves out (GritLM). `listwise`: its dense rows are those that a
-    listwise reranker compares, and no vectors of texts. `static`: `encoder` is the folder of a table with
-    a row for each token id, in place of a transformers model. `queries`: how queries of inference-free SPLADE are read;
-    the rest describes how documents are.
+    that ends the part of a sequence that pooling leaves out (GritLM). `listwise`: how a listwise reranker reads texts,
+    before the ids of its markers are known; the dense rows there are compared, and are no vectors of texts.
+    `static`: `encoder` is the folder of a table with a row for each token id, in place of a transformers model.
+    `queries`: how queries of inference-free SPLADE are read; the rest describes how documents are.
     """
 
     weights_of: WeightsOf = "encoder"
@@ -187,7 +170,7 @@ class Recipe:
     late_interaction: LateInteractionRecipe | None = None
     sparse: SparseRecipe | None = None
     classifier: ClassifierRecipe | None = None
-    listwise: ListwiseRecipe | None = None
+    listwise: Listwise | None = None
     max_tokens: int | None = None
     truncation_side: str | None = None
     lowercase: bool = False

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.repository.files import read_object, read_tensors, tensor_files, whole
+from gpu_worker.repository.files import checked, read_object, read_tensors, tensor_files, whole
 from gpu_worker.repository.recipe import DenseRecipe, Recipe
 from gpu_worker.repository.text_settings import TextSettings
 from shared.errors import ModelRefused
@@ -31,9 +31,7 @@ def is_model2vec(path: Path) -> bool:
 def read(path: Path) -> Recipe:
     """Reads the recipe of a folder of model2vec: means of rows, of unit length where its config says `normalize`."""
     file, limits = path / "config.json", text_settings(path)
-    normalize = read_object(file).get("normalize", False)
-    if not isinstance(normalize, bool):
-        raise ModelRefused(f"{file}: normalize {normalize!r} must be true or false")
+    normalize = checked(read_object(file).get("normalize", False), bool, f"{file}: normalize")
     return Recipe(
         static=True,
         dense=DenseRecipe(normalize=normalize),
@@ -48,9 +46,7 @@ def text_settings(folder: Path) -> TextSettings:
     said = read_object(file).get("truncation")
     if said is None:
         return TextSettings(named=str(file))
-    if not isinstance(said, dict):
-        raise ModelRefused(f"{file}: truncation {said!r} must be an object or null")
-    side = str(said.get("direction", "Right")).lower()
+    side = str(checked(said, dict, f"{file}: truncation").get("direction", "Right")).lower()
     if side not in ("left", "right"):
         raise ModelRefused(f"{file}: truncation: direction {side!r} is not one of Left, Right")
     limit = whole(said.get("max_length"), f"{file}: truncation: max_length")

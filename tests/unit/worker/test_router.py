@@ -162,7 +162,7 @@ PACKAGE = "sentence_transformers.models."
 ROUTES = {"query": ["a"], "document": ["b", "c"]}
 TYPES = {"a": f"{PACKAGE}SparseStaticEmbedding", "b": f"{PACKAGE}MLMTransformer", "c": f"{PACKAGE}SpladePooling"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"types": []}, "types must be an object"),
+    ({"types": []}, "types [] must be an object"),
     ({"structure": {}}, "structure has the routes none: a Router is served only as inference-free SPLADE"),
     ({"structure": {"query": ["a"], "doc": ["b"]}}, "structure has the routes doc, query: a Router is served only"),
     ({"structure": ROUTES | {"image": ["a"]}}, "structure has the routes document, image, query: a Router is served"),

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.repository import vocabulary
+from gpu_worker.repository import fitting
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader, finish
 from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
@@ -198,18 +198,18 @@ def of(vocab: dict[str, Any], **model: Any) -> Any:
 def test_text_that_leaves_no_tokens_is_unknown_as_well() -> None:
     """A BPE without an unknown token drops what it does not know."""
     file = of({"q": 0, "z": 1, "a": 2})
-    assert "ORDINARY TEXT IS UNKNOWN" not in vocabulary.check(
+    assert "ORDINARY TEXT IS UNKNOWN" not in fitting.check_vocabulary(
         file, TokenizerReader(file), 3
     )  # its few letters are known
     file = of({"q": 0, "ß": 1, "Q": 2})
-    assert "ORDINARY TEXT IS UNKNOWN" in vocabulary.check(file, TokenizerReader(file), 3)
+    assert "ORDINARY TEXT IS UNKNOWN" in fitting.check_vocabulary(file, TokenizerReader(file), 3)
 
 
 def test_the_unknown_token_may_have_no_role() -> None:
     """Then the model's own is it."""
     file = of({"<u>": 0, "#": 1}, unk_token="<u>")
     assert file.unknown == 0
-    assert "100% are the unknown one" in vocabulary.check(file, TokenizerReader(file), 2)
+    assert "100% are the unknown one" in fitting.check_vocabulary(file, TokenizerReader(file), 2)
 
 
 def test_a_known_role_is_looked_up_without_the_file() -> None:
@@ -222,7 +222,7 @@ def test_a_tokenizer_is_parsed_once_for_all_sentences(monkeypatch: pytest.Monkey
     file, parsed = of({"<u>": 0, "#": 1}, unk_token="<u>"), []
     reader, loads = TokenizerReader(file), json.loads
     monkeypatch.setattr(json, "loads", lambda content: parsed.append(1) or loads(content))
-    vocabulary.check(file, reader, 2)
+    fitting.check_vocabulary(file, reader, 2)
     assert len(parsed) == 1
 
 
@@ -230,8 +230,9 @@ def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) 
     """Every tiny shape, and the census's tokenizer."""
     for name, (_, _, values) in synthetic.SHAPES.items():
         if name.startswith("tiny-"):
-            made = synthetic.tokenizer(int(values.get("vocab_size", 1000)))
-            assert vocabulary.check(made, TokenizerReader(made), int(values.get("vocab_size", 1000))) == "", name
+            rows = int(values.get("vocab_size", 1000))
+            made = synthetic.tokenizer(rows)
+            assert fitting.check_vocabulary(made, TokenizerReader(made), rows) == "", name
     named = miniature.tokenizer_of(tmp_path)
     assert len(named) == miniature.VOCABULARY
     assert isinstance(named, PreTrainedTokenizerFast)
