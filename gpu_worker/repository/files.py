@@ -6,7 +6,7 @@ Every failure names the file; nothing in a file is executed.
 import hashlib
 import json
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +63,12 @@ def checked(said: Any, kind: type[Kind], where: str) -> Kind:
 def texts(said: Any, where: str) -> tuple[str, ...]:
     """Checks a list of texts from a JSON file, as `checked` does."""
     return tuple(checked(text, str, where) for text in checked(said, list, where))
+
+
+def check_keys(said: Iterable[str], known: Collection[str], where: Path | str, why: str) -> None:
+    """Raises ModelRefused for the first key of an object that is not `known`; `why` ends the sentence."""
+    for key in sorted(set(said) - set(known)):
+        raise ModelRefused(f"{where} has {key}, {why}")
 
 
 def whole(said: Any, where: str, least: int = 1) -> int:

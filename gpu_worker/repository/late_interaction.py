@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import checked, read_object, texts, whole
+from gpu_worker.repository.files import check_keys, checked, read_object, texts, whole
 from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe, Said, Strategy
 from gpu_worker.repository.text_settings import LATE, TextSettings
 from shared.errors import ModelRefused
@@ -27,7 +27,7 @@ KEYS = (*SIDES.values(), *LATE, "skiplist_words", "skiplist_tasks", "similarity_
 PYLATE_KEYS = (*SIDES.values(), "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
 """Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
 ATTEND = ("attend_to_expansion_tokens", "attend_to_mask_tokens")
-EXPANSION_KEYS = {"strategy", "attend", "token", "length"}
+EXPANSION_KEYS = ("attend", "length", "strategy", "token")
 STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryExpansion.MIN}
 TASKS = ("query", "document")
 SUM, MEAN = "maxsim", "meanmaxsim"
@@ -130,8 +130,7 @@ def overridden(recipe: Recipe, file: Path) -> Recipe:
     if late is None or vectors is None:
         raise ModelRefused(f"--late-interaction {file}: the model is no late-interaction model")
     settings = read_object(file)
-    for key in sorted(set(settings) - set(KEYS)):
-        raise ModelRefused(f"{file} has {key}, which is none of {', '.join(KEYS)}")
+    check_keys(settings, KEYS, file, f"which is none of {', '.join(KEYS)}")
     said = late.said | {key: (value, f"{file}: {key}") for key, value in settings.items()}
     expansion, files_expansion = settings.get("query_expansion"), late.said.get("query_expansion", UNSAID)[0]
     if isinstance(expansion, dict) and files_expansion:
@@ -234,9 +233,7 @@ def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecip
 def _expansion(said: Any, where: str) -> Expansion | None:
     if said is None:
         return None
-    unknown = sorted(set(checked(said, dict, where)) - EXPANSION_KEYS)
-    if unknown:
-        raise ModelRefused(f"{where} has {unknown[0]}, which is none of {', '.join(sorted(EXPANSION_KEYS))}")
+    check_keys(checked(said, dict, where), EXPANSION_KEYS, where, f"which is none of {', '.join(EXPANSION_KEYS)}")
     strategy = str(said.get("strategy"))
     if strategy not in STRATEGIES:
         raise ModelRefused(f"{where}: strategy {strategy} is not one of {', '.join(STRATEGIES)}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository import late_interaction, static_format, text_settings
-from gpu_worker.repository.files import check_inside, read_object, whole
+from gpu_worker.repository.files import check_inside, check_keys, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat, MaskToken
 from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, LayerRecipe, SparseRecipe, WeightsOf
 from gpu_worker.repository.text_settings import TextSettings
@@ -171,9 +171,7 @@ def pooling(reading: ModuleReading, folder: str) -> None:
     reading.need(TOKENS, folder)
     if SCORES in reading.written:
         raise ModelRefused(f"{reading.modules}: {folder} pools behind the module that makes scores")
-    unknown = sorted(set(config) - POOLING_KEYS)
-    if unknown:
-        raise ModelRefused(f"{file} has {unknown[0]}, which sentence-transformers' Pooling does not take")
+    check_keys(config, POOLING_KEYS, file, "which sentence-transformers' Pooling does not take")
     reading.pooling = DenseRecipe(
         poolings=_modes(file, config), include_prompt=bool(config.get("include_prompt", True))
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository import late_interaction, text_settings, transformers_format
-from gpu_worker.repository.files import checked, read_object, whole
+from gpu_worker.repository.files import check_keys, checked, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat
 from gpu_worker.repository.module_reading import (
     FIRST,
@@ -104,11 +104,8 @@ def _default(file: Path, structure: dict[str, Any], parameters: dict[str, Any]) 
 def _queries(path: Path, folder: str, default: InputType) -> QueriesRecipe:
     """Reads a SparseStaticEmbedding, whose weights lie in its folder."""
     file = path / folder / "config.json"
-    unknown = sorted(set(read_object(file, missing={})) - {"frozen"})
-    if unknown:
-        raise ModelRefused(
-            f"{file}: {unknown[0]} is not supported: the weights must lie beside it, as save writes them"
-        )
+    why = "which is not supported: the weights must lie beside it, as save writes them"
+    check_keys(read_object(file, missing={}), {"frozen"}, file, why)
     limit = text_settings.of_tokenizer(path / folder).max_tokens
     return QueriesRecipe(folder=folder, max_tokens=limit or USUAL_QUERY, default=default)
 
@@ -147,10 +144,10 @@ def _notice(described: dict[str, Any]) -> str:
 
 def _heads(reading: ModuleReading) -> dict[str, Any]:
     """Makes heads from the modules. Raises ModelRefused."""
-    if reading.static:
-        return _static_heads(reading)
+    if reading.static and (reading.late or reading.layers[SCORES]):
+        raise ModelRefused(f"{reading.modules}: a static embedding makes vectors of texts alone")
     path = reading.path / (reading.encoder or "")
-    config = read_object(path / "config.json")
+    config = {} if reading.static else read_object(path / "config.json")
     if reading.late and reading.weights_of == "encoder":
         return _late(reading, reading.late)
     for key in (key for key, value in reading.texts.late.items() if value is not None):
@@ -171,19 +168,8 @@ def _heads(reading: ModuleReading) -> dict[str, Any]:
     if reading.pooling is None:
         raise ModelRefused(f"{reading.modules}: there is no Pooling, and vectors of texts are wanted")
     dense = replace(reading.pooling, allowed_dimensions=transformers_format.matryoshka(path, config))
-    layers = [*reading.layers[SENTENCE], *_cut(reading)]
-    return {"dense": _with_layers(dense, layers), "multi_vector": MultiVectorRecipe()}
-
-
-def _static_heads(reading: ModuleReading) -> dict[str, Any]:
-    """Makes the head of a static embedding. Raises ModelRefused."""
-    if reading.late:
-        raise ModelRefused(f"{reading.modules}: a static embedding makes no token vectors for late interaction")
-    _check_ends(reading)
-    if reading.layers[SCORES]:
-        raise ModelRefused(f"{reading.modules}: scores of static embeddings are not supported")
-    assert reading.pooling is not None  # the module that read the table made it
-    return {"dense": _with_layers(reading.pooling, [*reading.layers[SENTENCE], *_cut(reading)])}
+    heads = {"dense": _with_layers(dense, [*reading.layers[SENTENCE], *_cut(reading)])}
+    return heads if reading.static else {**heads, "multi_vector": MultiVectorRecipe()}
 
 
 def _check_ends(reading: ModuleReading) -> None:

@@ -240,7 +240,7 @@ def test_a_table_elsewhere_or_alone_is_refused(tmp_path: Path) -> None:
     inference_free(tmp_path)
     config = {"frozen": True, "path": "idf.json"}
     write_json(tmp_path / "saved" / "query_0_SparseStaticEmbedding", config=config)
-    with pytest.raises(ModelRefused, match=r"config\.json: path is not supported"):
+    with pytest.raises(ModelRefused, match=r"config\.json has path, which is not supported"):
         load(str(tmp_path / "saved"), CPU)
     saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path / "alone")
     with pytest.raises(ModelRefused, match=r"modules\.json: SparseStaticEmbedding: only a Router may have it"):
