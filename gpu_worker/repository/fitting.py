@@ -7,17 +7,20 @@ A tokenizer belongs to a matrix of embeddings as far as their sizes show. Matric
 are ESM C (33 tokens, 64 rows), ByT5 (259 without its spare tokens, 384) and HyenaDNA (12, 16).
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from gpu_worker.repository.late_interaction import PUNCTUATION
-from gpu_worker.repository.recipe import ClassifierRecipe, Expansion, LateInteractionRecipe, Recipe
+from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe
 from gpu_worker.repository.tokenizer import REMEDY, TokenizerFile, TokenizerReader
-from shared.card import LateInteraction, Listwise
+from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
 WORD = "a"
 """The shortest text."""
+MARKS = re.compile(r"\{(count|query|instruction|number|document)\}")
+"""Pattern of the places of texts in the template of a pair or in the block of a listwise reranker."""
 LEAST = 0.25
 """Least share of a matrix's rows that must be tokens."""
 ENDS = ("bos", "eos")
@@ -88,12 +91,17 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
 
     The refusal names part takes too many tokens, how many, the limit, and the setting that raises it.
     """
-    if recipe.listwise:
-        _check_block(recipe.listwise, reader, limits)
-        return
-    classifier = recipe.classifier
-    if classifier and classifier.template:
-        _check_templates(classifier, reader, limits)
+    classifier, listwise = recipe.classifier, recipe.listwise
+    written: dict[str, str] = {}
+    if listwise:
+        written = {"its block": listwise.opening + listwise.instruction + listwise.document + listwise.closing}
+    elif classifier and classifier.template:
+        instructed = classifier.instructed_template
+        written = {"its template": classifier.template, "its template with an instruction": instructed}
+    for part, text in written.items():
+        needed = len(reader.ids(MARKS.sub(WORD, text)))
+        _check_fits(needed, f"{part} and a word of each text", limits.usual, _reason(limits))
+    if written:
         return
     pairs = classifier is not None and classifier.kind != "tokens"
     special, second = reader.added(pairs), int(pairs)  # the other text of a pair needs a word as well
@@ -133,24 +141,6 @@ def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, limits: Length
     if token_id == limits.uncounted:
         raise ModelRefused(f"{expansion.source}: the model counts no positions for its padding token {token_id}")
     return token_id
-
-
-def _check_templates(classifier: ClassifierRecipe, reader: TokenizerReader, limits: LengthLimits) -> None:
-    for part, template in (
-        ("its template", classifier.template),
-        ("its template with an instruction", classifier.instructed_template),
-    ):
-        for mark in ("{query}", "{document}", "{instruction}"):
-            template = template.replace(mark, WORD)
-        _check_fits(len(reader.ids(template)), f"{part} and a word of each text", limits.usual, _reason(limits))
-
-
-def _check_block(listwise: Listwise, reader: TokenizerReader, limits: LengthLimits) -> None:
-    """Checks that a block with an instruction has room for a document of one word."""
-    block = listwise.opening + listwise.instruction + listwise.document + listwise.closing
-    for mark in ("{count}", "{query}", "{instruction}", "{number}", "{document}"):
-        block = block.replace(mark, WORD)
-    _check_fits(len(reader.ids(block)), "its block and a word of each text", limits.usual, _reason(limits))
 
 
 def _check_fits(needed: int, part: str, limit: int, reason: str) -> None:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import check_keys, checked, read_object, texts, whole
+from gpu_worker.repository.files import check_keys, checked, one_of, read_object, texts, whole
 from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe, Said, Strategy
 from gpu_worker.repository.text_settings import LATE, TextSettings
 from shared.errors import ModelRefused
@@ -30,7 +30,8 @@ ATTEND = ("attend_to_expansion_tokens", "attend_to_mask_tokens")
 EXPANSION_KEYS = ("attend", "length", "strategy", "token")
 STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryExpansion.MIN}
 TASKS = ("query", "document")
-SUM, MEAN = "maxsim", "meanmaxsim"
+MEAN = "meanmaxsim"
+SCORES = ("maxsim", MEAN)
 UNSAID = (None, "")
 
 
@@ -143,7 +144,8 @@ def overridden(recipe: Recipe, file: Path) -> Recipe:
     if "skiplist_tasks" in settings and not made.skiplist:
         raise ModelRefused(f"{file}: skiplist_tasks: there is no skiplist, see skiplist_words")
     if "similarity_fn_name" in settings:
-        vectors = replace(vectors, mean=_mean(*said["similarity_fn_name"]))
+        score = one_of(settings["similarity_fn_name"], SCORES, f"{file}: similarity_fn_name")
+        vectors = replace(vectors, mean=score == MEAN)
     return replace(recipe, late_interaction=made, multi_vector=vectors)
 
 
@@ -234,9 +236,7 @@ def _expansion(said: Any, where: str) -> Expansion | None:
     if said is None:
         return None
     check_keys(checked(said, dict, where), EXPANSION_KEYS, where, f"which is none of {', '.join(EXPANSION_KEYS)}")
-    strategy = str(said.get("strategy"))
-    if strategy not in STRATEGIES:
-        raise ModelRefused(f"{where}: strategy {strategy} is not one of {', '.join(STRATEGIES)}")
+    strategy = one_of(said.get("strategy"), STRATEGIES, f"{where}: strategy")
     if said.get("length") is None:
         raise ModelRefused(f"{where}: length is missing")
     return Expansion(
@@ -261,13 +261,4 @@ def _words(said: Any, where: str) -> tuple[str, ...] | None:
 
 
 def _tasks(said: Any, where: str) -> tuple[str, ...]:
-    tasks = _words(said, where) or ()
-    for task in (task for task in tasks if task not in TASKS):
-        raise ModelRefused(f"{where} has {task!r}, which is none of {', '.join(TASKS)}")
-    return tasks
-
-
-def _mean(said: Any, where: str) -> bool:
-    if said not in (SUM, MEAN):
-        raise ModelRefused(f"{where} {said!r} is not one of {SUM}, {MEAN}")
-    return bool(said == MEAN)
+    return tuple(one_of(task, TASKS, where) for task in _words(said, where) or ())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository import late_interaction, text_settings, transformers_format
-from gpu_worker.repository.files import check_keys, checked, read_object, whole
+from gpu_worker.repository.files import check_keys, checked, one_of, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat
 from gpu_worker.repository.module_reading import (
     FIRST,
@@ -96,9 +96,7 @@ def _default(file: Path, structure: dict[str, Any], parameters: dict[str, Any]) 
     default = parameters.get("default_route")
     if default is None:
         return SIDES[next(iter(structure))] if parameters.get("allow_empty_key", True) else InputType.UNSPECIFIED
-    if default not in SIDES:
-        raise ModelRefused(f"{file}: default_route {default!r} is not one of {', '.join(SIDES)}")
-    return SIDES[default]
+    return SIDES[one_of(default, SIDES, f"{file}: default_route")]
 
 
 def _queries(path: Path, folder: str, default: InputType) -> QueriesRecipe:

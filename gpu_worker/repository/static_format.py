@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.repository.files import checked, read_object, read_tensors, tensor_files, whole
+from gpu_worker.repository.files import checked, one_of, read_object, read_tensors, tensor_files, whole
 from gpu_worker.repository.recipe import DenseRecipe, Recipe
 from gpu_worker.repository.text_settings import TextSettings
 from shared.errors import ModelRefused
@@ -47,8 +47,7 @@ def text_settings(folder: Path) -> TextSettings:
     if said is None:
         return TextSettings(named=str(file))
     side = str(checked(said, dict, f"{file}: truncation").get("direction", "Right")).lower()
-    if side not in ("left", "right"):
-        raise ModelRefused(f"{file}: truncation: direction {side!r} is not one of Left, Right")
+    one_of(side, ("left", "right"), f"{file}: truncation: direction")
     limit = whole(said.get("max_length"), f"{file}: truncation: max_length")
     return TextSettings(named=str(file), max_tokens=limit, truncation_side=side)
 

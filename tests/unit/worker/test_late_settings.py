@@ -205,8 +205,8 @@ NONSENSE: dict[str, tuple[Any, list[str]]] = {
         ["late.json: query_expansion: attend 'yes' must be true or false"],
     ),
     "a skiplist that is a text": ({"skiplist_words": "none"}, ["late.json: skiplist_words 'none' must be a list"]),
-    "an unknown task": ({"skiplist_tasks": ["both"]}, ["late.json: skiplist_tasks has 'both'", "query, document"]),
-    "an unknown score": ({"similarity_fn_name": "max"}, ["late.json: similarity_fn_name 'max'", "maxsim, meanmaxsim"]),
+    "an unknown task": ({"skiplist_tasks": ["both"]}, ["skiplist_tasks both is not one of query, document"]),
+    "an unknown score": ({"similarity_fn_name": "max"}, ["late.json: similarity_fn_name max", "maxsim, meanmaxsim"]),
     "a query below its expansion": (
         {"query_length": 20},
         ["late.json: query_length 20 is below the length of query_expansion, 24"],

@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"types": TYPES | {"a": "evil.SparseStaticEmbedding"}}, "is code of its repository"),
     ({"types": TYPES | {"b": f"{PACKAGE}WeightedLayerPooling"}}, "WeightedLayerPooling is not one of"),
     ({"types": TYPES | {"../../a": TYPES["a"]}, "structure": ROUTES | {"query": ["../../a"]}}, "leaves the repository"),
-    ({"parameters": {"default_route": "other"}}, "default_route 'other' is not one of query, document"),
+    ({"parameters": {"default_route": "other"}}, "default_route other is not one of query, document"),
     ({"parameters": {"route_mappings": {"('query', None)": "query"}}}, "route_mappings is not supported"),
     (
         {"structure": ROUTES | {"query": ["b", "c"]}},
