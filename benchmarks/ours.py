@@ -36,7 +36,7 @@ from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.native_linear import NativeLinear
 from gpu_worker.repository import weights
-from gpu_worker.repository.adapter_config import NamedAdapter
+from gpu_worker.repository.adapters import NamedAdapter
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.scheduler import Scheduler

@@ -65,13 +65,14 @@ def _print_card(card: ModelCard) -> None:
 
 
 def _print_tables(model: Model) -> None:
-    """Prints the tables of static embeddings, and who looks texts up in them."""
-    for side in model.sides:
-        if side.recipe.static:
-            whose = "queries" if side is model.query else "documents" if model.query else "all texts"
-            where = "frontends look them up" if side is model.query and side.table else "the worker looks them up"
-            size = f"{side.vocabulary_size} x {side.encoder.width} {side.placement.dtype_name}"
-            _print_line("table", f"{whose}: {size}, {side.weight_bytes / MEBIBYTE:.1f} MiB; {where}")
+    """Prints the table of a static embedding or of queries, and who looks texts up in it."""
+    if model.recipe.static:
+        size = f"{model.vocabulary_size} x {model.encoder.width} {model.placement.dtype_name}"
+        _print_line("table", f"all texts: {size}, {model.weight_bytes / MEBIBYTE:.1f} MiB; the worker looks them up")
+    if (queries := model.queries) is not None:
+        where = "frontends look them up" if queries.sent else "the worker looks them up"
+        size = f"{queries.token_ids} float32, {queries.weight_bytes / MEBIBYTE:.1f} MiB"
+        _print_line("table", f"queries: {size}; {where}")
 
 
 def _print_memory(model: Model, loading: int, trials: Sequence[Trial]) -> None:

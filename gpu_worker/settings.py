@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from gpu_worker.device.placement import Dtype
 from gpu_worker.link.request_check import JobLimits
 from gpu_worker.model.tune.linear import Linear
-from gpu_worker.repository.adapter_config import NamedAdapter
+from gpu_worker.repository.adapters import NamedAdapter
 from shared.settings import LISTED, Address, ServiceSettings
 
 _LIMITS = JobLimits()

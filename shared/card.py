@@ -30,18 +30,16 @@ class LateInteraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRoute:
-    """The way of queries through a Router; the fields are those of `selvage.v1.QueryRoute`."""
+    """The way of queries of inference-free SPLADE: a table has a weight for each of their tokens.
+
+    The fields are those of `selvage.v1.QueryRoute`, without the ones that are the same for every table.
+    """
 
     default_input_type: InputType
-    family: str
-    pooling: str
-    attention: str
     max_tokens: int
     vocabulary_size: int
-    include_prompt: bool
     truncation_side: TruncationSide
     special_ids: tuple[int, ...] = ()
-    sparse_head: str = ""
     table_digest: str = ""
 
 
@@ -137,21 +135,13 @@ class ModelCard:
         """Whether it classifies pairs alone: a yes/no reranker, which has nothing to ask about a single text."""
         return bool(self.pair_template) and self.labels == YES
 
-    def side(self, input_type: InputType) -> "ModelCard":
-        """The card as it holds for texts of a kind: that of queries has the fields of `query_route`."""
-        route = self.query_route
-        if route is None or (input_type or route.default_input_type) is not InputType.QUERY:
-            return self
+    def of_queries(self, route: QueryRoute) -> "ModelCard":
+        """The card as it holds for queries that go their own way, `query_route`."""
         return replace(
             self,
-            family=route.family,
-            pooling=route.pooling,
-            attention=route.attention,
             max_tokens=route.max_tokens,
             vocabulary_size=route.vocabulary_size,
-            include_prompt=route.include_prompt,
             truncation_side=route.truncation_side,
             special_ids=route.special_ids,
-            sparse_head=route.sparse_head,
             query_route=None,
         )

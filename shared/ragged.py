@@ -52,6 +52,12 @@ class RaggedTokens:
         """[S + 1] where each sequence begins, in tokens; the last entry is T."""
         return (0, *accumulate(self.lengths))
 
+    def part(self, start: int, stop: int) -> "RaggedTokens":
+        """Sequences `start` to `stop` - 1."""
+        lengths = self.lengths[start:stop]
+        first = sum(self.lengths[:start])
+        return RaggedTokens(ids=self.ids[4 * first : 4 * (first + sum(lengths))], lengths=lengths)
+
     def __len__(self) -> int:
         """S, the number of sequences."""
         return len(self.lengths)

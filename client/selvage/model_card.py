@@ -21,8 +21,8 @@ class LateInteraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRoute:
-    """How queries are read where a Router sends them another way than documents. Fields that the card has too mean the
-    same here, of queries. `default_input_type` is what texts are that are neither; empty: a call must say it.
+    """How queries of inference-free SPLADE are read, by a table. Fields that the card has too mean the same here, of
+    queries. `default_input_type` is what texts are that are neither; empty: a call must say it.
     `table_digest`: empty where queries go through the worker; else the frontend looks them up in this table."""
 
     default_input_type: str

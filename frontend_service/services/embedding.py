@@ -16,10 +16,10 @@ from frontend_service.services import job_options
 from frontend_service.services.pipeline import Pipeline, PreparedRequest
 from frontend_service.services.prepared_texts import prepare_texts
 from frontend_service.tokenizing.documents import Document
-from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
 from shared.jobs import Encode, JobResult
+from shared.query_table import QueryTable
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind

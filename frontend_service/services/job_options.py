@@ -12,7 +12,7 @@ from frontend_service.postprocess.token_pooling import pooled_count
 from shared.card import ModelCard
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, JobResult, MaxSim, Score
-from shared.vectors import Activation, DataType, InputType, OutputKind, ScoringMethod, Task
+from shared.vectors import Activation, DataType, OutputKind, ScoringMethod, Task
 
 
 def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
@@ -37,7 +37,7 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
             names = " or ".join(output.name for output in needed)
             raise InvalidInput(f"{field} needs the output {names}", field=field)
     if request.span_pooling:
-        _check_span_pooling(request.span_pooling.field, outputs, card, request.prompt.input_type)
+        _check_span_pooling(request.span_pooling.field, outputs, card)
     for kind in outputs:
         _check_dimensions(request.dimensions, kind, card)
     encode = Encode(
@@ -55,21 +55,14 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
     return encode
 
 
-def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard, input_type: InputType) -> None:
-    """Raises UnsupportedTask where the model pools no spans; InvalidInput for queries, other outputs.
-
-    The card's own fields are those of documents, whatever the route of queries.
-    """
-    if card.side(input_type) is not card:
-        why = "the model takes texts without input_type for queries; set it to DOCUMENT"
-        raise InvalidInput(f"{field} is for documents, and {why}", field="input_type")
+def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard) -> None:
+    """Raises UnsupportedTask where the model pools no spans; InvalidInput for other outputs."""
     if set(outputs) != {OutputKind.DENSE}:
         names = ", ".join(output.name for output in outputs)
         raise InvalidInput(f"{field} needs the output DENSE alone, not {names}", field=field)
     certain = [mode for mode in card.pooling.split("+") if mode in ("cls", "lasttoken")]
     if certain:
-        whose = "pooling of documents" if card.query_route else "pooling"
-        why = f"the model's {whose} is {' and '.join(certain)}, which takes one certain token of a whole text"
+        why = f"the model's pooling is {' and '.join(certain)}, which takes one certain token of a whole text"
         raise UnsupportedTask(f"{field} needs a pooling of any tokens; {why}", field=field)
     if not card.pools_spans:
         raise UnsupportedTask(f"{field} needs a pooling of any tokens, which this model has not", field=field)

@@ -1,13 +1,15 @@
-"""Everything that reads the texts of one model: its tokenizer and, behind a Router, what queries are read with."""
+"""Everything that reads the texts of one model: its tokenizer and, of inference-free SPLADE, what reads queries."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from frontend_service.tokenizing.query_table import QueryTable
+import numpy as np
+
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from shared.card import ModelCard
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
-from shared.vectors import InputType
+from shared.card import ModelCard, QueryRoute
+from shared.query_table import QueryTable
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE, WEIGHT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,15 @@ def read_files(files: Mapping[str, bytes], card: ModelCard) -> ModelTexts:
     tokenizer = ModelTokenizer(content, card)
     if route is None:
         return ModelTexts(tokenizer=tokenizer)
-    query = ModelTokenizer(files.get(QUERY_TOKENIZER_FILE, content), card.side(InputType.QUERY))
-    table = QueryTable(files.get(QUERY_TABLE_FILE, b""), card) if route.table_digest else None
+    query = ModelTokenizer(files.get(QUERY_TOKENIZER_FILE, content), card.of_queries(route))
+    table = _query_table(files.get(QUERY_TABLE_FILE, b""), route) if route.table_digest else None
     return ModelTexts(tokenizer=tokenizer, query=query, query_table=table)
+
+
+def _query_table(content: bytes, route: QueryRoute) -> QueryTable:
+    """The table of a card. Raises ValueError for another one, and for one that no sparse vector could be made of."""
+    if len(content) != WEIGHT_BYTES * route.vocabulary_size:
+        raise ValueError(f"the query table has {len(content)} bytes for {route.vocabulary_size} token ids")
+    if hashlib.sha256(content).hexdigest() != route.table_digest:
+        raise ValueError("the query table is not the one that the card names")
+    return QueryTable(np.frombuffer(content, dtype="<f4").astype(np.float32))

@@ -96,8 +96,8 @@ def _check_route(card: ModelCard, route: QueryRoute) -> None:
     """Raises WrongReply for a way of queries that makes no sense."""
     _require(route.max_tokens >= 1, f"max_tokens of queries is {route.max_tokens}")
     _require(route.vocabulary_size >= 1, f"vocabulary_size of queries is {route.vocabulary_size}")
+    _require(card.outputs == (OutputKind.SPARSE,), "a way of queries, and other outputs than SPARSE")
     if route.table_digest:
-        _require(card.outputs == (OutputKind.SPARSE,), "a table of queries, and other outputs than SPARSE")
         most = min(card.vocabulary_size, TABLE_WEIGHTS)
         _require(route.vocabulary_size <= most, f"a table of {route.vocabulary_size} queries' token ids")
 
@@ -135,8 +135,7 @@ def _texts(card: ModelCard) -> Iterable[str]:
     yield from (card.max_sim, card.formats, card.whole_texts, card.limited_by, card.default_prompt_name)
     yield from (card.pair_template, card.instructed_pair_template, card.sparse_head, *card.labels)
     if card.query_route is not None:
-        route = card.query_route
-        yield from (route.family, route.pooling, route.attention, route.sparse_head, route.table_digest)
+        yield card.query_route.table_digest
     if card.listwise is not None:
         reading = card.listwise
         yield from (reading.opening, reading.instruction, reading.document, reading.closing)

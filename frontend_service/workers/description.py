@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 
 from frontend_service.tokenizing.model_texts import ModelTexts, read_files
-from frontend_service.tokenizing.query_table import WEIGHT_BYTES
 from frontend_service.workers.claims import (
     TOKENIZER_BYTES,
     TOKENIZER_PIECES,
@@ -25,7 +24,7 @@ from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.errors import shorten
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE, WEIGHT_BYTES
 
 TIMEOUT = 10.0
 """Seconds for a description, and for all pieces of a tokenizer."""

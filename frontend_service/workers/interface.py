@@ -5,11 +5,11 @@ from math import inf
 from typing import Protocol
 
 from frontend_service.tokenizing.model_texts import ModelTexts
-from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.jobs import Job, JobResult
+from shared.query_table import QueryTable
 from shared.vectors import InputType
 
 

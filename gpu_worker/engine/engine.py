@@ -24,7 +24,6 @@ from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.model import Model
-from gpu_worker.ragged.texts import Ids
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import WorkerUnavailable, clip
 from shared.jobs import Job
@@ -40,10 +39,9 @@ Computed = tuple[StepDownload, Slices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SideStep:
-    """The part of a step that goes through one model: all of it, or one side of a Router."""
+class _Packed:
+    """A step that is packed, with its upload, and what it makes for the slices of jobs."""
 
-    model: Model
     step: Step
     upload: Upload
     outputs: Outputs
@@ -107,7 +105,8 @@ class ModelEngine:
         """Number of tokens that were not computed, since another text has them. May be read from other threads."""
         self._device, self._arrivals = device or Inline(), arrivals
         self.cut_texts(limits)
-        self._sides = [(side, _dropped_ids(side)) for side in model.sides]
+        special = model.tokenizer.special_tokens
+        self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
 
     def cut_texts(self, limits: PieceLimits, adapters: Mapping[str, Model] = NO_ADAPTERS) -> None:
         """Cuts the texts of further jobs so. `adapters`: the models over this one, by the fingerprints in jobs."""
@@ -130,68 +129,46 @@ class ModelEngine:
         """Packs a step of these job slices and hands it to the device's thread; see `StepEngine`."""
         jobs = [cast(StepJob, job_slice.job) for job_slice in job_slices]
         selections = [job.selection(part.start, part.stop) for job, part in zip(jobs, job_slices, strict=True)]
-        # Queries come first: a Score compares documents with the rows of queries that it has by then.
-        sides = [self._pack(*side, jobs, job_slices, selections) for side in self._sides]
-        computed = self._device.submit(self._compute, sides)
+        packed = self._pack(jobs, job_slices, selections)
+        computed = self._device.submit(self._compute, packed)
         arrived = self._arrivals.submit(_arrive, computed) if self._arrivals else computed
-        shared_tokens = sum(side.step.shared_tokens for side in sides)
-        return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)), shared_tokens)
+        return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)), packed.step.shared_tokens)
 
     def _pack(
-        self,
-        model: Model,
-        dropped: Ids,
-        jobs: Sequence[StepJob],
-        job_slices: Sequence[JobSlice],
-        selections: Sequence[Selection],
-    ) -> _SideStep:
-        """Packs what goes through a model. `dropped`: special ids without a lexical weight."""
-        device, query, chosen = model.placement.device, self.model.query, selections
+        self, jobs: Sequence[StepJob], job_slices: Sequence[JobSlice], selections: Sequence[Selection]
+    ) -> _Packed:
+        model, device, encoder = self.model, self.model.placement.device, self.model.encoder
         upload = Upload(device)
-        if query is not None:
-            chosen = [selection.side(queries=model is query) for selection in selections]
-        encoder, shares = model.encoder, self.limits.shares and not model.unshared
-        step = Step.pack(chosen, device, encoder.uncounted, encoder.token_types, upload, shares=shares)
-        outputs = Outputs(step.texts, device, model.heads, dropped, model.maxsim)
+        shares = self.limits.shares and not model.unshared
+        step = Step.pack(selections, device, encoder.uncounted, encoder.token_types, upload, shares=shares)
+        outputs = Outputs(step.texts, device, model.heads, self._dropped, model.maxsim)
         slices = [
             (job, outputs.slice_rows(job.wanted, packed, job_slice.start, job_slice.stop))
             for job, job_slice, selection, packed in zip(jobs, job_slices, selections, step.packed, strict=True)
-            # No output is made of a piece whose text goes on. A slice without sequences runs once.
-            if len(packed) or (model is self.model and not len(selection.numbers))
+            # No output is made of a piece whose text goes on.
+            if len(packed) or not len(selection.numbers)
         ]
         outputs.plan(upload)
-        return _SideStep(model=model, step=step, upload=upload, outputs=outputs, slices=slices)
+        return _Packed(step=step, upload=upload, outputs=outputs, slices=slices)
 
-    def _compute(self, sides: Sequence[_SideStep]) -> Computed:
+    def _compute(self, packed: _Packed) -> Computed:
         """Computes a step, in the device's thread."""
-        download = StepDownload()
+        download, step, outputs = StepDownload(), packed.step, packed.outputs
         with torch.inference_mode():
-            for side in sides:
-                self._compute_side(side, download)
+            packed.upload.send()
+            if step.batch is not None:
+                hidden = step.hidden_of_texts(self.model.encoder(step.batch))
+                if len(step.texts.lengths):
+                    outputs.compute(hidden, download)
+            for job, slice_rows in packed.slices:
+                if isinstance(job, ComparingJob):
+                    slice_rows.compared = job.compare(slice_rows, outputs, download)
+            outputs.compute_comparisons(download)
             download.send()
-        batches = [side.step.batch for side in sides if side.step.batch is not None]
-        self.pieces += sum(len(batch.pieces) for batch in batches)
-        self.shared_tokens += sum(side.step.shared_tokens for side in sides)
-        return download, [entry for side in sides for entry in side.slices]
-
-    def _compute_side(self, side: _SideStep, download: StepDownload) -> None:
-        """Computes what goes through a model."""
-        model, step, outputs = side.model, side.step, side.outputs
-        side.upload.send()
         if step.batch is not None:
-            hidden = step.hidden_of_texts(model.encoder(step.batch))
-            if len(step.texts.lengths):
-                outputs.compute(hidden, download)
-        for job, slice_rows in side.slices:
-            if isinstance(job, ComparingJob):
-                slice_rows.compared = job.compare(slice_rows, outputs, download)
-        outputs.compute_comparisons(download)
-
-
-def _dropped_ids(model: Model) -> Ids:
-    """Special ids that carry no lexical weight; a static table has a weight of its own for each."""
-    special = {} if model.recipe.static else model.tokenizer.special_tokens
-    return np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
+            self.pieces += len(step.batch.pieces)
+        self.shared_tokens += step.shared_tokens
+        return download, packed.slices
 
 
 def _arrive(computed: "Future[Computed]") -> None:

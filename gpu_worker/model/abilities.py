@@ -45,7 +45,6 @@ class Abilities:
         recipe = model.recipe
         self.own_multi_vectors = bool(recipe.multi_vector and (recipe.multi_vector.layers or recipe.dense is None))
         self.labels = recipe.classifier.labels if recipe.classifier else ()
-        # Spans are parts of documents, whatever the route of queries.
         self.pools_spans = heads.dense is not None and OF_ANY_TOKENS.issuperset(heads.dense.poolings)
         self.methods = self._methods()
         self.default_method = self._default_method()
@@ -109,8 +108,6 @@ class Abilities:
         """Raises UnsupportedTask or InvalidInput where token ranges have no meaning in this work or for this model."""
         if not isinstance(work, Encode) or work.outputs != {OutputKind.DENSE}:
             raise InvalidInput("token ranges need an Encode of DENSE alone", field="range_counts")
-        if self._model.side(work.input_type) is not self._model:
-            raise InvalidInput("token ranges are of documents, these texts are queries", field="input_type")
         if not self.pools_spans:
             raise UnsupportedTask("this model pools no token ranges", field="range_counts")
 

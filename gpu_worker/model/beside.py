@@ -12,7 +12,7 @@ from gpu_worker.model.adapters.parts import UNUSED, AdapterParts, parts_of
 from gpu_worker.model.source import Source, locate
 from gpu_worker.model.tune.linear import reads_weight
 from gpu_worker.repository import adapters, reading, tokenizer
-from gpu_worker.repository.adapter_config import CONFIG, NamedAdapter
+from gpu_worker.repository.adapters import CONFIG, NamedAdapter
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
 

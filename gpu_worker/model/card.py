@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
+from gpu_worker.model.queries import Queries
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.vectors import Activation, OutputKind
 
@@ -92,28 +93,19 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         max_sim=model.maxsim.name,
         truncation_side=model.tokenizer.truncation_side,
         whole_texts=model.cutting.refusal,
-        query_route=_query_route(model),
+        query_route=_query_route(model.queries) if model.queries else None,
         pools_spans=abilities.pools_spans,
         bitwise_invariant=not model.other_bits,
         listwise=_limited_lengths(model.listwise, model.max_tokens) if model.listwise else None,
     )
 
 
-def _query_route(model: Model) -> QueryRoute | None:
-    query = model.query
-    if query is None:
-        return None
-    dense, table = query.recipe.dense, query.table
+def _query_route(queries: Queries) -> QueryRoute:
     return QueryRoute(
-        default_input_type=model.recipe.default_route,
-        family=query.family,
-        pooling="+".join(dense.poolings) if dense else "",
-        attention=query.encoder.description,
-        max_tokens=query.max_tokens,
-        vocabulary_size=query.vocabulary_size,
-        include_prompt=dense.include_prompt if dense else True,
-        truncation_side=query.tokenizer.truncation_side,
-        special_ids=query.tokenizer.special_ids,
-        sparse_head=query.recipe.sparse.kind if query.recipe.sparse else "",
-        table_digest=hashlib.sha256(table).hexdigest() if table else "",
+        default_input_type=queries.default,
+        max_tokens=queries.max_tokens,
+        vocabulary_size=queries.token_ids,
+        truncation_side=queries.tokenizer.truncation_side,
+        special_ids=queries.tokenizer.special_ids,
+        table_digest=hashlib.sha256(queries.sent).hexdigest() if queries.sent else "",
     )

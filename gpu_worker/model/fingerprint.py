@@ -39,6 +39,8 @@ def fingerprint_of(source: Source, limit: int, late: LateInteraction | None, lin
     """
     digest = source.digest.copy()
     digest.update(source.tokenizer.content)
+    if source.queries:
+        digest.update(source.queries.tokenizer.content)
     facts: list[Any] = [
         repr(replace(source.recipe, late_interaction=None, notice="")),
         repr(late),

@@ -72,8 +72,6 @@ class HeadBuilder:
         sparse = self._recipe.sparse
         if sparse is None:
             return None
-        if sparse.kind == "static":
-            return LexicalHead(nn.Sequential())
         if sparse.layer is not None:
             layers, width = self._chain((sparse.layer,), self._width, self._placement.dtype)
             if width != 1:

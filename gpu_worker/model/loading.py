@@ -4,7 +4,6 @@ The stages, each a function: read the files, fit limits to each other, take the 
 verify, and put the model together.
 """
 
-import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from gpu_worker.model.head_building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model as Model
 from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.queries import Queries
 from gpu_worker.model.quiet import quiet
 from gpu_worker.model.source import Source, open_source, vocabulary_rows
 from gpu_worker.model.static_preparation import prepare as prepare_static
@@ -29,9 +29,8 @@ from gpu_worker.model.tune import int8
 from gpu_worker.model.tuning import Tuned, Verified, take_references, tune, verify
 from gpu_worker.model.verify.own_run import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
-from gpu_worker.repository import fitting, listwise_format, vocabulary
+from gpu_worker.repository import fitting, rerankers
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
 from gpu_worker.repository.recipe import Recipe
@@ -48,8 +47,6 @@ USUAL_ROWS = 128
 STATIC = "static"
 """The family of static embeddings, for the card."""
 DEFAULTS = LoadOptions()
-ROUTED = "queries and documents of a Router are computed in one step"
-"""Why no text of a Router is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +77,9 @@ def load(name: str, placement: Placement, options: LoadOptions = DEFAULTS) -> Mo
         attention.register()
         source = open_source(name, placement, options.trust_remote_code, options.late, options.revision)
         try:
-            if options.adapters and (source.recipe.static or source.query):
-                raise ModelRefused("--adapter: static embeddings and Routers take no adapter")
-            if source.query is None:
-                return _loaded(source, options)
-            whole = replace(options, cuts=False, shares=False)
-            return _joined(*(_loaded(side, whole) for side in (source.query, source)))
+            if options.adapters and (source.recipe.static or source.queries):
+                raise ModelRefused("--adapter: static embeddings and inference-free SPLADE take no adapter")
+            return _loaded(source, options)
         except ModelRefused as refused:
             if source.placement == placement:
                 raise
@@ -118,6 +112,8 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
         notice="; ".join(filter(None, notices)),
         flops_per_token=max(2.0 * multiplied, model.flops_per_token),
     )
+    if source.queries:
+        model = _with_queries(model, source.queries, options.max_tokens)
     return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
 
 
@@ -176,8 +172,8 @@ def _fitted(source: Source, options: LoadOptions) -> _Fitted:
     late = fitting.resolve(recipe.late_interaction, source.tokenizer, limits) if recipe.late_interaction else None
     fitting.check(recipe, source.reader, limits, late)
     blocks = recipe.listwise
-    listwise = listwise_format.resolve(blocks, source.tokenizer, source.reader, rows) if blocks else None
-    vocabulary.check_used(recipe, late, rows)
+    listwise = rerankers.resolve_listwise(blocks, source.tokenizer, source.reader, rows) if blocks else None
+    fitting.check_ids(recipe, late, rows)
     return _Fitted(rows=rows, limits=limits, late=late, listwise=listwise)
 
 
@@ -199,24 +195,19 @@ def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> 
     )
 
 
-def _joined(query: Model, document: Model) -> Model:
-    """The model of a Router, whose queries go through `query`. Raises ModelRefused where vectors do not compare."""
-    widths = [(model.heads.dense.width if model.heads.dense else model.vocabulary_size) for model in (query, document)]
-    if widths[0] != widths[1]:
-        kinds = "dimensions" if document.heads.dense else "token ids"
-        raise ModelRefused(f"its Router makes vectors of {widths[0]} {kinds} of queries and {widths[1]} of documents")
-    notices = [document.notice, *([f"queries: {query.notice}"] if query.notice not in ("", document.notice) else [])]
-    facts = f"{query.fingerprint} {document.fingerprint}"
+def _with_queries(model: Model, queries: Queries, max_tokens: int) -> Model:
+    """The model of inference-free SPLADE. Raises ModelRefused where its queries and documents have other ids."""
+    if queries.token_ids != model.vocabulary_size:
+        raise ModelRefused(
+            f"its Router makes vectors of {queries.token_ids} token ids of queries "
+            f"and {model.vocabulary_size} of documents"
+        )
+    notice = f"queries: {queries.notice}" if queries.notice not in ("", model.notice) else ""
     return replace(
-        document,
-        query=query,
-        cutting=Cutting(refusal=ROUTED),
-        unshared=ROUTED,
-        other_bits=query.other_bits or document.other_bits,
-        weight_bytes=query.weight_bytes + document.weight_bytes,
-        notice="; ".join(filter(None, notices)),
-        findings=(*(f"queries: {finding}" for finding in query.findings), *document.findings),
-        fingerprint=hashlib.sha256(facts.encode()).hexdigest(),
+        model,
+        queries=replace(queries, max_tokens=max_tokens or queries.max_tokens),
+        weight_bytes=model.weight_bytes + queries.weight_bytes,
+        notice="; ".join(filter(None, (model.notice, notice))),
     )
 
 

@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.model import NativeModel
+from gpu_worker.model.queries import Queries
 from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
-from shared.vectors import InputType
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ class Model:
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
     of such a model, 0 for the base.
-    `query`: the model of queries where a Router sends them another way than documents, which this one is of.
+    `queries`: how those of inference-free SPLADE are looked up; the rest is of documents.
     """
 
     names: tuple[str, ...]
@@ -60,12 +58,7 @@ class Model:
     listwise: Listwise | None = None
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()
-    query: "Model | None" = None
-
-    def side(self, input_type: InputType) -> "Model":
-        """The model of texts of a kind; those that are neither queries nor documents go the default route."""
-        kind = input_type or self.recipe.default_route
-        return self.query if self.query is not None and kind is InputType.QUERY else self
+    queries: Queries | None = None
 
     @property
     def sharing(self) -> str:
@@ -78,34 +71,15 @@ class Model:
         return f"may differ in another batch: {self.other_bits}" if self.other_bits else "the same in any batch"
 
     @property
-    def table(self) -> bytes:
-        """The weights of a sparse static embedding, little-endian float32 [V], which frontends can look up by
-        themselves; empty for other models, and for more weights than frontends take."""
-        if not (self.recipe.static and self.recipe.sparse) or self.vocabulary_size > TABLE_WEIGHTS:
-            return b""
-        weights: Tensor = self.encoder.model.weight
-        return weights.detach().float().cpu().numpy().astype("<f4").tobytes()
-
-    @property
     def tokenizer_files(self) -> dict[str, bytes]:
         """What frontends need to read texts, by file names."""
         files = {TOKENIZER_FILE: self.tokenizer.content}
-        if self.query is not None:
-            if self.query.tokenizer.content != self.tokenizer.content:
-                files[QUERY_TOKENIZER_FILE] = self.query.tokenizer.content
-            if self.query.table:
-                files[QUERY_TABLE_FILE] = self.query.table
+        if self.queries is not None:
+            if self.queries.tokenizer.content != self.tokenizer.content:
+                files[QUERY_TOKENIZER_FILE] = self.queries.tokenizer.content
+            if self.queries.sent:
+                files[QUERY_TABLE_FILE] = self.queries.sent
         return files
-
-    @property
-    def sides(self) -> tuple["Model", ...]:
-        """This model and, where there is one, that of queries, which a step runs first."""
-        return (self,) if self.query is None else (self.query, self)
-
-    @property
-    def input_types(self) -> tuple[InputType, ...]:
-        """The kinds of texts that go different ways; a single one, not named, where all go the same."""
-        return (InputType.UNSPECIFIED,) if self.query is None else (InputType.QUERY, InputType.DOCUMENT)
 
     @property
     def native_layers(self) -> str:

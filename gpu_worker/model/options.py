@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.linear import Linear
-from gpu_worker.repository.adapter_config import NamedAdapter
+from gpu_worker.repository.adapters import NamedAdapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

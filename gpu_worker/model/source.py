@@ -11,17 +11,19 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.model import queries
 from gpu_worker.model.adapters.parts import merge, parts_of
 from gpu_worker.model.head_building import ReadLayer
+from gpu_worker.model.queries import Queries
 from gpu_worker.repository import (
     adapters,
+    fitting,
     hub,
     reading,
+    rerankers,
     static_format,
     tokenizer,
-    vocabulary,
     weights,
-    yes_no,
 )
 from gpu_worker.repository.adapters import Adapter
 from gpu_worker.repository.files import digest_of_files, read_object, read_tensors, tensor_files
@@ -48,7 +50,7 @@ class Source:
 
     `names` are those that clients may call it by. `placement` says where the class was loaded. `layers` reads the
     tensors of a head's layer. `digest` is of the files, for the fingerprint. `model` is a transformers class, or the
-    table [V, W] of a static embedding. `query`: what queries go through where a Router sends them another way.
+    table [V, W] of a static embedding. `queries`: how those of inference-free SPLADE are read.
     `findings` are lines for the log. `folder` has the files of the transformers class; None where an
     adapter was merged, and for static embeddings.
     """
@@ -61,7 +63,7 @@ class Source:
     reader: TokenizerReader
     layers: ReadLayer
     digest: "hashlib._Hash"
-    query: "Source | None" = None
+    queries: Queries | None = None
     findings: tuple[str, ...] = ()
     folder: Path | None = None
 
@@ -81,8 +83,8 @@ def open_source(
     base = None if (adapter_folder / "config.json").is_file() else _base_of(adapter, trust_remote_code)
     with adapters.model_folder(path, adapter_folder, base) as folder:
         source = _source_in(folder, name, path, placement, trust_remote_code, late)
-        if source.recipe.static or source.query is not None:
-            raise ModelRefused(f"{adapter.config.file}: static embeddings and Routers take no adapter")
+        if source.recipe.static or source.queries:
+            raise ModelRefused(f"{adapter.config.file}: static embeddings and inference-free SPLADE take no adapter")
         parts = parts_of(adapter, source.model)
         merge(source.model, parts)
     digest = source.digest.copy()
@@ -119,16 +121,6 @@ def _source_in(
 ) -> Source:
     """A model whose files are in the folder `path`; clients may call it by the name of its `repository`."""
     recipe, names = reading.read(path, name, late), _names(name, repository)
-    source = _source_of(recipe, path, names, placement, trust_remote_code)
-    if recipe.query is None:
-        return source
-    return replace(source, query=_source_of(recipe.query, path, names, placement, trust_remote_code))
-
-
-def _source_of(
-    recipe: Recipe, path: Path, names: tuple[str, ...], placement: Placement, trust_remote_code: bool
-) -> Source:
-    """A model of the files at `path`, as `recipe` says."""
     if recipe.static:
         return _static_source(recipe, path, names, placement, trust_remote_code)
     folder = path / recipe.encoder
@@ -137,7 +129,7 @@ def _source_of(
     )  # first, or an error in it would look like one of the tokenizer
     reader = tokenizer.read(folder, trust_remote_code, recipe.truncation_side)
     if recipe.classifier and recipe.classifier.kind != "tokens":
-        recipe = replace(recipe, classifier=yes_no.resolve(recipe.classifier, reader))
+        recipe = replace(recipe, classifier=rerankers.resolve_yes_no(recipe.classifier, reader))
     if recipe.late_interaction:
         tokenizer.keep_whole(reader, recipe.late_interaction.markers.values(), recipe.lowercase)
         _check_padding(recipe.late_interaction, reader)
@@ -149,7 +141,7 @@ def _source_of(
     exported_reader = TokenizerReader(exported)
     exported_reader.check_equals(reader, recipe.lowercase)
     recipe = _with_notice(recipe, exported.notice)
-    recipe = _with_notice(recipe, vocabulary.check(exported, exported_reader, vocabulary_rows(config)))
+    recipe = _with_notice(recipe, fitting.check_vocabulary(exported, exported_reader, vocabulary_rows(config)))
     model, notice = weights.load(folder, recipe, placement, trust_remote_code)
     return Source(
         names=names,
@@ -159,6 +151,7 @@ def _source_of(
         tokenizer=exported,
         reader=exported_reader,
         layers=lambda layer: _layer_tensors(path, layer),
+        queries=queries.read(recipe.queries, path, trust_remote_code) if recipe.queries else None,
         folder=folder,
         digest=digest_of_files(path, trust_remote_code),
     )
@@ -169,16 +162,10 @@ def _static_source(
 ) -> Source:
     """A static embedding. It computes in float32 unless the user names a format: its table is small."""
     folder = path / recipe.encoder
-    if recipe.sparse is None:
-        exported = tokenizer.read_bare(folder)
-    else:
-        exported = tokenizer.export_bare(tokenizer.read(folder, trust_remote_code, recipe.truncation_side))
-    reader, rows = TokenizerReader(exported), static_format.table(folder, recipe)
-    size = len(reader.vocabulary())
-    if recipe.sparse is not None and len(rows) != size:
-        raise ModelRefused(f"{folder}: there are {len(rows)} weights for {size} tokens")
+    exported = tokenizer.read_bare(folder)
+    reader, rows = TokenizerReader(exported), static_format.table(folder)
     recipe = _with_notice(recipe, exported.notice)
-    recipe = _with_notice(recipe, vocabulary.check(exported, reader, len(rows)))
+    recipe = _with_notice(recipe, fitting.check_vocabulary(exported, reader, len(rows)))
     if placement.automatic:
         placement = replace(placement, dtype=torch.float32)
     return Source(

@@ -36,8 +36,7 @@ def prepare(source: Source) -> tuple[Heads, Tuned, Verified]:
     encoder = StaticEncoder(table)
     heads = HeadBuilder(source.recipe, table, source.placement, source.layers, encoder.width).build()
     probes = _probes(table.num_embeddings)
-    if heads.dense is not None:
-        _check_means(encoder, heads, probes)
+    _check_means(encoder, heads, probes)
     native_linear.install(heads.modules(), library.load() if encoder.device.type == "cpu" else KernelLibrary())
     bits = reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False)
     verified = Verified(cutting=Cutting(refusal=WHOLE), unshared=WHOLE, other_bits=bits)

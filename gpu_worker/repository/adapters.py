@@ -1,4 +1,7 @@
-"""Adapters in a model's repository: where they lie, and the folder that their model is read from.
+"""LoRA adapters in a repository: where they lie, what their files say, and the folder that their model is read from.
+
+Served are LoRA (arXiv:2106.09685) and rsLoRA (arXiv:2312.03732) of linear layers. Every other type and option that
+changes rows is refused by its name, also one that a later PEFT may add: an option that is not known must be unset.
 
 An adapter lies beside the weights of its base, or alone: then its description names the base, and the model is made of
 both folders, as transformers and sentence-transformers make it. The two files are read here, without PEFT: they hold
@@ -6,19 +9,43 @@ JSON and plain tensors, and nothing in them is executed.
 """
 
 import hashlib
+import re
+import reprlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from gpu_worker.repository import adapter_config
-from gpu_worker.repository.adapter_config import CONFIG, AdapterConfig
-from gpu_worker.repository.files import check_inside, counting_suffixes, read_json, read_tensors
+from gpu_worker.repository.files import (
+    check_inside,
+    checked,
+    counting_suffixes,
+    read_json,
+    read_object,
+    read_tensors,
+    texts,
+    whole,
+)
 from shared.errors import ModelRefused
 
+CONFIG = "adapter_config.json"
+ALL_LINEAR = "all-linear"
+"""PEFT's short form in `target_modules` for every linear layer but the model's head."""
+READ = {"peft_type", "base_model_name_or_path", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"}
+READ |= {"bias", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "revision"}
+READ |= {"init_lora_weights"}
+"""Keys that are read below."""
+WITHOUT_EFFECT = {"task_type", "auto_mapping", "inference_mode", "peft_version", "lora_dropout", "fan_in_fan_out"}
+WITHOUT_EFFECT |= {"megatron_core", "qalora_group_size", "ensure_weight_tying", "lora_bias", "runtime_config"}
+WITHOUT_EFFECT |= {"loftq_config", "eva_config", "velora_config"}
+"""Keys that change no row, or that the tensors tell: a layer's class says how its weight lies, whatever
+`fan_in_fan_out` says, as in PEFT."""
+PLAIN_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base's weights as they are; others replace them before training."""
 WEIGHTS = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
 MODEL = (
@@ -36,6 +63,71 @@ TOKENIZERS = ("tokenizer_config.json", "tokenizer.json")
 UNREAD = (MODULES, "config_sentence_transformers.json", "sentence_*_config.json", "adapter_*")
 """Patterns of files at the root of a base that do not count for an adapter alone: sentence-transformers reads them in
 the adapter's own folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedAdapter:
+    """An adapter as a user names it: clients call it `name`, its files are in `folder`, a directory or a hub id."""
+
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterConfig:
+    """What adapter_config.json says of a LoRA adapter; `file` is its path.
+
+    `base` is the folder or hub id of the model that it was trained on, at `revision`; "" where the file does not say.
+    `targets` and `excluded` are a pattern, or names that the names of modules end with. `layers` are the numbers of the
+    layers that have it, none for all. `trains_biases`: the biases of the layers that have it were trained, too.
+    """
+
+    file: Path
+    base: str
+    revision: str
+    rank: int
+    alpha: float
+    rank_pattern: dict[str, int]
+    alpha_pattern: dict[str, float]
+    stabilised: bool
+    trains_biases: bool
+    targets: str | tuple[str, ...]
+    excluded: str | tuple[str, ...]
+    layers: tuple[int, ...]
+    layers_pattern: tuple[str, ...]
+
+    def rank_of(self, module: str) -> int:
+        """Rank of the pair of matrices of a module."""
+        return self.rank_pattern.get(_pattern_of(self.rank_pattern, module), self.rank)
+
+    def scale_of(self, module: str) -> float:
+        """The factor of B A: alpha / rank, or alpha / sqrt(rank) where ranks are stabilised."""
+        alpha, rank = self.alpha_pattern.get(_pattern_of(self.alpha_pattern, module), self.alpha), self.rank_of(module)
+        return alpha / (rank**0.5 if self.stabilised else rank)
+
+    def takes(self, module: str, *, linear: bool) -> bool:
+        """Whether a module was trained with a pair of matrices, by PEFT's rules. `linear`: it is a linear layer and not
+        the model's head."""
+        if _matches(self.excluded, module):
+            return False
+        if isinstance(self.targets, str):
+            return linear if self.targets.lower() == ALL_LINEAR else _matches(self.targets, module)
+        return _matches(self.targets, module) and (not self.layers or self._layer_of(module) in self.layers)
+
+    def _layer_of(self, module: str) -> int | None:
+        patterns = [rf"(?:^|.*?\.){pattern}\.(\d+)\." for pattern in self.layers_pattern] or [r".*?\.[^.]*\.(\d+)\."]
+        numbers = [match[1] for pattern in patterns if (match := re.match(pattern, module))]
+        return int(numbers[0]) if numbers else None
+
+
+def _pattern_of(patterns: dict[str, Any], module: str) -> str:
+    return next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), module)
+
+
+def _matches(names: str | tuple[str, ...], module: str) -> bool:
+    if isinstance(names, str):
+        return bool(names) and re.fullmatch(names, module) is not None
+    return any(module == name or module.endswith(f".{name}") for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +164,7 @@ def folder_of(repository: Path) -> Path | None:
 
 def read(folder: Path) -> Adapter:
     """Reads the adapter in a folder. Raises ModelRefused, which names the file, and the key or tensor."""
-    config, file = adapter_config.read(folder), folder / WEIGHTS
+    config, file = _config(folder), folder / WEIGHTS
     if not file.is_file():
         pickle = next((name for name in PICKLES if (folder / name).is_file()), None)
         why = f"{folder / pickle} is a pickle, which is not read for adapters" if pickle else f"{file} is missing"
@@ -82,6 +174,82 @@ def read(folder: Path) -> Adapter:
         if not tensor.is_floating_point() or not tensor.isfinite().all():
             raise ModelRefused(f"{file}: {name} holds numbers that are not finite")
     return Adapter(config=config, tensors=tensors)
+
+
+def _config(folder: Path) -> AdapterConfig:
+    """Reads the description in a folder. Raises ModelRefused, which names the file and the key."""
+    file = folder / CONFIG
+    said = read_object(file)
+    kind = said.get("peft_type") or "of an unknown type"
+    if kind != "LORA":
+        raise ModelRefused(f"{file}: peft_type {kind} is not served, LORA is")
+    others = {key: said[key] for key in sorted(said.keys() - READ - WITHOUT_EFFECT)}
+    biases = said.get("bias", "none")
+    if biases not in ("none", "lora_only"):
+        others["bias"] = biases
+    changes = [f"{key} = {reprlib.repr(value)}" for key, value in others.items() if value not in (None, False, [], {})]
+    if changes:
+        raise merge_first(file, ", ".join(changes))
+    if said.get("init_lora_weights") not in PLAIN_BEGINNINGS:
+        raise ModelRefused(
+            f"{file}: init_lora_weights = {said['init_lora_weights']!r} changes the base's weights: save the adapter "
+            "by PEFT's path_initial_model_for_weight_conversion, or merge it"
+        )
+    at = {key: f"{file}: {key}" for key in READ}
+    ranks, alphas = (
+        {_pattern(name, at[key]): number for name, number in checked(said.get(key) or {}, dict, at[key]).items()}
+        for key in ("rank_pattern", "alpha_pattern")
+    )
+    return AdapterConfig(
+        file=file,
+        base=checked(said.get("base_model_name_or_path") or "", str, at["base_model_name_or_path"]),
+        revision=checked(said.get("revision") or "", str, at["revision"]),
+        rank=whole(said.get("r", 8), at["r"]),
+        alpha=_number(said.get("lora_alpha", 8), at["lora_alpha"]),
+        rank_pattern={name: whole(rank, at["rank_pattern"]) for name, rank in ranks.items()},
+        alpha_pattern={name: _number(alpha, at["alpha_pattern"]) for name, alpha in alphas.items()},
+        stabilised=said.get("use_rslora") is True,
+        trains_biases=biases == "lora_only",
+        targets=_names(said.get("target_modules"), at["target_modules"]),
+        excluded=_names(said.get("exclude_modules"), at["exclude_modules"]),
+        layers=tuple(whole(layer, at["layers_to_transform"], 0) for layer in _listed(said.get("layers_to_transform"))),
+        layers_pattern=tuple(
+            _pattern(checked(pattern, str, at["layers_pattern"]), at["layers_pattern"])
+            for pattern in _listed(said.get("layers_pattern"))
+        ),
+    )
+
+
+def _number(value: Any, where: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < float("inf"):
+        raise ModelRefused(f"{where} {value!r} must be a number")
+    return float(value)
+
+
+def _names(value: Any, where: str) -> str | tuple[str, ...]:
+    """A pattern, or names."""
+    return _pattern(value, where) if isinstance(value, str) else texts(value or [], where)
+
+
+def _pattern(pattern: str, where: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ModelRefused(f"{where} {pattern!r} is no pattern: {error}") from None
+    return pattern
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list, or one entry of it."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def merge_first(file: Path, what: str) -> ModelRefused:
+    """The refusal of an adapter that is more than LoRA of linear layers; `what` names its option or tensor."""
+    return ModelRefused(
+        f"{file}: {what}: only LoRA and rsLoRA of linear layers are served; merge the adapter with peft's "
+        "merge_and_unload and serve the merged folder"
+    )
 
 
 @contextmanager

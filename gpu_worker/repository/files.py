@@ -5,9 +5,10 @@ Every failure names the file; nothing in a file is executed.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import reprlib
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from shared.errors import ModelRefused
 
+Kind = TypeVar("Kind", str, bool, dict, list)  # type: ignore[type-arg]
+KINDS: dict[type, str] = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
 SUFFIXES = (".safetensors", ".bin", ".pt")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Files in which transformers looks for weights, in this order; each may be in several, with an index of its name."""
@@ -48,6 +51,32 @@ def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, 
     if not isinstance(content, dict):
         raise ModelRefused(f"{path} must hold a JSON object, it holds {type(content).__name__}")
     return content
+
+
+def checked(said: Any, kind: type[Kind], where: str) -> Kind:
+    """Checks the kind of a value from a JSON file; `where` names the file and the key. Raises ModelRefused."""
+    if not isinstance(said, kind):
+        raise ModelRefused(f"{where} {reprlib.repr(said)} must be {KINDS[kind]}")
+    return said
+
+
+def texts(said: Any, where: str) -> tuple[str, ...]:
+    """Checks a list of texts from a JSON file, as `checked` does."""
+    return tuple(checked(text, str, where) for text in checked(said, list, where))
+
+
+def one_of(said: Any, choices: Iterable[str], where: str) -> str:
+    """Checks a value from a JSON file that has a few choices, as `checked` does."""
+    names = tuple(choices)
+    if said not in names:
+        raise ModelRefused(f"{where} {said} is not one of {', '.join(names)}")
+    return str(said)
+
+
+def check_keys(said: Iterable[str], keys: Collection[str], where: Path | str, why: str) -> None:
+    """Raises ModelRefused for the first key of an object that is none of `keys`; `why` ends the sentence."""
+    for key in sorted(set(said) - set(keys)):
+        raise ModelRefused(f"{where} has {key}, {why}")
 
 
 def whole(said: Any, where: str, least: int = 1) -> int:
@@ -108,36 +137,19 @@ def read_tensors(path: Path, wanted: set[str] | None = None) -> dict[str, Tensor
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers loads weights from: one, or shards by their index. Raises ModelRefused."""
+    """The files that transformers loads weights from: one, or shards by their index. Raises ModelRefused.
+
+    Other files beside them, of another number format for instance, are not looked at.
+    """
     for file in (folder / name for name in WEIGHTS):
         if file.is_file():
             return [file]
-        if shards := _shards(file):
-            return sorted(set(shards.values()))
+        if shards := sorted(set(_shards(file).values())):
+            for shard in shards:
+                if not shard.is_file():
+                    raise ModelRefused(f"{shard} is missing; {_index(file).name} names it")
+            return shards
     return []
-
-
-def safe_files(folder: Path) -> list[Path]:
-    """The safetensors files that transformers loads weights from, none where it reads pickles. Raises ModelRefused."""
-    return [file for file in weight_files(folder) if file.suffix == ".safetensors"]
-
-
-def check_weight_files(folder: Path) -> None:
-    """Opens the files that weights are loaded from, so that a refusal names a missing or broken one.
-
-    Other files beside them, of another number format for instance, are not looked at. Raises ModelRefused.
-    """
-    for file in weight_files(folder):
-        if not file.is_file():
-            index = _index(folder / WEIGHTS[file.suffix != ".safetensors"])
-            raise ModelRefused(f"{file} is missing; {index.name} names it")
-        check_fetched(file)
-        try:
-            if file.suffix == ".safetensors":
-                with safe_open(file, framework="pt"):
-                    pass
-        except (OSError, SafetensorError) as error:
-            raise ModelRefused(f"{file} cannot be read: {first_line(error)}") from None
 
 
 def check_fetched(path: Path) -> None:

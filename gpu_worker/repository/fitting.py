@@ -1,20 +1,32 @@
-"""Fits what files say of lengths and tokens to the tokenizer and to the positions of the model.
+"""Fits what files say of lengths and tokens to the tokenizer, and the tokenizer to the model.
 
 Settings of late interaction get token ids. Limits must leave room for a text beside special tokens, prompts, markers
 and the template of a pair: where nothing of a text is left, all texts get the same vector or score.
+
+A tokenizer belongs to a matrix of embeddings as far as their sizes show. Matrices are padded: the emptiest public ones
+are ESM C (33 tokens, 64 rows), ByT5 (259 without its spare tokens, 384) and HyenaDNA (12, 16).
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from gpu_worker.repository.late_interaction import PUNCTUATION
-from gpu_worker.repository.recipe import ClassifierRecipe, Expansion, LateInteractionRecipe, ListwiseRecipe, Recipe
-from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
+from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe
+from gpu_worker.repository.tokenizer import REMEDY, TokenizerFile, TokenizerReader
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
 WORD = "a"
 """The shortest text."""
+MARKS = re.compile(r"\{(count|query|instruction|number|document)\}")
+"""Pattern of the places of texts in the template of a pair or in the block of a listwise reranker."""
+LEAST = 0.25
+"""Least share of a matrix's rows that must be tokens."""
+ENDS = ("bos", "eos")
+"""Roles that transformers' classes give to tokens of their own where the files name none. No text gets them then."""
+SHOWN = 3
+"""Number of tokens that a notice names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +91,17 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
 
     The refusal names part takes too many tokens, how many, the limit, and the setting that raises it.
     """
-    if recipe.listwise:
-        _check_block(recipe.listwise, reader, limits)
-        return
-    classifier = recipe.classifier
-    if classifier and classifier.template:
-        _check_templates(classifier, reader, limits)
+    classifier, listwise = recipe.classifier, recipe.listwise
+    written: dict[str, str] = {}
+    if listwise:
+        written = {"its block": listwise.opening + listwise.instruction + listwise.document + listwise.closing}
+    elif classifier and classifier.template:
+        instructed = classifier.instructed_template
+        written = {"its template": classifier.template, "its template with an instruction": instructed}
+    for part, text in written.items():
+        needed = len(reader.ids(MARKS.sub(WORD, text)))
+        _check_fits(needed, f"{part} and a word of each text", limits.usual, _reason(limits))
+    if written:
         return
     pairs = classifier is not None and classifier.kind != "tokens"
     special, second = reader.added(pairs), int(pairs)  # the other text of a pair needs a word as well
@@ -126,24 +143,6 @@ def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, limits: Length
     return token_id
 
 
-def _check_templates(classifier: ClassifierRecipe, reader: TokenizerReader, limits: LengthLimits) -> None:
-    for part, template in (
-        ("its template", classifier.template),
-        ("its template with an instruction", classifier.instructed_template),
-    ):
-        for mark in ("{query}", "{document}", "{instruction}"):
-            template = template.replace(mark, WORD)
-        _check_fits(len(reader.ids(template)), f"{part} and a word of each text", limits.usual, _reason(limits))
-
-
-def _check_block(listwise: ListwiseRecipe, reader: TokenizerReader, limits: LengthLimits) -> None:
-    """Checks that a block with an instruction has room for a document of one word."""
-    block = listwise.opening + listwise.instruction + listwise.document + listwise.closing
-    for mark in ("{count}", "{query}", "{instruction}", "{number}", "{document}"):
-        block = block.replace(mark, WORD)
-    _check_fits(len(reader.ids(block)), "its block and a word of each text", limits.usual, _reason(limits))
-
-
 def _check_fits(needed: int, part: str, limit: int, reason: str) -> None:
     if needed > limit:
         raise ModelRefused(f"{part} take {needed} tokens, and {reason}: nothing would be left of a text")
@@ -154,3 +153,52 @@ def _reason(limits: LengthLimits) -> str:
         return f"--max-tokens is {limits.requested}"
     remedy = "the model has no more positions" if limits.usual == limits.positions else "--max-tokens raises it"
     return f"a text may have {limits.usual} tokens by its files ({remedy})"
+
+
+def check_vocabulary(file: TokenizerFile, reader: TokenizerReader, rows: int) -> str:
+    """Checks a tokenizer against a matrix of `rows` embeddings. Returns a notice for the user, usually empty.
+
+    Raises ModelRefused.
+    """
+    vocabulary = reader.vocabulary()
+    for role, identity in file.special_tokens.items():
+        if role not in ENDS:
+            _check_row(f"its {role} token", identity, rows)
+    for identity in reader.framed("a"):
+        _check_row("a token of every text", identity, rows)
+    tokens = len({identity for identity in vocabulary.values() if identity < rows})
+    if tokens < LEAST * rows:
+        raise ModelRefused(
+            f"its tokenizer has {tokens} tokens for the model's {rows} embeddings: a vocabulary is cut short, or of "
+            f"another model: {REMEDY}"
+        )
+    return _beyond(vocabulary, rows)
+
+
+def check_ids(recipe: Recipe, late: LateInteraction | None, rows: int) -> None:
+    """Checks the ids that files name in addition to the tokenizer's roles. Raises ModelRefused."""
+    if late and late.query_expansion is not QueryExpansion.NONE:
+        _check_row("the token that fills up queries", late.expansion_id, rows)
+    for identity in (recipe.classifier.yes_no if recipe.classifier else None) or ():
+        if identity is not None:
+            _check_row("the token that a yes/no reranker scores by", identity, rows)
+
+
+def _check_row(token: str, identity: int, rows: int) -> None:
+    if identity >= rows:
+        raise ModelRefused(
+            f"{token} has the id {identity}, and the model's embeddings end at {rows - 1}: take a tokenizer of this "
+            "model, or train it with as many embeddings (resize_token_embeddings of transformers)"
+        )
+
+
+def _beyond(vocabulary: dict[str, int], rows: int) -> str:
+    """Makes a notice of tokens that were added to the tokenizer and never trained."""
+    beyond = sorted((identity, token) for token, identity in vocabulary.items() if identity >= rows)
+    if not beyond:
+        return ""
+    shown = ", ".join(f"{token!r} ({identity})" for identity, token in beyond[:SHOWN])
+    more = f" and {len(beyond) - SHOWN} more" if len(beyond) > SHOWN else ""
+    return (
+        f"its tokenizer has tokens beyond the model's {rows} embeddings, and a text with one is refused: {shown}{more}"
+    )

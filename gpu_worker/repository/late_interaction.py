@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import read_object, whole
+from gpu_worker.repository.files import check_keys, checked, one_of, read_object, texts, whole
 from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe, Said, Strategy
 from gpu_worker.repository.text_settings import LATE, TextSettings
 from shared.errors import ModelRefused
@@ -27,10 +27,11 @@ KEYS = (*SIDES.values(), *LATE, "skiplist_words", "skiplist_tasks", "similarity_
 PYLATE_KEYS = (*SIDES.values(), "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
 """Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
 ATTEND = ("attend_to_expansion_tokens", "attend_to_mask_tokens")
-EXPANSION_KEYS = {"strategy", "attend", "token", "length"}
+EXPANSION_KEYS = ("attend", "length", "strategy", "token")
 STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryExpansion.MIN}
 TASKS = ("query", "document")
-SUM, MEAN = "maxsim", "meanmaxsim"
+MEAN = "meanmaxsim"
+SCORES = ("maxsim", MEAN)
 UNSAID = (None, "")
 
 
@@ -75,30 +76,30 @@ def of_modules(
     file_format: LateInteractionFormat,
     file: Path,
     described: dict[str, Any],
-    texts: TextSettings,
+    settings: TextSettings,
     masks: list[MaskToken],
 ) -> LateInteractionRecipe:
     """Reads the settings of a model with modules.json. Raises ModelRefused.
 
-    `described` is the content of `file`; keys beside the Transformer (`texts`) override it.
+    `described` is the content of `file`; keys beside the Transformer (`settings`) override it.
     """
-    if texts.whole:
+    if settings.whole:
         why = "processing_kwargs keeps texts whole, which is not supported for a model of late interaction"
-        raise ModelRefused(f"{texts.named}: {why}: its texts are cut to a length of their own")
+        raise ModelRefused(f"{settings.named}: {why}: its texts are cut to a length of their own")
     said = _of_pylate(file, described)
-    said |= {key: (value, f"{texts.named}: {key}") for key, value in texts.late.items()}
+    said |= {key: (value, f"{settings.named}: {key}") for key, value in settings.late.items()}
     said |= {key: (described[key], f"{file}: {key}") for key in SIDES.values() if key in described}
     masks = [*masks, *_added_mask(file_format, file, described)]
     said |= _skiplist(file.parent / "modules.json", masks)
     expansion = _recipe(said).expansion
     if expansion and not masks:
         raise ModelRefused(f"{expansion.source} needs a MultiVectorMask in modules.json, which scores the expansion")
-    if texts.call_limit:  # an argument of every call, so it overrides the lengths of both sides
-        limit = (texts.call_limit, f"{texts.named}: max_length of processing_kwargs")
+    if settings.call_limit:  # an argument of every call, so it overrides the lengths of both sides
+        limit = (settings.call_limit, f"{settings.named}: max_length of processing_kwargs")
         said["document_length"] = limit
         if expansion is None or expansion.strategy is QueryExpansion.MIN:
             said["query_length"] = limit
-    return _recipe(said, texts.padding_side)
+    return _recipe(said, settings.padding_side)
 
 
 def of_stanford(file: Path) -> LateInteractionRecipe:
@@ -130,8 +131,7 @@ def overridden(recipe: Recipe, file: Path) -> Recipe:
     if late is None or vectors is None:
         raise ModelRefused(f"--late-interaction {file}: the model is no late-interaction model")
     settings = read_object(file)
-    for key in sorted(set(settings) - set(KEYS)):
-        raise ModelRefused(f"{file} has {key}, which is none of {', '.join(KEYS)}")
+    check_keys(settings, KEYS, file, f"which is none of {', '.join(KEYS)}")
     said = late.said | {key: (value, f"{file}: {key}") for key, value in settings.items()}
     expansion, files_expansion = settings.get("query_expansion"), late.said.get("query_expansion", UNSAID)[0]
     if isinstance(expansion, dict) and files_expansion:
@@ -144,7 +144,8 @@ def overridden(recipe: Recipe, file: Path) -> Recipe:
     if "skiplist_tasks" in settings and not made.skiplist:
         raise ModelRefused(f"{file}: skiplist_tasks: there is no skiplist, see skiplist_words")
     if "similarity_fn_name" in settings:
-        vectors = replace(vectors, mean=_mean(*said["similarity_fn_name"]))
+        score = one_of(settings["similarity_fn_name"], SCORES, f"{file}: similarity_fn_name")
+        vectors = replace(vectors, mean=score == MEAN)
     return replace(recipe, late_interaction=made, multi_vector=vectors)
 
 
@@ -234,21 +235,17 @@ def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecip
 def _expansion(said: Any, where: str) -> Expansion | None:
     if said is None:
         return None
-    if not isinstance(said, dict):
-        raise ModelRefused(f"{where} must be an object, or null for none")
-    unknown = sorted(set(said) - EXPANSION_KEYS)
-    if unknown:
-        raise ModelRefused(f"{where} has {unknown[0]}, which is none of {', '.join(sorted(EXPANSION_KEYS))}")
-    strategy, attend = said.get("strategy"), said.get("attend", False)
-    if not isinstance(strategy, str) or strategy not in STRATEGIES:
-        raise ModelRefused(f"{where}: strategy {strategy} is not one of {', '.join(STRATEGIES)}")
-    if not isinstance(attend, bool):
-        raise ModelRefused(f"{where}: attend {attend!r} must be true or false")
-    length = _length(said.get("length"), f"{where}: length")
-    if length is None:
+    check_keys(checked(said, dict, where), EXPANSION_KEYS, where, f"which is none of {', '.join(EXPANSION_KEYS)}")
+    strategy = one_of(said.get("strategy"), STRATEGIES, f"{where}: strategy")
+    if said.get("length") is None:
         raise ModelRefused(f"{where}: length is missing")
-    token = _text(said.get("token"), f"{where}: token")
-    return Expansion(strategy=STRATEGIES[strategy], length=length, attend=attend, token=token, source=where)
+    return Expansion(
+        strategy=STRATEGIES[strategy],
+        length=whole(said["length"], f"{where}: length"),
+        attend=checked(said.get("attend", False), bool, f"{where}: attend"),
+        token=_text(said.get("token"), f"{where}: token"),
+        source=where,
+    )
 
 
 def _length(said: Any, where: str) -> int | None:
@@ -256,27 +253,12 @@ def _length(said: Any, where: str) -> int | None:
 
 
 def _text(said: Any, where: str) -> str | None:
-    if said is not None and not isinstance(said, str):
-        raise ModelRefused(f"{where} {said!r} must be a text")
-    return said
+    return None if said is None else checked(said, str, where)
 
 
 def _words(said: Any, where: str) -> tuple[str, ...] | None:
-    if said is None:
-        return None
-    if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
-        raise ModelRefused(f"{where} must be a list of texts")
-    return tuple(said)
+    return None if said is None else texts(said, where)
 
 
 def _tasks(said: Any, where: str) -> tuple[str, ...]:
-    tasks = _words(said, where) or ()
-    for task in (task for task in tasks if task not in TASKS):
-        raise ModelRefused(f"{where} has {task!r}, which is none of {', '.join(TASKS)}")
-    return tasks
-
-
-def _mean(said: Any, where: str) -> bool:
-    if said not in (SUM, MEAN):
-        raise ModelRefused(f"{where} {said!r} is not one of {SUM}, {MEAN}")
-    return bool(said == MEAN)
+    return tuple(one_of(task, TASKS, where) for task in _words(said, where) or ())

@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpu_worker.repository import late_interaction, static_format, text_settings
-from gpu_worker.repository.files import check_inside, read_object, whole
+from gpu_worker.repository.files import check_inside, check_keys, one_of, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat, MaskToken
 from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, LayerRecipe, SparseRecipe, WeightsOf
 from gpu_worker.repository.text_settings import TextSettings
@@ -36,6 +36,9 @@ TASKS: dict[str, WeightsOf] = {
     "sequence-classification": "sequence-classification",
     "text-generation": "causal-lm",
 }
+STRATEGIES: dict[str, Literal["max", "sum"]] = {"max": "max", "sum": "sum"}
+LOGARITHMS = {"relu": 1, "log1p_relu": 2}
+"""How often a SpladePooling takes the logarithm, by its activation."""
 TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
 LOGITS = "causal_logits"
 CHAINS = ((TOKENS, TOKENS), (SENTENCE, SENTENCE), (SENTENCE, SCORES), (SCORES, SCORES))
@@ -129,10 +132,9 @@ def transformer(reading: ModuleReading, folder: str) -> None:
     if reading.encoder is not None:
         raise ModelRefused(f"{reading.modules}: there is a second Transformer, {folder or 'at the root'}")
     texts = text_settings.read(path)
-    if texts.task not in TASKS:
-        raise ModelRefused(f"{texts.named}: transformer_task {texts.task} is not one of {', '.join(TASKS)}")
-    reading.encoder, reading.texts, reading.weights_of = folder, texts, TASKS[texts.task]
-    reading.written.add(text_settings.OUTPUTS[texts.task][1])
+    task = one_of(texts.task, TASKS, f"{texts.named}: transformer_task")
+    reading.encoder, reading.texts, reading.weights_of = folder, texts, TASKS[task]
+    reading.written.add(text_settings.OUTPUTS[task][1])
     if texts.chat and reading.weights_of not in ("causal-lm", "sequence-classification"):
         raise ModelRefused(
             f"{texts.named}: modality_config asks for a chat template, which only rerankers may have here"
@@ -149,30 +151,19 @@ def masked_lm(reading: ModuleReading, folder: str) -> None:
 def static_embedding(reading: ModuleReading, folder: str) -> None:
     """Reads a StaticEmbedding: the mean of the rows that a table has for a text's tokens. Only the first module may be
     one. Its folder has a tokenizer and the table, and no settings."""
-    _table(reading, folder, static_format.text_settings(reading.path / folder))
-    reading.pooling = DenseRecipe()
-
-
-def sparse_static_embedding(reading: ModuleReading, folder: str) -> None:
-    """Reads a SparseStaticEmbedding: the weights that a table, such as one of IDF, has for a text's tokens."""
-    file = reading.path / folder / "config.json"
-    config = read_object(file, missing={})
-    unknown = sorted(set(config) - {"frozen"})
-    if unknown:
-        raise ModelRefused(
-            f"{file}: {unknown[0]} is not supported: the weights must lie beside it, as save writes them"
-        )
-    _table(reading, folder, text_settings.of_tokenizer(reading.path / folder))
-    reading.splade = SparseRecipe(kind="static")
-
-
-def _table(reading: ModuleReading, folder: str, texts: TextSettings) -> None:
     if reading.encoder is not None:
         raise ModelRefused(
             f"{reading.modules}: {folder or 'the folder'} holds a static embedding, and is not the first"
         )
-    reading.encoder, reading.static, reading.texts = folder, True, texts
+    reading.encoder, reading.static, reading.pooling = folder, True, DenseRecipe()
+    reading.texts = static_format.text_settings(reading.path / folder)
     reading.written.add(SENTENCE)
+
+
+def sparse_static_embedding(reading: ModuleReading, folder: str) -> None:
+    """Refuses a SparseStaticEmbedding, which is read for the queries of inference-free SPLADE alone."""
+    named = f"{reading.modules}: SparseStaticEmbedding"
+    raise ModelRefused(f"{named}: only a Router may have it, for queries, with a SpladePooling for documents")
 
 
 def pooling(reading: ModuleReading, folder: str) -> None:
@@ -182,9 +173,7 @@ def pooling(reading: ModuleReading, folder: str) -> None:
     reading.need(TOKENS, folder)
     if SCORES in reading.written:
         raise ModelRefused(f"{reading.modules}: {folder} pools behind the module that makes scores")
-    unknown = sorted(set(config) - POOLING_KEYS)
-    if unknown:
-        raise ModelRefused(f"{file} has {unknown[0]}, which sentence-transformers' Pooling does not take")
+    check_keys(config, POOLING_KEYS, file, "which sentence-transformers' Pooling does not take")
     reading.pooling = DenseRecipe(
         poolings=_modes(file, config), include_prompt=bool(config.get("include_prompt", True))
     )
@@ -197,13 +186,10 @@ def pooling(reading: ModuleReading, folder: str) -> None:
 def _modes(file: Path, config: dict[str, Any]) -> tuple[str, ...]:
     if "pooling_mode" in config:
         named = config["pooling_mode"]
-        modes = named if isinstance(named, list) else [named]
+        modes = named if isinstance(named, list) and named else [named]
     else:
         modes = [mode for key, mode in LEGACY_POOLINGS.items() if config.get(key)] or ["mean"]
-    wrong = [mode for mode in modes if mode not in POOLINGS]
-    if wrong or not modes:
-        raise ModelRefused(f"{file}: pooling_mode {wrong[0] if wrong else modes} is not one of {', '.join(POOLINGS)}")
-    return tuple(modes)
+    return tuple(one_of(mode, POOLINGS, f"{file}: pooling_mode") for mode in modes)
 
 
 def dense(reading: ModuleReading, folder: str) -> None:
@@ -273,14 +259,11 @@ def splade(reading: ModuleReading, folder: str) -> None:
     """Reads a SpladePooling, which weighs vocabulary ids."""
     file = reading.path / folder / "config.json"
     config = read_object(file)
-    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-    if strategy not in ("max", "sum"):
-        raise ModelRefused(f"{file}: pooling_strategy {strategy} is not one of max, sum")
-    if activation not in ("relu", "log1p_relu"):
-        raise ModelRefused(f"{file}: activation_function {activation} is not one of relu, log1p_relu")
+    strategy = one_of(config.get("pooling_strategy", "max"), STRATEGIES, f"{file}: pooling_strategy")
+    activation = one_of(config.get("activation_function", "relu"), LOGARITHMS, f"{file}: activation_function")
     if reading.weights_of != "masked-lm":
         raise ModelRefused(f"{file}: SpladePooling needs a Transformer with transformer_task fill-mask before it")
-    reading.splade = SparseRecipe(kind="splade", strategy=strategy, logs=2 if activation == "log1p_relu" else 1)
+    reading.splade = SparseRecipe(kind="splade", strategy=STRATEGIES[strategy], logs=LOGARITHMS[activation])
     reading.written.add(SENTENCE)
 
 

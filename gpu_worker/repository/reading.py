@@ -24,7 +24,7 @@ from gpu_worker.repository import (
     static_format,
     transformers_format,
 )
-from gpu_worker.repository.files import first_line, read_json, read_object
+from gpu_worker.repository.files import checked, first_line, read_json, read_object
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, MultiVectorRecipe, Recipe, SparseRecipe
 from shared.errors import ModelRefused
 
@@ -65,13 +65,10 @@ def _read(path: Path, name: str, late: Path | None) -> Recipe:
 
 def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe | None) -> dict[str, Any]:
     file = path / "config_sentence_transformers.json"
-    said = described.get("prompts") or {}
-    if not isinstance(said, dict):
-        raise ModelRefused(f"{file}: prompts {said!r} must be an object, texts by their names")
-    prompts = {name: text for name, text in said.items() if text is not None}
-    for name, text in prompts.items():
-        if not isinstance(text, str):
-            raise ModelRefused(f"{file}: the prompt {name!r} is {text!r}, it must be a text")
+    said = checked(described.get("prompts") or {}, dict, f"{file}: prompts")
+    prompts = {
+        name: checked(text, str, f"{file}: the prompt {name!r}") for name, text in said.items() if text is not None
+    }
     if late:
         prompts = late_interaction.with_markers(prompts, late)
     default = described.get("default_prompt_name") or ""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from shared.card import Listwise
 from shared.vectors import Activation, InputType, QueryExpansion
 
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
@@ -99,15 +100,27 @@ class LateInteractionRecipe:
 class SparseRecipe:
     """A sparse head: weighted vocabulary ids.
 
-    static: the weight that a table has for each id of the text (inference-free SPLADE's queries, arXiv:2411.04403).
     splade: log(1 + relu(logit)) of the masked-LM head, maximum or sum over tokens (arXiv:2109.10086); `logs` 2 takes
     the logarithm twice. lexical: relu of one linear layer a token, maximum a token id (BGE-M3, arXiv:2402.03216).
     """
 
-    kind: Literal["splade", "lexical", "static"]
+    kind: Literal["splade", "lexical"]
     strategy: Literal["max", "sum"] = "max"
     logs: int = 1
     layer: LayerRecipe | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueriesRecipe:
+    """Queries of inference-free SPLADE: `folder` has a table with a weight for each token id, and its tokenizer.
+
+    `default` says what texts are that are neither queries nor documents: QUERY, DOCUMENT, or UNSPECIFIED where every
+    request must say it.
+    """
+
+    folder: str
+    max_tokens: int
+    default: InputType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,36 +150,16 @@ class ClassifierRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListwiseRecipe:
-    """A listwise reranker: the texts of which a block consists, its markers and limits; see `Listwise` of model.proto.
-
-    The rows at the markers are dense rows of token ranges of one token each.
-    """
-
-    query_length: int
-    document_length: int
-    block_documents: int
-    opening: str
-    instruction: str
-    document: str
-    closing: str
-    document_marker: str
-    query_marker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A description of how a model runs and how its texts are prepared.
 
     `encoder` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
     model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.
     `late_interaction` is None where queries and documents differ in their prompts alone. `instruction_mark` is the text
-    that ends the part of a sequence that pooling leaves out (GritLM). `listwise`: its dense rows are those that a
-    listwise reranker compares, and no vectors of texts. `static`: `encoder` is the folder of a table with
-    a row for each token id, in place of a transformers model.
-    `query`: how queries are read where a Router sends them another way than documents, which the rest describes; with
-    it, `default_route` says what texts are that are neither: QUERY, DOCUMENT, or UNSPECIFIED where every request must
-    say it.
+    that ends the part of a sequence that pooling leaves out (GritLM). `listwise`: how a listwise reranker reads texts,
+    before the ids of its markers are known; the dense rows there are compared, and are no vectors of texts.
+    `static`: `encoder` is the folder of a table with a row for each token id, in place of a transformers model.
+    `queries`: how queries of inference-free SPLADE are read; the rest describes how documents are.
     """
 
     weights_of: WeightsOf = "encoder"
@@ -177,7 +170,7 @@ class Recipe:
     late_interaction: LateInteractionRecipe | None = None
     sparse: SparseRecipe | None = None
     classifier: ClassifierRecipe | None = None
-    listwise: ListwiseRecipe | None = None
+    listwise: Listwise | None = None
     max_tokens: int | None = None
     truncation_side: str | None = None
     lowercase: bool = False
@@ -186,8 +179,7 @@ class Recipe:
     instruction_mark: str = ""
     notice: str = ""
     static: bool = False
-    query: "Recipe | None" = None
-    default_route: InputType = InputType.UNSPECIFIED
+    queries: QueriesRecipe | None = None
 
     def head_keys(self) -> set[str]:
         """Names of the tensors that heads read from the file of the encoder's own weights."""

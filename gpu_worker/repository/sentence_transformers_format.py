@@ -2,6 +2,10 @@
 
 It reads the formats of versions 2 to 6: SentenceTransformer, SparseEncoder, CrossEncoder, MultiVectorEncoder and
 PyLate's ColBERT. It reads JSON only.
+
+A Router, served only as inference-free SPLADE, stands in modules.json as one module. Its file lists the modules of each
+route: those of documents are read as any other list; for queries there must be a SparseStaticEmbedding, the weights
+that a table, such as one of IDF, has for a text's tokens.
 """
 
 from collections.abc import Sequence
@@ -9,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, router_format, transformers_format
-from gpu_worker.repository.files import read_object, whole
+from gpu_worker.repository import late_interaction, text_settings, transformers_format
+from gpu_worker.repository.files import check_keys, checked, one_of, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat
 from gpu_worker.repository.module_reading import (
     FIRST,
@@ -21,24 +25,87 @@ from gpu_worker.repository.module_reading import (
     Module,
     ModuleReading,
     listed_modules,
+    module_of,
 )
-from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe, MultiVectorRecipe, Recipe
+from gpu_worker.repository.recipe import (
+    ClassifierRecipe,
+    DenseRecipe,
+    LayerRecipe,
+    MultiVectorRecipe,
+    QueriesRecipe,
+    Recipe,
+)
 from shared.errors import ModelRefused
-from shared.vectors import Activation
+from shared.vectors import Activation, InputType
 
 DESCRIBED = "config_sentence_transformers.json"
 COMPARED = ("dot", "euclidean", "manhattan")
 """Names of similarities other than the cosine in sentence-transformers."""
+ROUTERS = ("Router", "Asym")
+TABLE = "SparseStaticEmbedding"
+SIDES = {"query": InputType.QUERY, "document": InputType.DOCUMENT}
+"""The routes, by the names of the tasks of sentence-transformers' encode_query and encode_document."""
+SERVED = (
+    "a Router is served only as inference-free SPLADE, with a SparseStaticEmbedding for queries, and a Transformer "
+    "(fill-mask) and a SpladePooling for documents"
+)
+USUAL_QUERY = 8192
+"""Most tokens of a query where its files set no limit: it costs next to nothing."""
 
 
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """Reads a recipe; `described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
-    entries = list(listed_modules(path / "modules.json", modules, (*READERS, *router_format.KINDS)))
-    routes = router_format.routes(path, entries)
-    if routes is None:
-        return _recipe(path, entries, described)
-    query, document = (_recipe(path, side, described) for side in (routes.query, routes.document))
-    return router_format.join(path, query, document, routes.default)
+    listed = list(listed_modules(path / "modules.json", modules, (*READERS, *ROUTERS)))
+    queries, of_documents = _router(path, listed)
+    return replace(_recipe(path, of_documents, described), queries=queries)
+
+
+def _router(path: Path, modules: Sequence[Module]) -> tuple[QueriesRecipe | None, Sequence[Module]]:
+    """Finds how queries are read, and the modules of documents; None and all modules where there is no Router.
+
+    Raises ModelRefused, naming the file.
+    """
+    router = next((module for module in modules if module.kind in ROUTERS), None)
+    if router is None:
+        return None, modules
+    if len(modules) > 1:
+        raise ModelRefused(f"{path / 'modules.json'}: other modules beside a {router.kind}: {SERVED}")
+    file = path / router.folder / "router_config.json"
+    described = read_object(file)
+    parts = ("types", "structure", "parameters")
+    types, structure, parameters = (checked(described.get(key), dict, f"{file}: {key}") for key in parts)
+    if set(structure) != set(SIDES):
+        raise ModelRefused(f"{file}: structure has the routes {', '.join(sorted(structure)) or 'none'}: {SERVED}")
+    if parameters.get("route_mappings"):
+        raise ModelRefused(f"{file}: route_mappings is not supported: {SERVED}")
+    query, document = (_route(file, router.folder, types, name, structure[name]) for name in SIDES)
+    if [module.kind for module in query] != [TABLE] or document[-1].kind != "SpladePooling":
+        kinds = [" and ".join(module.kind for module in route) for route in (query, document)]
+        raise ModelRefused(f"{file}: queries go through {kinds[0]}, documents through {kinds[1]}: {SERVED}")
+    return _queries(path, query[0].folder, _default(file, structure, parameters)), document
+
+
+def _route(file: Path, folder: str, types: dict[str, Any], route: str, names: Any) -> list[Module]:
+    if not isinstance(names, list) or not names or any(name not in types for name in names):
+        raise ModelRefused(f"{file}: structure: the route {route!r} must be a list of names in types")
+    return [module_of(file, types[name], (Path(folder) / name).as_posix(), READERS) for name in names]
+
+
+def _default(file: Path, structure: dict[str, Any], parameters: dict[str, Any]) -> InputType:
+    """What texts without a task are: as sentence-transformers has it, a route that is named, else the first one."""
+    default = parameters.get("default_route")
+    if default is None:
+        return SIDES[next(iter(structure))] if parameters.get("allow_empty_key", True) else InputType.UNSPECIFIED
+    return SIDES[one_of(default, SIDES, f"{file}: default_route")]
+
+
+def _queries(path: Path, folder: str, default: InputType) -> QueriesRecipe:
+    """Reads a SparseStaticEmbedding, whose weights lie in its folder."""
+    file = path / folder / "config.json"
+    why = "which is not supported: the weights must lie beside it, as save writes them"
+    check_keys(read_object(file, missing={}), {"frozen"}, file, why)
+    limit = text_settings.of_tokenizer(path / folder).max_tokens
+    return QueriesRecipe(folder=folder, max_tokens=limit or USUAL_QUERY, default=default)
 
 
 def _recipe(path: Path, modules: Sequence[Module], described: dict[str, Any]) -> Recipe:
@@ -75,10 +142,10 @@ def _notice(described: dict[str, Any]) -> str:
 
 def _heads(reading: ModuleReading) -> dict[str, Any]:
     """Makes heads from the modules. Raises ModelRefused."""
-    if reading.static:
-        return _static_heads(reading)
+    if reading.static and (reading.late or reading.layers[SCORES]):
+        raise ModelRefused(f"{reading.modules}: a static embedding makes vectors of texts alone")
     path = reading.path / (reading.encoder or "")
-    config = read_object(path / "config.json")
+    config = {} if reading.static else read_object(path / "config.json")
     if reading.late and reading.weights_of == "encoder":
         return _late(reading, reading.late)
     for key in (key for key, value in reading.texts.late.items() if value is not None):
@@ -99,21 +166,8 @@ def _heads(reading: ModuleReading) -> dict[str, Any]:
     if reading.pooling is None:
         raise ModelRefused(f"{reading.modules}: there is no Pooling, and vectors of texts are wanted")
     dense = replace(reading.pooling, allowed_dimensions=transformers_format.matryoshka(path, config))
-    layers = [*reading.layers[SENTENCE], *_cut(reading)]
-    return {"dense": _with_layers(dense, layers), "multi_vector": MultiVectorRecipe()}
-
-
-def _static_heads(reading: ModuleReading) -> dict[str, Any]:
-    """Makes the head of a static embedding. Raises ModelRefused."""
-    if reading.late:
-        raise ModelRefused(f"{reading.modules}: a static embedding makes no token vectors for late interaction")
-    _check_ends(reading)
-    if reading.layers[SCORES]:
-        raise ModelRefused(f"{reading.modules}: scores of static embeddings are not supported")
-    if reading.splade is not None:
-        return {"sparse": reading.splade}
-    assert reading.pooling is not None  # the module that read the table made it
-    return {"dense": _with_layers(reading.pooling, [*reading.layers[SENTENCE], *_cut(reading)])}
+    heads = {"dense": _with_layers(dense, [*reading.layers[SENTENCE], *_cut(reading)])}
+    return heads if reading.static else {**heads, "multi_vector": MultiVectorRecipe()}
 
 
 def _check_ends(reading: ModuleReading) -> None:
@@ -122,8 +176,7 @@ def _check_ends(reading: ModuleReading) -> None:
     if has_scores and reading.layers[SCORES]:
         raise ModelRefused(f"{reading.modules}: layers over the scores of the model's own head are not supported")
     if reading.splade is not None and (reading.layers[SENTENCE] or reading.pooling):
-        made_by = "SparseStaticEmbedding" if reading.static else "SpladePooling"
-        raise ModelRefused(f"{reading.modules}: no other module may work on what {made_by} makes")
+        raise ModelRefused(f"{reading.modules}: no other module may work on what SpladePooling makes")
     if reading.splade is not None and reading.described.get("max_active_dims") is not None:
         raise ModelRefused(
             f"{reading.path / DESCRIBED}: max_active_dims is not supported: take it away, and ask with sparse_top_k"

@@ -1,7 +1,7 @@
 """Static embeddings: a table with a row for each token id, in place of a transformers model.
 
-Their folders are those of sentence-transformers' StaticEmbedding and SparseStaticEmbedding, and model2vec's as it
-publishes them (config.json of the type model2vec, with or without a modules.json). Pickles are read as plain tensors.
+Their folders are those of sentence-transformers' StaticEmbedding, and model2vec's as it publishes them (config.json of
+the type model2vec, with or without a modules.json). Pickles are read as plain tensors.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.repository.files import read_object, read_tensors, tensor_files, whole
+from gpu_worker.repository.files import checked, one_of, read_object, read_tensors, tensor_files, whole
 from gpu_worker.repository.recipe import DenseRecipe, Recipe
 from gpu_worker.repository.text_settings import TextSettings
 from shared.errors import ModelRefused
@@ -31,9 +31,7 @@ def is_model2vec(path: Path) -> bool:
 def read(path: Path) -> Recipe:
     """Reads the recipe of a folder of model2vec: means of rows, of unit length where its config says `normalize`."""
     file, limits = path / "config.json", text_settings(path)
-    normalize = read_object(file).get("normalize", False)
-    if not isinstance(normalize, bool):
-        raise ModelRefused(f"{file}: normalize {normalize!r} must be true or false")
+    normalize = checked(read_object(file).get("normalize", False), bool, f"{file}: normalize")
     return Recipe(
         static=True,
         dense=DenseRecipe(normalize=normalize),
@@ -48,19 +46,14 @@ def text_settings(folder: Path) -> TextSettings:
     said = read_object(file).get("truncation")
     if said is None:
         return TextSettings(named=str(file))
-    if not isinstance(said, dict):
-        raise ModelRefused(f"{file}: truncation {said!r} must be an object or null")
-    side = str(said.get("direction", "Right")).lower()
-    if side not in ("left", "right"):
-        raise ModelRefused(f"{file}: truncation: direction {side!r} is not one of Left, Right")
+    side = str(checked(said, dict, f"{file}: truncation").get("direction", "Right")).lower()
+    one_of(side, ("left", "right"), f"{file}: truncation: direction")
     limit = whole(said.get("max_length"), f"{file}: truncation: max_length")
     return TextSettings(named=str(file), max_tokens=limit, truncation_side=side)
 
 
-def table(folder: Path, recipe: Recipe) -> Tensor:
-    """Reads the table [V, W] float32 of a recipe; of a sparse one [V, 1]. Raises ModelRefused, naming the file."""
-    if recipe.sparse is not None:
-        return _weights(folder)
+def table(folder: Path) -> Tensor:
+    """Reads a table [V, W] float32. Raises ModelRefused, naming the file."""
     tensors, file = _tensors(folder, {TABLE, ROWS, MAPPING, ROW_WEIGHTS})
     if TABLE in tensors:
         return _numbers(tensors, TABLE, 2, file)
@@ -77,15 +70,18 @@ def table(folder: Path, recipe: Recipe) -> Tensor:
     return rows.contiguous()
 
 
-def _weights(folder: Path) -> Tensor:
-    """The weights [V, 1] of a SparseStaticEmbedding. Negative ones are refused: a sparse vector has none."""
+def weights(folder: Path) -> Tensor:
+    """Reads the weights [V] float32 of a SparseStaticEmbedding, by which queries of inference-free SPLADE are read.
+
+    Raises ModelRefused, for negative ones too: a sparse vector has none.
+    """
     tensors, file = _tensors(folder, {WEIGHT})
     if WEIGHT not in tensors:
         raise ModelRefused(f"{file} has no {WEIGHT}")
-    weights = _numbers(tensors, WEIGHT, 1, file)
-    if (weights < 0).any():
+    numbers = _numbers(tensors, WEIGHT, 1, file)
+    if (numbers < 0).any():
         raise ModelRefused(f"{file}: {WEIGHT} holds negative numbers, and sparse vectors have positive weights alone")
-    return weights[:, None].contiguous()
+    return numbers.contiguous()
 
 
 def _tensors(folder: Path, names: set[str]) -> tuple[dict[str, Tensor], Path]:

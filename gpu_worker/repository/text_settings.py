@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import read_object, whole
+from gpu_worker.repository.files import check_keys, read_object, whole
 from shared.errors import ModelRefused
 
 NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -32,6 +32,9 @@ PADDING = {"padding", "padding_side", "pad_to_multiple_of", "return_tensors"}
 """Arguments of a tokenizer that matter to padded batches only."""
 SIZES = PADDING | {"truncation", "max_length"}
 """Arguments of a tokenizer's call that are read here."""
+READING = LOADING | PADDING | {"truncation", "model_max_length", "truncation_side"}
+"""Arguments with which a tokenizer may be loaded."""
+UNSUPPORTED = "which is not supported"
 CUT, WHOLE = (True, "longest_first"), (False, None, "do_not_truncate")
 """Values of `truncation` with which sentence-transformers cuts texts at the limit, and with which it never does."""
 LATE = ("query_length", "document_length", "query_expansion")
@@ -69,13 +72,15 @@ def read(folder: Path) -> TextSettings:
     """Reads the text settings of a Transformer module. Raises ModelRefused, naming file and key."""
     file, settings = _first(folder)
     named = str(file)
-    _check_keys(named, settings)
+    check_keys(settings, KEYS, named, "which sentence-transformers does not take")
+    if settings.get("tokenizer_name_or_path") is not None:
+        raise ModelRefused(f"{named}: tokenizer_name_or_path names a tokenizer elsewhere, which is not supported")
     message = (settings.get("modality_config") or {}).get("message")
     processing = settings.get("processing_kwargs") or {}
     common, text, options = ({**(processing.get(key) or {})} for key in ("common", "text", "chat_template"))
     # As in sentence-transformers: what is common goes over what is for texts, but not where there is a template.
     calls = {**common, **text} if message else {**text, **common}
-    _check(named, "processing_kwargs", calls, SIZES)
+    check_keys(calls, SIZES, f"{named}: processing_kwargs", UNSUPPORTED)
     whole = calls.get("truncation", True) in WHOLE
     if not whole and calls.get("truncation", True) not in CUT:
         raise ModelRefused(f"{named}: processing_kwargs: truncation {calls['truncation']} is not supported")
@@ -84,8 +89,8 @@ def read(folder: Path) -> TextSettings:
     for key in sorted(SIZES & set(options)):
         raise ModelRefused(f"{named}: processing_kwargs: chat_template has {key}: put it under text")
     reading = _arguments(settings, "tokenizer_args", "processor_kwargs")
-    _check(named, "tokenizer_args", reading, LOADING | SIZES - {"max_length"} | {"model_max_length", "truncation_side"})
-    _check(named, "model_args", _arguments(settings, "model_args", "model_kwargs"), LOADING)
+    check_keys(reading, READING, f"{named}: tokenizer_args", UNSUPPORTED)
+    check_keys(_arguments(settings, "model_args", "model_kwargs"), LOADING, f"{named}: model_args", UNSUPPORTED)
     config = _arguments(settings, "config_args", "config_kwargs")
     task = str(settings.get("transformer_task", "feature-extraction"))
     _check_outputs(named, settings, task)
@@ -150,14 +155,6 @@ def _limit(said: Any, where: str) -> int | None:
     return whole(said, where)
 
 
-def _check_keys(file: str, settings: dict[str, Any]) -> None:
-    unknown = sorted(set(settings) - KEYS)
-    if unknown:
-        raise ModelRefused(f"{file} has {unknown[0]}, which sentence-transformers does not take")
-    if settings.get("tokenizer_name_or_path") is not None:
-        raise ModelRefused(f"{file}: tokenizer_name_or_path names a tokenizer elsewhere, which is not supported")
-
-
 def _check_outputs(file: str, settings: dict[str, Any], task: str) -> None:
     """Checks that texts go through the model's forward and modules read its usual output. Raises ModelRefused."""
     modalities, usual = settings.get("modality_config"), OUTPUTS.get(task)
@@ -177,9 +174,3 @@ def _check_outputs(file: str, settings: dict[str, Any], task: str) -> None:
 def _arguments(settings: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     """Arguments under an old or a new key; the old one overrides the new."""
     return settings.get(old, settings.get(new)) or {}
-
-
-def _check(file: str, key: str, arguments: dict[str, Any], supported: set[str]) -> None:
-    unknown = sorted(set(arguments) - supported)
-    if unknown:
-        raise ModelRefused(f"{file}: {key} has {unknown[0]}, which is not supported")

@@ -38,18 +38,6 @@ class TokenizerFile:
     inputs: TokenizerInputs = inputs.PLAIN
     truncation_side: TruncationSide = TruncationSide.RIGHT
 
-    @property
-    def unknown(self) -> int | None:
-        """The id of the token for words that the vocabulary lacks; None where there is none.
-
-        Files have up to 40 MB and take seconds to parse: where the role has an id, the file is not parsed.
-        """
-        if "unk" in self.special_tokens:
-            return self.special_tokens["unk"]
-        model = json.loads(self.content)["model"]
-        named = model.get("unk_token")
-        return model.get("unk_id") if named is None else self.ids_of([named]).get(named)
-
     def ids_of(self, words: Iterable[str]) -> dict[str, int]:
         """Finds the ids of those tokens, as the vocabulary writes them, that it has."""
         from tokenizers import Tokenizer

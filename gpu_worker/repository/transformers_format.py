@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu_worker.repository import late_interaction, listwise_format, text_settings
-from gpu_worker.repository.files import read_object, whole
+from gpu_worker.repository import late_interaction, rerankers, text_settings
+from gpu_worker.repository.files import checked, read_object, whole
 from gpu_worker.repository.recipe import (
     ClassifierRecipe,
     DenseRecipe,
@@ -23,7 +23,6 @@ from gpu_worker.repository.recipe import (
 )
 from gpu_worker.repository.text_settings import TextSettings
 from gpu_worker.repository.weights import ENCODERS
-from gpu_worker.repository.yes_no import names_roles
 from shared.card import YES
 from shared.errors import ModelRefused
 from shared.vectors import Activation
@@ -76,8 +75,8 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
         return {"classifier": _process_rewards(path, config, texts)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
         return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
-    if architecture == listwise_format.ARCHITECTURE:
-        return listwise_format.read(path, config)
+    if architecture == rerankers.LISTWISE:
+        return rerankers.read_listwise(path, config)
     _check_no_chat_template(path)
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.
@@ -108,7 +107,7 @@ def _check_no_chat_template(path: Path) -> None:
 
 def _is_reranker(path: Path, name: str) -> bool:
     """Whether a causal language model is a reranker: by the roles in its template, else by its name."""
-    asks = names_roles("".join(_chat_templates(path).values()))
+    asks = rerankers.names_roles("".join(_chat_templates(path).values()))
     return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
 
 
@@ -142,10 +141,8 @@ def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) ->
 
 def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Reads the dimensions that the model was trained to be cut to from config.json. Raises ModelRefused."""
-    said, key = config.get("matryoshka_dimensions") or [], f"{path / 'config.json'}: matryoshka_dimensions"
-    if not isinstance(said, list):
-        raise ModelRefused(f"{key} {said!r} must be a list of whole numbers")
-    return tuple(sorted(whole(number, key) for number in said))
+    key = f"{path / 'config.json'}: matryoshka_dimensions"
+    return tuple(sorted(whole(number, key) for number in checked(config.get("matryoshka_dimensions") or [], list, key)))
 
 
 def classifier(

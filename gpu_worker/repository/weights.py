@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.repository.files import check_weight_files, first_line, one_line, read_object, safe_files
+from gpu_worker.repository.files import check_fetched, first_line, one_line, read_object, weight_files
 from gpu_worker.repository.recipe import Recipe, WeightsOf
 from shared.errors import ModelRefused
 
@@ -94,10 +94,9 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
     Raises ModelRefused, naming file or weight. Pickles are read as plain tensors only, and code beside the weights runs
     only with `trust_remote_code`.
     """
-    check_weight_files(folder)
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     config = config_of(folder, recipe, trust_remote_code)
-    _check_stored_types(folder)
+    _check_files(folder)
     try:
         texts = config.get_text_config()
         texts.use_cache = False  # nothing is generated, and some classes would ask for a cache
@@ -214,17 +213,24 @@ def check_not_quantised(file: Path, config: PretrainedConfig) -> None:
                 )
 
 
-def _check_stored_types(folder: Path) -> None:
-    """Raises ModelRefused for a weight in a quantised type: transformers would take its numbers as they are."""
-    for file in safe_files(folder):
-        with safe_open(file, framework="pt") as stored:
-            for name in stored.keys():  # noqa: SIM118
-                kind = stored.get_slice(name).get_dtype() if name.endswith(WEIGHT_NAMES) else ""
-                if kind in STORED:
-                    raise ModelRefused(
-                        f"{file}: {name} is stored as {kind}: quantised weights are not served; serve the checkpoint "
-                        f"that they were made from{_origin(folder / 'config.json')}"
-                    )
+def _check_files(folder: Path) -> None:
+    """Opens the files of the weights. Raises ModelRefused, which names a missing or broken one, and for a weight in a
+    quantised type: transformers would take its numbers as they are."""
+    for file in weight_files(folder):
+        check_fetched(file)
+        if file.suffix != ".safetensors":
+            continue
+        try:
+            with safe_open(file, framework="pt") as stored:
+                names = [name for name in stored.keys() if name.endswith(WEIGHT_NAMES)]  # noqa: SIM118
+                kinds = {name: stored.get_slice(name).get_dtype() for name in names}
+        except (OSError, SafetensorError) as error:
+            raise ModelRefused(f"{file} cannot be read: {first_line(error)}") from None
+        for name in (name for name, kind in kinds.items() if kind in STORED):
+            raise ModelRefused(
+                f"{file}: {name} is stored as {kinds[name]}: quantised weights are not served; serve the checkpoint "
+                f"that they were made from{_origin(folder / 'config.json')}"
+            )
 
 
 def _format(said: object) -> str:

@@ -238,11 +238,7 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
     """A job for every output, method and task of the model, over texts of a few lengths, of at most `longest` tokens;
     None: as many as the model reads."""
     abilities = Abilities(model)
-    works: list[Work] = [
-        Encode(outputs=frozenset({output}), normalize=True, normalize_tokens=True, input_type=side)
-        for output in abilities.rows
-        for side in model.input_types
-    ]
+    works: list[Work] = [_encode((output,)) for output in abilities.rows]
     works += [
         Score(method=method, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
         for method in abilities.methods
@@ -256,7 +252,9 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
         ]
     works += [Classify()] * (Task.CLASSIFY in abilities.tasks)
     works += [Classify(tokens=True)] * (Task.CLASSIFY_TOKENS in abilities.tasks)
-    jobs = [Job(id=identity, work=work, tokens=_texts(model, work, longest)) for identity, work in enumerate(works)]
+    most = model.max_tokens if longest is None else min(model.max_tokens, longest)
+    texts = trial_texts([min(length, most) for length in LENGTHS], model.vocabulary_size)
+    jobs = [Job(id=identity, work=work, tokens=texts) for identity, work in enumerate(works)]
     yield from jobs
     late = model.late_interaction
     if late is not None and late.query_expansion is not QueryExpansion.NONE and not late.attend_to_expansion:
@@ -264,14 +262,6 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
         yield replace(jobs[0], id=len(jobs), unattended_tails=tails)
     queries = MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=(2, 0), data=bytes(64))
     yield Job(id=len(jobs) + 1, work=_max_sim(queries, 8))
-
-
-def _texts(model: Model, work: Work, longest: int | None) -> RaggedTokens:
-    """Texts of a few lengths, of at most `longest` tokens and no more than each side that reads them can."""
-    sides = (model.side(work.input_type),) if isinstance(work, Encode) else model.sides
-    most = min(side.max_tokens for side in sides)
-    lengths = [min(length, most if longest is None else min(most, longest)) for length in LENGTHS]
-    return trial_texts(lengths, min(side.vocabulary_size for side in sides))
 
 
 def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:
@@ -284,15 +274,13 @@ def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:
 def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
     """Jobs that each fill a step: the largest outputs of the longest texts, and of the shortest.
 
-    The sides of a Router have lengths of their own. Those of a Score's documents count, since its query has one token.
+    The lengths of a Score's documents count, since its query has one token.
     """
-    vocabulary = min(side.vocabulary_size for side in model.sides)
     for is_long in (True, False):
-        for work in _largest_work(Abilities(model), model.input_types):
-            side = model.side(work.input_type) if isinstance(work, Encode) else model
-            lengths = _longest_texts(side.longest, tokens) if is_long else [1] * tokens
+        for work in _largest_work(Abilities(model)):
+            lengths = _longest_texts(model.longest, tokens) if is_long else [1] * tokens
             if len(lengths) > 1 or not isinstance(work, Score):
-                yield Job(id=0, work=work, tokens=trial_texts(lengths, vocabulary))
+                yield Job(id=0, work=work, tokens=trial_texts(lengths, model.vocabulary_size))
 
 
 def _longest_texts(longest: int, tokens: int) -> list[int]:
@@ -302,10 +290,10 @@ def _longest_texts(longest: int, tokens: int) -> list[int]:
     return [1, *([longest] * whole), *([rest] if rest else [])]
 
 
-def _largest_work(abilities: Abilities, sides: Sequence[InputType]) -> Iterator[Work]:
+def _largest_work(abilities: Abilities) -> Iterator[Work]:
     """The work that takes most memory: all outputs as float32, late-interaction scores, and logits of every token."""
-    for side in sides if abilities.rows else ():
-        yield Encode(outputs=frozenset(abilities.rows), normalize=True, normalize_tokens=True, input_type=side)
+    if abilities.rows:
+        yield _encode(abilities.rows)
     if OutputKind.MULTI_VECTOR in abilities.outputs:
         late = ScoringMethod.LATE_INTERACTION
         yield Score(method=late, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False)
@@ -325,15 +313,19 @@ def timed_job(model: Model, tokens: int) -> Job:
         left -= lengths[-1]
     return Job(
         id=0,
-        work=_usual_work(Abilities(model), model.input_types[-1]),
+        work=_usual_work(Abilities(model)),
         tokens=trial_texts(lengths, model.vocabulary_size),
     )
 
 
-def _usual_work(abilities: Abilities, side: InputType) -> Work:
+def _encode(outputs: Sequence[OutputKind]) -> Encode:
+    """An Encode of documents: a table may have all that queries get."""
+    return Encode(outputs=frozenset(outputs), normalize=True, normalize_tokens=True, input_type=InputType.DOCUMENT)
+
+
+def _usual_work(abilities: Abilities) -> Work:
     if abilities.rows:
-        outputs = frozenset(abilities.rows[:1])
-        return Encode(outputs=outputs, normalize=True, normalize_tokens=True, input_type=side)
+        return _encode(abilities.rows[:1])
     return Classify(tokens=Task.CLASSIFY not in abilities.tasks)
 
 

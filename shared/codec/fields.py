@@ -26,6 +26,9 @@ from shared.vectors import (
     TruncationSide,
 )
 
+TABLE_ROUTE = {"family": "static", "attention": "static", "sparse_head": "static", "include_prompt": True}
+"""Fields of a `QueryRoute` that are the same for every table, for clients."""
+
 
 def number(value: IntEnum) -> Any:
     """An enum's number, typed as the generated stubs want it; a test holds that the contract has the same numbers."""
@@ -92,6 +95,8 @@ def card_to_pb(card: ModelCard) -> model_pb2.ModelCard:
             ("listwise", card.listwise),
         )
     }
+    if nested["query_route"] is not None:
+        nested["query_route"] |= TABLE_ROUTE
     return model_pb2.ModelCard(**values | nested | {"default_method": card.default_method or 0})
 
 

@@ -1,4 +1,4 @@
-"""Inference-free SPLADE and other Routers through both services and Engine, equal to sentence-transformers."""
+"""Inference-free SPLADE through both services and Engine, equal to sentence-transformers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from sentence_transformers.base.modules import Normalize, Router
 
 from harness.stack import Stack, stack
 from selvage import Engine
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
 from support import asymmetric
-from support.asymmetric import TEXTS, dense_model, encoder, inference_free, static
+from support.asymmetric import TEXTS, inference_free
 from support.references import Calls, near, sparse_rows
 
 KINDS = {
@@ -79,16 +77,3 @@ def test_engine(oracle: tuple[Path, Any]) -> None:
         for name, kind in (("encode_query", "query"), ("encode_document", "document"), ("encode", None)):
             vectors = engine.embed(TEXTS, output="sparse", sparse_format="csr", input_type=kind)
             near(vectors.toarray(), asymmetric.sparse(getattr(theirs, name)(TEXTS)), 1e-5)
-
-
-def test_engine_with_dense_sides(tmp_path: Path) -> None:
-    """Queries by a table, documents by a Transformer, unit rows of both; scores compare the two."""
-    torch.manual_seed(0)
-    router = Router.for_query_document([static()], encoder(tmp_path / "encoder"))
-    theirs = dense_model(tmp_path, router, Normalize())
-    queries, documents = theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)
-    with Engine(tmp_path / "saved") as engine:
-        near(engine.embed(TEXTS, input_type="query"), queries, 1e-5)
-        near(engine.embed(TEXTS, input_type="document"), documents, 1e-5)
-        near(engine.embed(TEXTS), theirs.encode(TEXTS), 1e-5)
-        near(engine.score(TEXTS[:2], TEXTS), queries[:2] @ documents.T, 1e-5)

@@ -16,6 +16,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import positions_of, uncounted_id_of
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.queries import Queries
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.recipe import WeightsOf
@@ -108,7 +109,7 @@ def scores(result: JobResult, columns: int = 1) -> np.ndarray:
     return np.frombuffer(result.scores, dtype="<f4").reshape(-1, columns)
 
 
-def ids_of(model: Model, texts: Sequence[str]) -> list[list[int]]:
+def ids_of(model: Model | Queries, texts: Sequence[str]) -> list[list[int]]:
     """Token ids as a frontend makes them."""
     reader = Tokenizer.from_buffer(model.tokenizer.content)
     return [encoding.ids for encoding in reader.encode_batch(texts)]

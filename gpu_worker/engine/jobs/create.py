@@ -1,23 +1,27 @@
 """Validates a job and opens it, or raises the error that says why this model cannot do it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from gpu_worker.engine.jobs.classify import ClassifyJob
-from gpu_worker.engine.jobs.encode import EncodeJob
+from gpu_worker.engine.jobs.encode import EncodeJob, LookUpJob
 from gpu_worker.engine.jobs.job import StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
+from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.skipped_tokens import Skiplist, instruction_ends
+from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.model.model import Model
-from gpu_worker.ragged.texts import Counts, Ids
+from gpu_worker.ragged.texts import Counts
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
+from shared.ragged import RaggedTokens
 from shared.vectors import InputType, OutputKind
 
 
@@ -27,7 +31,6 @@ class JobFactory:
     def __init__(self, model: Model, limits: PieceLimits = WHOLE) -> None:
         self._model, self._limits = model, limits
         self._abilities = Abilities(model)
-        self._of_queries = self._abilities if model.query is None else Abilities(model.query)
         head = model.heads.multi_vector
         self._skiplist = Skiplist(model.late_interaction, skip_first=bool(head and head.skip_first))
 
@@ -65,16 +68,18 @@ class JobFactory:
         return TextMaxSimJob(sequences, work, width, self._model.flops_per_token, self._limits)
 
     def _encode(self, job: Job, work: Encode) -> StepJob:
-        if self._model.query is not None and not (work.input_type or self._model.recipe.default_route):
-            raise InvalidInput("this model reads queries and documents differently: say which", field="input_type")
-        side, count = self._model.side(work.input_type), len(job.tokens)
-        queries = count if side is self._model.query else 0
-        self._check_tokens(job, queries)
         self._abilities.check_encode(work)
+        if (queries := self._model.queries) is not None:
+            kind = work.input_type or queries.default
+            if not kind:
+                raise InvalidInput("this model reads queries and documents differently: say which", field="input_type")
+            if kind is InputType.QUERY:
+                _check_tokens(job.tokens, queries.max_tokens, queries.token_ids)
+                return LookUpJob(job, work, queries.table)
+        self._check_tokens(job)
         skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
-        sequences = Sequences(job, self._skipped(job), skiplist, queries=queries)
-        abilities = self._abilities if side is self._model else self._of_queries
-        return EncodeJob(sequences, work, side.heads, abilities.sparse_cost, self._limits)
+        sequences = Sequences(job, self._skipped(job), skiplist)
+        return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost, self._limits)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
@@ -83,29 +88,24 @@ class JobFactory:
         return ClassifyJob(sequences, work, labels, self._limits)
 
     def _score(self, job: Job, work: Score) -> StepJob:
-        self._check_tokens(job, work.queries)
         self._abilities.check_score(work, len(job.tokens))
-        model = self._model
-        skiplist = partial(self._skiplist.of_scores, queries=work.queries) if ScoreJob.compares_tokens(work) else None
-        sequences = Sequences(job, self._skipped(job), skiplist, queries=work.queries)
+        looked_up: Sequence[Vector] = ()
+        if (queries := self._model.queries) is not None:
+            query_tokens, documents = job.tokens.part(0, work.queries), job.tokens.part(work.queries, len(job.tokens))
+            _check_tokens(query_tokens, queries.max_tokens, queries.token_ids)
+            looked_up = sparse_vectors.unpack(queries.table.look_up(query_tokens))
+            per_sequence = ("prompt_lengths", "second_segments", "unattended_tails")
+            job = replace(job, tokens=documents, **{name: getattr(job, name)[work.queries :] for name in per_sequence})
+        self._check_tokens(job)
+        model, compares = self._model, ScoreJob.compares_tokens(work)
+        skiplist = partial(self._skiplist.of_scores, queries=work.queries) if compares else None
+        sequences = Sequences(job, self._skipped(job), skiplist, queries=work.queries - len(looked_up))
         costs = model.flops_per_token, self._abilities.sparse_cost
-        return ScoreJob(sequences, work, model.heads, *costs, self._limits)
+        return ScoreJob(sequences, work, model.heads, *costs, self._limits, looked_up)
 
-    def _check_tokens(self, job: Job, queries: int = 0) -> None:
-        """Raises InvalidInput for no sequence or an id outside of the vocabulary, InputTooLong for a long sequence.
-
-        The first `queries` sequences go the way of queries, where there is one.
-        """
-        tokens = job.tokens
-        if not len(tokens):
-            raise InvalidInput("a job has no sequences", field="jobs")
-        ids = np.frombuffer(tokens.ids, dtype="<i4")
-        if self._model.query is None:
-            _check_side(self._model, tokens.lengths, ids)
-            return
-        middle = tokens.offsets[min(max(queries, 0), len(tokens))]
-        _check_side(self._model.query, tokens.lengths[:queries], ids[:middle])
-        _check_side(self._model, tokens.lengths[queries:], ids[middle:])
+    def _check_tokens(self, job: Job) -> None:
+        """Raises InvalidInput for no sequence or an id outside of the vocabulary, InputTooLong for a long sequence."""
+        _check_tokens(job.tokens, self._model.longest, self._model.vocabulary_size)
 
     def _skipped(self, job: Job) -> Counts | None:
         """Tokens [S] at the start of each sequence that pooling leaves out: a prompt, or up to an instruction mark.
@@ -118,10 +118,13 @@ class JobFactory:
         return ends if prompts is None else np.maximum(prompts, ends)
 
 
-def _check_side(model: Model, lengths: Sequence[int], ids: Ids) -> None:
-    """Checks the sequences of these `lengths`, with all their `ids`, that go through a model."""
-    longest = max(lengths, default=0)
-    if longest > model.longest:
-        raise InputTooLong(f"a sequence has {longest} tokens, the limit is {model.longest}")
-    if len(ids) and ids.view("<u4").max() >= model.vocabulary_size:  # negative ids too, which are large then
-        raise InvalidInput(f"a token id is outside 0 to {model.vocabulary_size - 1}")
+def _check_tokens(tokens: RaggedTokens, limit: int, vocabulary: int) -> None:
+    """Checks sequences of at most `limit` tokens, with ids below `vocabulary`."""
+    if not len(tokens):
+        raise InvalidInput("a job has no sequences", field="jobs")
+    longest = max(tokens.lengths)
+    if longest > limit:
+        raise InputTooLong(f"a sequence has {longest} tokens, the limit is {limit}")
+    ids = np.frombuffer(tokens.ids, dtype="<u4")  # negative ids too, which are large then
+    if len(ids) and ids.max() >= vocabulary:
+        raise InvalidInput(f"a token id is outside 0 to {vocabulary - 1}")

@@ -1,4 +1,4 @@
-"""Encode jobs: vectors of every sequence, or of token ranges of them."""
+"""Encode jobs: vectors of every sequence, or of token ranges of them; and of queries that a table has."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,8 @@ from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
-from shared.jobs import Encode, JobResult
+from shared.jobs import Encode, Job, JobResult
+from shared.query_table import QueryTable
 from shared.vectors import OutputKind
 
 
@@ -79,3 +80,22 @@ class EncodeJob(TextJob):
             row_lengths=() if self.tokens is None else tuple(sequences.selected_counts.tolist()),
             token_ids=b"" if token_ids is None else token_ids.astype("<i4").tobytes(),
         )
+
+
+class LookUpJob(TextJob):
+    """An open Encode of queries of inference-free SPLADE: one unit without a sequence, since a table has their weights.
+
+    The table is too large for frontends, which look queries up by themselves otherwise.
+    """
+
+    def __init__(self, job: Job, work: Encode, table: QueryTable) -> None:
+        super().__init__(Sequences(job), [()])
+        self.costs = [1]
+        self._tokens, self._top_k, self._table = job.tokens, work.sparse_top_k, table
+
+    def put(self, slice_rows: SliceRows) -> None:
+        """The step made nothing."""
+
+    def result(self) -> JobResult:
+        """Vectors of all sequences."""
+        return JobResult(sparse=self._table.look_up(self._tokens, self._top_k))

@@ -1,4 +1,5 @@
-"""Score jobs: scores of queries with documents; sequences 0 to `queries` - 1 of the job are the queries.
+"""Score jobs: scores of queries with documents; sequences 0 to `queries` - 1 of the job are the queries, unless a table
+has their vectors: then all are documents.
 
 By products of dense rows and by late interaction (MaxSim of token vectors) they are computed on the device, by products
 of sparse vectors on the host. A hybrid has up to three tables of scores, and adds them.
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from gpu_worker.device.transfer import DownloadedArray, StepDownload
 from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, averaged, comparing_flops
-from gpu_worker.engine.jobs.job import TextJob
+from gpu_worker.engine.jobs.job import TextJob, by_length
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat
@@ -37,11 +38,13 @@ class ScoreJob(TextJob, ComparingJob):
         flops_per_token: float,
         sparse_cost: Callable[[int], int] = int,
         limits: PieceLimits = WHOLE,
+        looked_up: Sequence[Vector] = (),
     ) -> None:
-        """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's."""
-        super().__init__(sequences, _groups(sequences, work), limits)
-        self._work = work
-        shape = work.layout.shape(work.queries, len(sequences) - work.queries)
+        """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's.
+        `looked_up`: the queries' vectors where a table has them."""
+        super().__init__(sequences, by_length(sequences) if looked_up else _groups(sequences, work), limits)
+        self._work, first_document = work, work.queries - len(looked_up)
+        shape = work.layout.shape(work.queries, len(sequences) - first_document)
         hybrid, weights = work.method is ScoringMethod.HYBRID, work.weights or HybridWeights()
         self.scorings: list[tuple[float, _Scoring]] = []
         self._on_device: list[DenseScoring | LateScoring] = []
@@ -61,7 +64,7 @@ class ScoreJob(TextJob, ComparingJob):
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
             extra = [sparse_cost(tokens) for tokens in self.units.tokens]
             self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
-            self._sparse, top_k = SparseScoring(work, shape), 0
+            self._sparse, top_k = SparseScoring(work, shape, first_document, looked_up), 0
             self.scorings.append((weights.sparse, self._sparse))
         self.wanted = Wanted(dense=dense_rows, tokens=token_rows, in_place_from=work.queries, sparse_top_k=top_k)
 
@@ -198,19 +201,22 @@ class LateScoring:
 class SparseScoring:
     """The sparse scores of one job, and the vectors of its queries; all of it on the host."""
 
-    def __init__(self, work: Score, shape: tuple[int, int]) -> None:
-        self._work, self._finite = work, True
-        self._queries: dict[int, Vector] = {}
+    def __init__(
+        self, work: Score, shape: tuple[int, int], first_document: int, looked_up: Sequence[Vector] = ()
+    ) -> None:
+        """`first_document`: its number. `looked_up`: the queries' vectors where they are known."""
+        self._work, self._first_document, self._finite = work, first_document, True
+        self._queries = dict(enumerate(looked_up))
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
     def put(self, slice_rows: SliceRows) -> None:
         """Keeps the vectors of new queries, and scores the documents."""
-        queries = self._work.queries
+        first = self._first_document
         vectors_in_order, finite = slice_rows.sparse.vectors()
         vectors = dict(zip(slice_rows.packed.numbers.tolist(), vectors_in_order, strict=True))
-        documents = [number for number in vectors if number >= queries]
+        documents = [number for number in vectors if number >= first]
         self._finite &= finite
-        self._queries |= {number: vector for number, vector in vectors.items() if number < queries}
+        self._queries |= {number: vector for number, vector in vectors.items() if number < first}
         if documents:
             self._score(documents, vectors)
         if not self._finite:  # vectors leave out a weight that is not finite, so the scores have to show it
@@ -218,7 +224,7 @@ class SparseScoring:
 
     def _score(self, documents: list[int], vectors: dict[int, Vector]) -> None:
         """Scores these documents with all queries so far, or as pairs; `vectors` by the numbers of sequences."""
-        columns = [number - self._work.queries for number in documents]
+        columns = [number - self._first_document for number in documents]
         document_vectors = [vectors[number] for number in documents]
         if self._work.layout is Layout.PAIRS:
             query_vectors = [self._queries[number] for number in columns]

@@ -1,7 +1,7 @@
 """The sequences of a job, and which of them, or of their tokens, a step computes. No I/O."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -67,8 +67,8 @@ class Sequences:
     `ids` [T], `lengths` [S], `offsets` [S + 1]. Pooling leaves out the first `skip` [S] tokens of each sequence;
     `pooled` has the tokens that dense rows are made of. The second text of a pair begins at `second_segments` [S], 0
     for no pair. No token attends to the last `tails` [S] tokens. `selected` [T]: tokens that get a row of their own, a
-    vector or logits. Sequences with numbers below `queries` go the way of queries, for models that have one. `adapter`:
-    the number of the adapter that the job is for, 0 for none. `key`: the job's fairness key.
+    vector or logits. Sequences with numbers below `queries` are queries of a Score, which come before all documents.
+    `adapter`: the number of the adapter that the job is for, 0 for none. `key`: the job's fairness key.
     """
 
     adapter = 0
@@ -169,12 +169,6 @@ class Selection:
     def whole_numbers(self) -> Counts:
         """The numbers of the sequences that are `whole`."""
         return self.numbers if self.uncut else self.numbers[self.whole]
-
-    def side(self, *, queries: bool) -> "Selection":
-        """The part of it that goes the way of queries, or of documents."""
-        chosen = (self.numbers < self.sequences.queries) == queries
-        numbers, starts, stops = self.numbers[chosen], self.starts[chosen], self.stops[chosen]
-        return replace(self, numbers=numbers, starts=starts, stops=stops)
 
     def pieces(self) -> list[Piece]:
         """The pieces of the sequences that are not `whole`."""

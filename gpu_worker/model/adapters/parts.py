@@ -12,8 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.repository.adapter_config import AdapterConfig, merge_first
-from gpu_worker.repository.adapters import Adapter
+from gpu_worker.repository.adapters import Adapter, AdapterConfig, merge_first
 from shared.errors import ModelRefused
 
 PREFIX = "base_model.model."

@@ -1,7 +1,6 @@
 """A static embedding in an encoder's place: the hidden state of a token is its row of a table, in any text.
 
-Pooled by the mean it is an embedding bag (sentence-transformers' StaticEmbedding, model2vec); a table of one column has
-the weights of a SparseStaticEmbedding.
+Pooled by the mean it is an embedding bag (sentence-transformers' StaticEmbedding, model2vec).
 """
 
 import torch.nn.functional as F

@@ -73,6 +73,13 @@ def pack(vectors: Sequence[Vector]) -> SparseRows:
     )
 
 
+def unpack(rows: SparseRows) -> list[Vector]:
+    """The vectors of texts that lie end to end."""
+    ends = np.cumsum(rows.lengths)[:-1]
+    ids, weights = (np.frombuffer(part, dtype) for part, dtype in ((rows.indices, "<i4"), (rows.values, "<f4")))
+    return list(zip(np.split(ids, ends), np.split(weights, ends), strict=True))
+
+
 def matrix(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
     """Dot products [Q, S] float32 of every query with every document.
 

@@ -24,7 +24,6 @@ from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import INLINE_TOKENS, Pipeline
 from frontend_service.tokenizing.model_texts import read_files
-from frontend_service.tokenizing.query_table import QueryTable
 from frontend_service.workers.claims import check_card
 from frontend_service.workers.reply_check import WrongReply
 from selvage.v1 import embedding_pb2, model_pb2
@@ -32,6 +31,7 @@ from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
 from shared.jobs import Encode, Job, JobResult, Priority, SparseRows
 from shared.load import Backlog, Load
+from shared.query_table import QueryTable
 from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import InputType, OutputKind, ScoringMethod, TruncationSide
@@ -45,14 +45,9 @@ QUERY, DOCUMENT, UNSPECIFIED = InputType.QUERY, InputType.DOCUMENT, InputType.UN
 def route(weights: np.ndarray = WEIGHTS, **changes: Any) -> QueryRoute:
     made = QueryRoute(
         default_input_type=DOCUMENT,
-        family="static",
-        pooling="",
-        attention="static",
         max_tokens=4,
         vocabulary_size=len(weights),
-        include_prompt=True,
         truncation_side=TruncationSide.RIGHT,
-        sparse_head="static",
         table_digest=hashlib.sha256(weights.tobytes()).hexdigest(),
     )
     return replace(made, **changes)
@@ -234,7 +229,7 @@ VALUES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.5, 3.0]), min_size=12, max_
 def test_a_table_equals_a_dictionary(texts: list[list[int]], values: list[float], top_k: int) -> None:
     """Of equal weights the smaller ids stay, as in a worker."""
     weights = np.array(values, dtype="<f4")
-    table = QueryTable(weights.tobytes(), card(**sparse_card(query_route=route(weights))))
+    table = QueryTable(weights)
     expected = []
     for ids in texts:
         vector = {identity: values[identity] for identity in sorted(set(ids)) if values[identity] > 0}
@@ -282,10 +277,11 @@ def test_a_senseless_way_of_queries_is_refused(why: str, told: QueryRoute) -> No
         check_card(card(**sparse_card(query_route=told)))
 
 
-def test_a_table_of_a_model_with_other_outputs_is_refused() -> None:
+@pytest.mark.parametrize("told", [route(), route(table_digest="")])
+def test_a_way_of_queries_of_a_model_with_other_outputs_is_refused(told: QueryRoute) -> None:
     """Its queries would get sparse vectors where others are wanted."""
     with pytest.raises(WrongReply, match="other outputs than SPARSE"):
-        check_card(card(query_route=route()))
+        check_card(card(query_route=told))
 
 
 def remote(**changes: Any) -> FakeRemoteWorker:

@@ -16,11 +16,9 @@ from frontend_service.services.embedding import EmbeddingService
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.documents import DocumentTokenizer
 from selvage.v1 import embedding_pb2 as pb
-from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.ragged import RANGE_TIMES
 from shared.terms import RequestTerms
-from shared.vectors import InputType, TruncationSide
 
 LATER = RequestTerms.within(3600)
 ABLE: dict[str, Any] = {"pools_spans": True}
@@ -253,26 +251,12 @@ def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
     assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"], late_chunking=True), 10).texts == 1
 
 
-ROUTE = QueryRoute(
-    default_input_type=InputType.QUERY,
-    family="bert",
-    pooling="cls",
-    attention="",
-    max_tokens=9,
-    vocabulary_size=len(WORDS),
-    include_prompt=True,
-    truncation_side=TruncationSide.RIGHT,
-)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"pooling": "cls"}, "pooling is cls"),
         ({"pooling": "mean+lasttoken"}, "pooling is lasttoken"),
         ({}, "which this model has not"),
-        ({"query_route": ROUTE}, "which this model has not"),
-        ({"query_route": ROUTE, "pooling": "cls"}, "pooling of documents is cls"),
     ],
 )
 async def test_models_that_pool_no_spans_are_refused(changes: dict[str, Any], words: str) -> None:
@@ -283,15 +267,3 @@ async def test_models_that_pool_no_spans_are_refused(changes: dict[str, Any], wo
             await embed(worker, texts=["a b"], input_type=2, **fields)
         assert refused.value.field in fields
     assert not worker.jobs
-
-
-async def test_spans_are_of_documents_whatever_the_route_of_queries() -> None:
-    """Texts without a kind are not taken for queries in silence: a span is no query."""
-    worker = FakeWorker(card(**ABLE, query_route=ROUTE))
-    for fields in ({"late_chunking": True}, {"spans": [spans((0, 1))]}):
-        with pytest.raises(InvalidInput, match="set it to DOCUMENT") as refused:
-            await embed(worker, texts=["a b"], **fields)
-        assert refused.value.field == "input_type"
-        assert not worker.jobs
-        assert len(told(await embed(worker, texts=["a b"], input_type=2, **fields))) == 1
-        worker.jobs.clear()

@@ -17,7 +17,7 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.options import LoadOptions
-from gpu_worker.repository.adapter_config import NamedAdapter
+from gpu_worker.repository.adapters import NamedAdapter
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import adapters_by_fingerprint
 from shared.errors import ModelRefused, WorkerUnavailable

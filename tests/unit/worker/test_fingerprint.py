@@ -11,7 +11,7 @@ from torch import nn
 
 from gpu_worker.model import fingerprint as fingerprints
 from gpu_worker.model.loading import load
-from gpu_worker.repository import vocabulary
+from gpu_worker.repository import fitting
 from gpu_worker.repository.files import digest_of_files
 from support.tiny import CPU, write_json
 
@@ -151,7 +151,7 @@ def test_packages_are_part_of_a_model_s_fingerprint(
 def test_the_words_of_a_notice_do_not_count(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that says them otherwise serves the same rows, beside one that does not."""
     before = load(str(encoder), CPU).fingerprint
-    monkeypatch.setattr(vocabulary, "check", lambda *_: "said in other words")
+    monkeypatch.setattr(fitting, "check_vocabulary", lambda *_: "said in other words")
     model = load(str(encoder), CPU)
     assert model.notice == "said in other words"
     assert model.fingerprint == before

@@ -20,19 +20,17 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.trials import (
     FEWEST,
-    LENGTHS,
     SPARE_MEMORY,
     Trial,
     find_step_size,
     largest_jobs,
     run_largest_steps,
     try_step_sizes,
-    warm_up_jobs,
 )
 from gpu_worker.worker import step_of
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Encode, Score
-from shared.vectors import InputType, OutputKind
+from shared.vectors import OutputKind
 from support.checked import checked
 from support.random_models import random_model
 from support.tiny import CPU
@@ -170,24 +168,6 @@ def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
         if isinstance(job.work, Encode):
             assert (OutputKind.SPARSE in job.work.outputs) == (heads.sparse is not None)
             assert (OutputKind.MULTI_VECTOR in job.work.outputs) == (heads.multi_vector is not None)
-
-
-def test_the_sides_of_a_router_have_lengths_of_their_own() -> None:
-    """Short queries make no trial of short documents, nor is either told anything that it cannot read."""
-    made = model("tiny-bert")
-    router = replace(made, query=replace(made, max_tokens=9, vocabulary_size=8))
-    assert made.longest > 64
-    longest: dict[InputType, int] = {}
-    for job in largest_jobs(router, 600):
-        if isinstance(job.work, Encode):
-            kind = job.work.input_type
-            longest[kind] = max(longest.get(kind, 0), *job.tokens.lengths)
-    assert longest == {InputType.QUERY: 9, InputType.DOCUMENT: min(made.longest, 599)}
-    rehearsed = [job for job in warm_up_jobs(router) if isinstance(job.work, Encode)]
-    assert {(job.work.input_type, job.tokens.lengths) for job in rehearsed if isinstance(job.work, Encode)} == {
-        (kind, tuple(min(length, most) for length in LENGTHS))
-        for kind, most in ((InputType.QUERY, 9), (InputType.DOCUMENT, made.max_tokens))
-    }
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 255])

@@ -190,7 +190,7 @@ NONSENSE: dict[str, tuple[Any, list[str]]] = {
     "a marker that is a number": ({"query_prefix": 1}, ["late.json: query_prefix 1 must be a text"]),
     "a length below one": ({"query_length": -1}, ["late.json: query_length -1 must be a whole number"]),
     "a length that is a text": ({"document_length": "60"}, ["late.json: document_length '60' must be a whole number"]),
-    "an expansion that is a text": ({"query_expansion": "none"}, ["late.json: query_expansion must be an object"]),
+    "an expansion that is a text": ({"query_expansion": "none"}, ["query_expansion 'none' must be an object"]),
     "an unknown strategy": ({"query_expansion": {"strategy": "max"}}, ["late.json: query_expansion: strategy max"]),
     "a strategy that is a list": (
         {"query_expansion": {"strategy": ["min"]}},
@@ -204,9 +204,9 @@ NONSENSE: dict[str, tuple[Any, list[str]]] = {
         {"query_expansion": {"attend": "yes"}},
         ["late.json: query_expansion: attend 'yes' must be true or false"],
     ),
-    "a skiplist that is a text": ({"skiplist_words": "none"}, ["late.json: skiplist_words must be a list of texts"]),
-    "an unknown task": ({"skiplist_tasks": ["both"]}, ["late.json: skiplist_tasks has 'both'", "query, document"]),
-    "an unknown score": ({"similarity_fn_name": "max"}, ["late.json: similarity_fn_name 'max'", "maxsim, meanmaxsim"]),
+    "a skiplist that is a text": ({"skiplist_words": "none"}, ["late.json: skiplist_words 'none' must be a list"]),
+    "an unknown task": ({"skiplist_tasks": ["both"]}, ["skiplist_tasks both is not one of query, document"]),
+    "an unknown score": ({"similarity_fn_name": "max"}, ["late.json: similarity_fn_name max", "maxsim, meanmaxsim"]),
     "a query below its expansion": (
         {"query_length": 20},
         ["late.json: query_length 20 is below the length of query_expansion, 24"],

@@ -13,7 +13,7 @@ from transformers import Qwen3Config
 
 from gpu_worker.model.loading import load
 from gpu_worker.model.options import LoadOptions
-from gpu_worker.repository import listwise_format
+from gpu_worker.repository import rerankers
 from support import listwise
 from support.breakages import refusal, settings
 from support.listwise import HIDDEN, WIDTH
@@ -46,8 +46,8 @@ def test_the_fingerprint_counts_how_blocks_are_made(
     fingerprint: str, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No file of the folder tells it; a change of it is another model."""
-    changed = {"CLOSING": f" {listwise_format.CLOSING}", "BLOCK_DOCUMENTS": 124, "LENGTHS": (512, 2047)}
-    monkeypatch.setattr(listwise_format, name, changed[name])
+    changed = {"CLOSING": f" {rerankers.CLOSING}", "BLOCK_DOCUMENTS": 124, "LENGTHS": (512, 2047)}
+    monkeypatch.setattr(rerankers, name, changed[name])
     assert load(str(folder), CPU).fingerprint != fingerprint
 
 
@@ -119,7 +119,7 @@ def test_windows_are_those_of_transformers(tmp_path: Path, config: dict[str, Any
     """Said by `layer_types`, else made of `max_window_layers`."""
     layers = {"num_hidden_layers": 2} | config
     assert ("sliding_attention" in Qwen3Config(**layers).layer_types) == (limits == (1024, 8192))
-    read = listwise_format.read(tmp_path, {"model_type": "qwen3", "hidden_size": 8} | layers)["listwise"]
+    read = rerankers.read_listwise(tmp_path, {"model_type": "qwen3", "hidden_size": 8} | layers)["listwise"]
     assert (read.query_length, read.document_length) == limits
 
 

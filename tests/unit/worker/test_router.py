@@ -1,175 +1,127 @@
-"""Routers: queries and documents go different ways, each equal to sentence-transformers, and compare in one job."""
+"""A Router is inference-free SPLADE: a table for queries, SPLADE for documents, both equal to sentence-transformers."""
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sparse_encoder import SparseEncoder
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model import queries as model_queries
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from shared.errors import InvalidInput, ModelRefused
-from shared.jobs import Job
+from shared.errors import InputTooLong, InvalidInput, ModelRefused
+from shared.jobs import Encode, Job, Score
 from shared.ragged import RaggedTokens
-from shared.vectors import InputType, Layout, OutputKind, ScoringMethod
+from shared.vectors import InputType, Layout, ScoringMethod
 from support import asymmetric
-from support.asymmetric import TEXTS, dense_model, encoder, inference_free, splade, static
+from support.asymmetric import ROWS, TEXTS, dense_model, encoder, inference_free, saved, sparse_static, splade, static
 from support.checked import checked
-from support.native import LIBRARY
 from support.references import near
-from support.tiny import (
-    CPU,
-    DENSE,
-    SPARSE,
-    ask,
-    dense_rows,
-    encode,
-    ids_of,
-    random_ids,
-    run,
-    score,
-    scores,
-    sparse_rows,
-    write_encoder,
-    write_json,
-)
+from support.tiny import CPU, SPARSE, ask, encode, ids_of, run, score, scores, sparse_rows, write_json
 
 QUERY, DOCUMENT, UNSPECIFIED = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED
+WAYS = {QUERY: "encode_query", DOCUMENT: "encode_document", UNSPECIFIED: "encode"}
 
 
-def vectors(model: Model, kind: InputType, output: OutputKind = DENSE, texts: list[str] = TEXTS) -> np.ndarray:
-    """Rows of texts of a kind, read as a frontend reads them."""
-    dense = model.recipe.dense
-    work = encode(output, input_type=kind, normalize=bool(dense and dense.normalize))
-    result = ask(ModelEngine(model), work, ids_of(model.side(kind), texts))
-    return dense_rows(result) if output is DENSE else sparse_rows(result)
+def query_ids(model: Model, texts: list[str] = TEXTS) -> list[list[int]]:
+    """Token ids of queries, as a frontend reads them."""
+    assert model.queries is not None
+    return ids_of(model.queries, texts)
 
 
-def asymmetric_dense(folder: Path) -> list[Any]:
-    """A table for queries, a Transformer for documents; both end with the modules behind the Router."""
-    return [Router.for_query_document([static()], encoder(folder / "encoder")), Dense(64, 32), Normalize()]
+def vectors(model: Model, kind: InputType, top_k: int = 0) -> np.ndarray:
+    """Sparse vectors of the texts as texts of a kind, which a worker makes."""
+    assert model.queries is not None
+    ids = query_ids(model) if (kind or model.queries.default) is QUERY else ids_of(model, TEXTS)
+    return sparse_rows(ask(ModelEngine(model), encode(SPARSE, input_type=kind, sparse_top_k=top_k), ids))
 
 
-def two_transformers(folder: Path) -> list[Any]:
-    """Two architectures, and a Normalize in one route alone. Texts without a kind are queries."""
-    query, document = encoder(folder / "q"), encoder(folder / "d", "tiny-modernbert")
-    return [Router({"query": query, "document": [*document, Normalize()]}, default_route="query")]
+def saved_router(folder: Path, **options: Any) -> SparseEncoder:
+    """Inference-free SPLADE, whose Router has these options."""
+    router = Router({"query": [sparse_static()], "document": splade(folder / "encoder")}, **options)
+    return saved(SparseEncoder(modules=[router], device="cpu", similarity_fn_name="dot"), folder)
 
 
-def layers_behind_one(folder: Path) -> list[Any]:
-    """The Router stands behind the Transformer that both sides share."""
-    return [*encoder(folder / "encoder"), Router.for_query_document([Dense(64, 32)], [Dense(64, 32)])]
-
-
-def mapped(folder: Path) -> list[Any]:
-    """Routes with names of their own, which tasks and modalities are mapped to."""
-    mappings: dict[Any, str] = {("query", "text"): "fast", ("document", None): "slow", (None, "image"): "fast"}
-    routes = {"slow": encoder(folder / "encoder"), "fast": [static()]}
-    return [Router(routes, route_mappings=mappings, default_route="slow")]
-
-
-@pytest.mark.parametrize("make", [asymmetric_dense, two_transformers, layers_behind_one, mapped])
-def test_every_kind_of_text_goes_its_way(tmp_path: Path, make: Callable[[Path], list[Any]]) -> None:
-    """encode_query, encode_document, and encode by the default route; and scores over both."""
-    torch.manual_seed(0)
-    oracle = dense_model(tmp_path, *make(tmp_path))
+@pytest.mark.parametrize("top_k", [0, 2])
+def test_every_kind_of_text_has_its_vectors(tmp_path: Path, top_k: int) -> None:
+    """Queries by a table, documents by SPLADE, all weights or the largest of a text; others go the default route."""
+    oracle = inference_free(tmp_path)
     model = load(str(tmp_path / "saved"), CPU)
-    queries, documents = oracle.encode_query(TEXTS), oracle.encode_document(TEXTS)
-    near(vectors(model, QUERY), queries, 1e-5)
-    near(vectors(model, DOCUMENT), documents, 1e-5)
-    near(vectors(model, UNSPECIFIED), oracle.encode(TEXTS), 1e-5)
-    assert np.abs(queries - documents).max() > 0.1
-    expected = oracle.similarity(queries[:2], documents).numpy()
-    assert model.query is not None
-    texts = [*ids_of(model.query, TEXTS[:2]), *ids_of(model, TEXTS)]
-    for width in (None, 3):  # all at once, and over several steps
-        job = Job(id=1, work=score(ScoringMethod.DENSE, 2), tokens=RaggedTokens.of(texts))
-        near(scores(run(ModelEngine(model), [job], width)[0], len(TEXTS)), expected, 1e-5)
+    for kind, name in WAYS.items():
+        expected = asymmetric.sparse(getattr(oracle, name)(TEXTS, max_active_dims=top_k or None))
+        near(vectors(model, kind, top_k), expected, 1e-5)
 
 
-def test_inference_free_splade(tmp_path: Path) -> None:
-    """Queries by a table, documents by SPLADE, scores of a matrix and of pairs."""
+@pytest.mark.parametrize("layout", [Layout.MATRIX, Layout.PAIRS])
+@pytest.mark.parametrize("width", [None, 3])
+def test_scores_compare_a_table_with_splade(tmp_path: Path, layout: Layout, width: int | None) -> None:
+    """Of a matrix and of pairs, in one step or in several."""
     oracle = inference_free(tmp_path)
     model = load(str(tmp_path / "saved"), CPU)
     queries, documents = (asymmetric.sparse(by(TEXTS)) for by in (oracle.encode_query, oracle.encode_document))
-    near(vectors(model, QUERY, SPARSE), queries, 1e-5)
-    near(vectors(model, DOCUMENT, SPARSE), documents, 1e-5)
-    near(vectors(model, UNSPECIFIED, SPARSE), asymmetric.sparse(oracle.encode(TEXTS)), 1e-5)
-    assert model.query is not None
-    texts = [*ids_of(model.query, TEXTS), *ids_of(model, TEXTS)]
-    by_matrix = ask(ModelEngine(model), score(ScoringMethod.SPARSE, len(TEXTS)), texts)
-    near(scores(by_matrix, len(TEXTS)), queries @ documents.T, 1e-5)
-    by_pairs = ask(ModelEngine(model), score(ScoringMethod.SPARSE, len(TEXTS), Layout.PAIRS), texts)
-    near(scores(by_pairs), (queries * documents).sum(axis=1, keepdims=True), 1e-5)
+    pairs = layout is Layout.PAIRS
+    count = len(TEXTS) if pairs else 2
+    tokens = RaggedTokens.of([*query_ids(model, TEXTS[:count]), *ids_of(model, TEXTS)])
+    job = Job(id=1, work=score(ScoringMethod.SPARSE, count, layout), tokens=tokens, prompt_lengths=(1,) * len(tokens))
+    result = run(ModelEngine(model), [job], width)[0]
+    expected = (queries * documents).sum(axis=1, keepdims=True) if pairs else queries[:2] @ documents.T
+    near(scores(result, 1 if pairs else len(TEXTS)), expected, 1e-5)
 
 
-@pytest.mark.parametrize("count", [0, 1, 63])
-def test_a_text_has_one_row_beside_texts_of_both_sides(tmp_path: Path, count: int) -> None:
-    """A step runs queries and documents of many jobs; each row has the bits of the text alone, without the kernels
-    within 1e-6."""
-    torch.manual_seed(0)
-    dense_model(tmp_path, *asymmetric_dense(tmp_path))
-    engine = ModelEngine(load(str(tmp_path / "saved"), CPU))
-    most = 1e-6 if engine.model.other_bits else 0
-    assert bool(most) == bool(LIBRARY.missing)
-    (text,), others = random_ids([23], seed=5), random_ids([1 + number * 7 % 90 for number in range(count)])
-
-    def rows_of(texts: list[list[int]], kind: InputType) -> np.ndarray:
-        """Those of the last text, which is of this kind; the others are of both kinds in turns."""
-        kinds = [(QUERY, DOCUMENT)[number % 2] for number in range(len(texts) - 1)]
-        jobs = [
-            Job(id=number, work=encode(DENSE, input_type=side), tokens=RaggedTokens.of([ids]))
-            for number, (ids, side) in enumerate(zip(texts, [*kinds, kind], strict=True))
-        ]
-        return dense_rows(run(engine, jobs)[-1])
-
-    for kind in (QUERY, DOCUMENT):
-        assert np.abs(rows_of([*others, text], kind) - rows_of([text], kind)).max() <= most
-
-
-def test_the_old_name_and_file_are_read(tmp_path: Path) -> None:
-    """Asym of sentence-transformers 2 to 4: config.json in place of router_config.json."""
-    torch.manual_seed(0)
-    oracle = dense_model(tmp_path, *layers_behind_one(tmp_path))
-    folder = tmp_path / "saved"
-    listed = json.loads((folder / "modules.json").read_text())
-    listed[2]["type"] = "sentence_transformers.models.Asym"
-    router = folder / listed[2]["path"]
-    (router / "router_config.json").rename(router / "config.json")
-    write_json(folder, modules=listed)
-    model = load(str(folder), CPU)
-    near(vectors(model, QUERY), oracle.encode_query(TEXTS), 1e-5)
-    near(vectors(model, DOCUMENT), oracle.encode_document(TEXTS), 1e-5)
-
-
-def test_a_router_whose_sides_are_the_same_is_a_plain_model(tmp_path: Path) -> None:
-    """Nothing is loaded twice."""
-    modules = encoder(tmp_path / "encoder")
-    oracle = dense_model(tmp_path, Router.for_query_document(modules, modules))
+def test_a_step_has_jobs_of_both_kinds(tmp_path: Path) -> None:
+    """Nothing is computed for queries, which are one cheap unit, beside documents."""
+    oracle = inference_free(tmp_path)
     model = load(str(tmp_path / "saved"), CPU)
-    assert model.query is None
-    near(vectors(model, QUERY), oracle.encode_query(TEXTS), 1e-5)
+    engine = ModelEngine(model)
+    jobs = [
+        Job(id=1, work=encode(SPARSE, input_type=QUERY), tokens=RaggedTokens.of(query_ids(model))),
+        Job(id=2, work=encode(SPARSE, input_type=DOCUMENT), tokens=RaggedTokens.of(ids_of(model, TEXTS))),
+    ]
+    assert list(engine.open(jobs[0]).costs) == [1]
+    query, document = run(engine, jobs)
+    near(sparse_rows(query), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
+    near(sparse_rows(document), asymmetric.sparse(oracle.encode_document(TEXTS)), 1e-5)
+
+
+@pytest.mark.parametrize("options", [{"default_route": "query"}, {}])
+def test_the_default_route_is_the_one_of_the_files(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The one that they name, else the first one."""
+    oracle = saved_router(tmp_path, **options)
+    model = load(str(tmp_path / "saved"), CPU)
+    assert model.queries is not None
+    assert model.queries.default is QUERY
+    near(vectors(model, UNSPECIFIED), asymmetric.sparse(oracle.encode(TEXTS)), 1e-5)
 
 
 def test_without_a_default_route_every_text_has_a_kind(tmp_path: Path) -> None:
     """As in sentence-transformers, which fails without one. The error names the field."""
-    router = Router.for_query_document([static()], encoder(tmp_path / "encoder"), None, allow_empty_key=False)
-    oracle = dense_model(tmp_path, router)
+    oracle = saved_router(tmp_path, allow_empty_key=False)
     with pytest.raises(ValueError, match="Could not determine route"):
         oracle.encode(TEXTS)
     model = load(str(tmp_path / "saved"), CPU)
     with pytest.raises(InvalidInput) as refused:
         vectors(model, UNSPECIFIED)
     assert refused.value.field == "input_type"
-    near(vectors(model, QUERY), oracle.encode_query(TEXTS), 1e-5)
+    near(vectors(model, QUERY), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
+
+
+def test_queries_have_limits_of_their_own(tmp_path: Path) -> None:
+    """In an Encode and in a Score: a length, and the ids that the table has."""
+    inference_free(tmp_path)
+    model = load(str(tmp_path / "saved"), CPU)
+    assert model.queries is not None
+    engine, longest = ModelEngine(model), model.queries.max_tokens
+    works: list[Encode | Score] = [encode(SPARSE, input_type=QUERY), score(ScoringMethod.SPARSE, 1)]
+    for work in works:
+        for query, error in (([5] * (longest + 1), InputTooLong), ([ROWS], InvalidInput), ([-1], InvalidInput)):
+            with pytest.raises(error):
+                engine.open(Job(id=1, work=work, tokens=RaggedTokens.of([query, [5]])))
+        assert engine.open(Job(id=1, work=work, tokens=RaggedTokens.of([[5] * longest, [5]]))).costs
 
 
 def test_the_card_tells_the_way_of_queries(tmp_path: Path) -> None:
@@ -178,13 +130,20 @@ def test_the_card_tells_the_way_of_queries(tmp_path: Path) -> None:
     model = load(str(tmp_path / "saved"), CPU)
     route = card_of(model).query_route
     assert route is not None
-    assert (route.family, route.default_input_type, route.vocabulary_size) == ("static", DOCUMENT, 1000)
-    assert len(route.table_digest) == 64
+    assert (route.default_input_type, route.vocabulary_size, len(route.table_digest)) == (DOCUMENT, ROWS, 64)
     assert set(model.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json", "query_table.f32"}
-    dense_model(tmp_path / "dense", *asymmetric_dense(tmp_path / "dense"))
-    other = card_of(load(str(tmp_path / "dense" / "saved"), CPU)).query_route
-    assert other is not None
-    assert (other.pooling, other.table_digest) == ("mean", "")
+
+
+def test_a_table_that_is_too_large_for_frontends_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker looks queries up then, and frontends know it."""
+    oracle = inference_free(tmp_path)
+    monkeypatch.setattr(model_queries, "TABLE_WEIGHTS", ROWS - 1)
+    model = load(str(tmp_path / "saved"), CPU)
+    route = card_of(model).query_route
+    assert route is not None
+    assert route.table_digest == ""
+    assert set(model.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json"}
+    near(vectors(model, QUERY), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
 
 
 def test_the_table_of_queries_is_part_of_the_fingerprint(tmp_path: Path) -> None:
@@ -197,63 +156,114 @@ def test_the_table_of_queries_is_part_of_the_fingerprint(tmp_path: Path) -> None
     save_file(tensors, file)
     after = load(str(tmp_path / "saved"), CPU)
     assert before.fingerprint != after.fingerprint
-    assert before.query is not None
-    assert before.query.table != (after.query or after).table
 
 
-STATIC = "sentence_transformers.models.StaticEmbedding"
+PACKAGE = "sentence_transformers.models."
+ROUTES = {"query": ["a"], "document": ["b", "c"]}
+TYPES = {"a": f"{PACKAGE}SparseStaticEmbedding", "b": f"{PACKAGE}MLMTransformer", "c": f"{PACKAGE}SpladePooling"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"types": []}, "types must be an object"),
-    ({"structure": {}}, "structure has no route"),
-    ({"structure": {"query": ["a"], "doc": ["a"]}}, "no route for the task 'document'"),
-    ({"structure": {"query": ["a"], "document": ["b"]}}, "'document' must be a list of names in types"),
-    ({"types": {"a": "os.system"}}, "type os.system is not one of"),
-    ({"types": {"a": "evil.StaticEmbedding"}}, "is code of its repository"),
-    ({"types": {"a": "sentence_transformers.models.WeightedLayerPooling"}}, "WeightedLayerPooling is not one of"),
-    ({"types": {"../../a": STATIC}, "structure": {"query": ["../../a"]}}, "leaves the repository"),
-    ({"parameters": {"default_route": "other"}}, "'other' is not one of"),
-    ({"parameters": {"route_mappings": {"('query', None)": 5}}}, "must name routes"),
+    ({"types": []}, "types [] must be an object"),
+    ({"structure": {}}, "structure has the routes none: a Router is served only as inference-free SPLADE"),
+    ({"structure": {"query": ["a"], "doc": ["b"]}}, "structure has the routes doc, query: a Router is served only"),
+    ({"structure": ROUTES | {"image": ["a"]}}, "structure has the routes document, image, query: a Router is served"),
+    ({"structure": ROUTES | {"document": ["d"]}}, "'document' must be a list of names in types"),
+    ({"types": TYPES | {"a": "os.system"}}, "type os.system is not one of"),
+    ({"types": TYPES | {"a": "evil.SparseStaticEmbedding"}}, "is code of its repository"),
+    ({"types": TYPES | {"b": f"{PACKAGE}WeightedLayerPooling"}}, "WeightedLayerPooling is not one of"),
+    ({"types": TYPES | {"../../a": TYPES["a"]}, "structure": ROUTES | {"query": ["../../a"]}}, "leaves the repository"),
+    ({"parameters": {"default_route": "other"}}, "default_route other is not one of query, document"),
+    ({"parameters": {"route_mappings": {"('query', None)": "query"}}}, "route_mappings is not supported"),
+    (
+        {"structure": ROUTES | {"query": ["b", "c"]}},
+        "queries go through MLMTransformer and SpladePooling, documents through MLMTransformer and SpladePooling: "
+        "a Router is served only as inference-free SPLADE",
+    ),
+    (
+        {"structure": ROUTES | {"document": ["a"]}},
+        "queries go through SparseStaticEmbedding, documents through SparseStaticEmbedding: a Router is served only",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "why"), REFUSED, ids=[why for _, why in REFUSED])
-def test_a_bad_router_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+def test_another_router_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
     """Before anything is loaded; nothing in a file is executed."""
-    described = {"types": {"a": STATIC}, "structure": {"query": ["a"], "document": ["a"]}, "parameters": {}} | changes
-    listed = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]
-    write_json(tmp_path, modules=listed, router_config=described, a__tokenizer="{}")
-    with pytest.raises(ModelRefused, match=why) as refused:
+    described = {"types": TYPES, "structure": ROUTES, "parameters": {}} | changes
+    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{PACKAGE}Router"}]
+    write_json(tmp_path, modules=listed, router_config=described)
+    with pytest.raises(ModelRefused) as refused:
         load(str(tmp_path), CPU)
-    assert "router_config.json" in str(refused.value)
+    assert why in str(refused.value)
+    assert str(tmp_path / "router_config.json") in str(refused.value)
 
 
-def test_sides_that_do_not_compare_are_refused(tmp_path: Path) -> None:
-    """Vectors of other widths, or of another kind."""
-    dense_model(tmp_path, Router.for_query_document([static(32)], encoder(tmp_path / "encoder")))
-    with pytest.raises(ModelRefused, match="32 dimensions of queries and 64 of documents"):
+def test_two_models_behind_a_router_are_refused(tmp_path: Path) -> None:
+    """Dense ones, under the old name too, and a Router behind other modules. The line says what is served."""
+    dense_model(tmp_path, Router.for_query_document([static()], encoder(tmp_path / "encoder")))
+    folder = tmp_path / "saved"
+    why = "queries go through StaticEmbedding, documents through Transformer and Pooling: a Router is served only as"
+    with pytest.raises(ModelRefused, match=why):
+        load(str(folder), CPU)
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[0]["type"] = f"{PACKAGE}Asym"
+    write_json(folder, modules=listed)
+    with pytest.raises(ModelRefused, match=why):
+        load(str(folder), CPU)
+    listed.append({"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{PACKAGE}Normalize"})
+    write_json(folder, modules=listed)
+    with pytest.raises(ModelRefused, match=r"modules\.json: other modules beside a Asym: a Router is served only as"):
+        load(str(folder), CPU)
+
+
+BAD_TABLES: list[tuple[dict[str, Any], str]] = [
+    ({"other": asymmetric.numbers(ROWS)}, "has no weight"),
+    ({"weight": asymmetric.numbers(ROWS, 2)}, "has the shape"),
+    ({"weight": asymmetric.numbers(ROWS) / 0}, "not finite"),
+    ({"weight": -asymmetric.numbers(ROWS).abs()}, "negative"),
+    ({"weight": asymmetric.numbers(ROWS - 1).abs()}, "999 weights for 1000 tokens"),
+]
+
+
+@pytest.mark.parametrize(("tensors", "why"), BAD_TABLES, ids=[why for _, why in BAD_TABLES])
+def test_a_bad_table_is_refused_by_name(tmp_path: Path, tensors: dict[str, Any], why: str) -> None:
+    """The line says where, and what is wrong with it."""
+    inference_free(tmp_path)
+    folder = tmp_path / "saved" / "query_0_SparseStaticEmbedding"
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ModelRefused, match=why) as refused:
         load(str(tmp_path / "saved"), CPU)
-    shutil.rmtree(tmp_path / "saved")
-    dense_model(tmp_path, Router.for_query_document([static()], splade(tmp_path / "masked")))
-    with pytest.raises(ModelRefused, match="vectors of different kinds"):
+    assert str(folder) in str(refused.value)
+
+
+def test_a_table_elsewhere_or_alone_is_refused(tmp_path: Path) -> None:
+    """A path to weights, and a table without SPLADE."""
+    inference_free(tmp_path)
+    config = {"frozen": True, "path": "idf.json"}
+    write_json(tmp_path / "saved" / "query_0_SparseStaticEmbedding", config=config)
+    with pytest.raises(ModelRefused, match=r"config\.json has path, which is not supported"):
+        load(str(tmp_path / "saved"), CPU)
+    saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path / "alone")
+    with pytest.raises(ModelRefused, match=r"modules\.json: SparseStaticEmbedding: only a Router may have it"):
+        load(str(tmp_path / "alone" / "saved"), CPU)
+
+
+def test_vectors_of_other_ids_are_refused(tmp_path: Path) -> None:
+    """They would compare nothing."""
+    inference_free(tmp_path)
+    folder = tmp_path / "saved" / "query_0_SparseStaticEmbedding"
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    last = max(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
+    del tokenizer["model"]["vocab"][last]
+    write_json(folder, tokenizer=tokenizer)
+    save_file({"weight": asymmetric.numbers(ROWS - 1).abs()}, folder / "model.safetensors")
+    with pytest.raises(ModelRefused, match="999 token ids of queries and 1000 of documents"):
         load(str(tmp_path / "saved"), CPU)
 
 
-def test_prompts_go_before_the_texts_of_each_side(tmp_path: Path) -> None:
-    """And pooling leaves them out on the side whose Pooling says so."""
-    write_encoder(tmp_path / "encoder", "tiny-bert")
-    document = [Transformer(str(tmp_path / "encoder")), Pooling(64, "mean", include_prompt=False)]
-    prompts = {"query": "w11 w12 ", "document": "w13 w14 "}
-    dense_model(tmp_path, Router.for_query_document([static()], document), prompts=prompts)
-    model = load(str(tmp_path / "saved"), CPU)
-    card = card_of(model)
-    assert (card.include_prompt, card.query_route and card.query_route.include_prompt) == (False, True)
-    assert card.prompts == prompts
-
-
-def test_check_prints_the_routes_and_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_route_and_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """How queries go, and who looks them up."""
     inference_free(tmp_path)
     assert checked(tmp_path / "saved", "--step-tokens", "512") == 0
     printed = capsys.readouterr().out
-    assert "query_route                default_input_type DOCUMENT, family static" in printed
-    assert "table                      queries: 1000 x 1 float32, 0.0 MiB; frontends look them up" in printed
+    assert "query_route                default_input_type DOCUMENT, max_tokens" in printed
+    assert "table                      queries: 1000 float32, 0.0 MiB; frontends look them up" in printed

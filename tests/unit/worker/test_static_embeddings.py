@@ -1,4 +1,4 @@
-"""Static embeddings, dense and sparse: read as sentence-transformers and model2vec write them, and equal to them."""
+"""Static embeddings: read as sentence-transformers and model2vec write them, and equal to them."""
 
 import pickle
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -19,22 +19,18 @@ from shared.errors import ModelRefused
 from shared.jobs import Encode, Job
 from shared.ragged import RaggedTokens
 from support import asymmetric
-from support.asymmetric import ROWS, TEXTS, dense_model, numbers, saved, sparse_static, static
+from support.asymmetric import ROWS, TEXTS, dense_model, numbers, static
 from support.native import LIBRARY
 from support.references import near
 from support.tiny import (
     CPU,
     DENSE,
-    SPARSE,
-    ask,
     dense_rows,
     encode,
-    ids_of,
     random_ids,
     reader,
     rows,
     run,
-    sparse_rows,
     write_json,
 )
 
@@ -91,16 +87,6 @@ def test_model2vec(tmp_path: Path, normalize: bool, more: tuple[str, ...], dtype
     near(rows(load(str(folder), CPU), TEXTS), SentenceTransformer(modules=[bag]).encode(TEXTS), 1e-5)
 
 
-def test_sparse_static_embedding(tmp_path: Path) -> None:
-    """Weights of the ids that a text has, each once; the largest of them."""
-    oracle = saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path)
-    model = load(str(tmp_path / "saved"), CPU)
-    engine, ids = ModelEngine(model), ids_of(model, TEXTS)
-    near(sparse_rows(ask(engine, encode(SPARSE), ids)), asymmetric.sparse(oracle.encode(TEXTS)), 0)
-    top = asymmetric.sparse(oracle.encode(TEXTS, max_active_dims=2))
-    near(sparse_rows(ask(engine, encode(SPARSE, sparse_top_k=2), ids)), top, 0)
-
-
 @pytest.mark.parametrize("count", [0, 1, 63])
 def test_a_text_has_one_row_whatever_stands_beside_it(tmp_path: Path, count: int) -> None:
     """To the last bit, without the kernels within 1e-6."""
@@ -141,30 +127,22 @@ class Evil:
         return (Path.touch, (self.mark,))
 
 
-BAD: list[tuple[str, dict[str, torch.Tensor], str]] = [
-    ("static", {"other": numbers(ROWS, 8)}, "neither embedding.weight nor embeddings"),
-    ("static", {"embedding.weight": numbers(ROWS)}, "has the shape"),
-    ("static", {"embedding.weight": torch.ones(ROWS, 8, dtype=torch.int8)}, "int8"),
-    ("static", {"embedding.weight": torch.full((ROWS, 8), torch.nan)}, "not finite"),
-    ("static", {"embeddings": numbers(9, 8), "mapping": torch.full((ROWS,), 9)}, "outside of embeddings"),
-    ("static", {"embeddings": numbers(9, 8), "mapping": numbers(ROWS)}, "whole numbers"),
-    ("static", {"embeddings": numbers(ROWS, 8), "weights": numbers(5)}, "weights has 5 numbers"),
-    ("static", {"embedding.weight": numbers(90_000, 1)}, "1000 tokens for the model's 90000 embeddings"),
-    ("sparse", {"other": numbers(ROWS)}, "has no weight"),
-    ("sparse", {"weight": numbers(ROWS, 2)}, "has the shape"),
-    ("sparse", {"weight": torch.full((ROWS,), torch.inf)}, "not finite"),
-    ("sparse", {"weight": -torch.ones(ROWS)}, "negative"),
-    ("sparse", {"weight": torch.ones(ROWS - 1)}, "999 weights for 1000 tokens"),
+BAD: list[tuple[dict[str, torch.Tensor], str]] = [
+    ({"other": numbers(ROWS, 8)}, "neither embedding.weight nor embeddings"),
+    ({"embedding.weight": numbers(ROWS)}, "has the shape"),
+    ({"embedding.weight": torch.ones(ROWS, 8, dtype=torch.int8)}, "int8"),
+    ({"embedding.weight": torch.full((ROWS, 8), torch.nan)}, "not finite"),
+    ({"embeddings": numbers(9, 8), "mapping": torch.full((ROWS,), 9)}, "outside of embeddings"),
+    ({"embeddings": numbers(9, 8), "mapping": numbers(ROWS)}, "whole numbers"),
+    ({"embeddings": numbers(ROWS, 8), "weights": numbers(5)}, "weights has 5 numbers"),
+    ({"embedding.weight": numbers(90_000, 1)}, "1000 tokens for the model's 90000 embeddings"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "tensors", "why"), BAD, ids=[why for *_, why in BAD])
-def test_a_bad_table_is_refused_by_name(tmp_path: Path, kind: str, tensors: dict[str, torch.Tensor], why: str) -> None:
+@pytest.mark.parametrize(("tensors", "why"), BAD, ids=[why for *_, why in BAD])
+def test_a_bad_table_is_refused_by_name(tmp_path: Path, tensors: dict[str, torch.Tensor], why: str) -> None:
     """The line says which file, and what is wrong with it."""
-    if kind == "static":
-        dense_model(tmp_path, static(8))
-    else:
-        saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path)
+    dense_model(tmp_path, static(8))
     file = tmp_path / "saved" / "model.safetensors"
     save_file(tensors, file)
     with pytest.raises(ModelRefused, match=why) as refused:
@@ -187,12 +165,8 @@ def test_a_pickle_is_not_executed(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_settings_and_modules_that_are_not_served_are_named(tmp_path: Path) -> None:
-    """A path to weights elsewhere, and tokens of a model that has none."""
-    saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path)
-    write_json(tmp_path / "saved", config={"frozen": True, "path": "idf.json"})
-    with pytest.raises(ModelRefused, match=r"config\.json: path is not supported"):
-        load(str(tmp_path / "saved"), CPU)
+def test_modules_that_are_not_served_are_named(tmp_path: Path) -> None:
+    """A pooling of tokens of a model that has none."""
     kinds = ("StaticEmbedding", "Pooling")
     listed = [
         {"idx": number, "name": str(number), "path": kind, "type": f"sentence_transformers.models.{kind}"}

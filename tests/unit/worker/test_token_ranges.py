@@ -22,7 +22,7 @@ from gpu_worker.repository.recipe import POOLINGS
 from shared.errors import InvalidInput, LimitExceeded, UnsupportedTask
 from shared.jobs import Classify, Job
 from shared.ragged import RANGE_TIMES, RaggedTokens, TokenRanges
-from shared.vectors import DataType, InputType
+from shared.vectors import DataType
 from support.in_pieces import run_in_steps
 from support.random_models import random_model
 from support.tiny import DENSE, MULTI, ask, dense_rows, encode, random_ids, raw, run, token_rows
@@ -168,16 +168,6 @@ def test_only_dense_rows_alone_have_ranges(work: object) -> None:
     """Anything else would be answered without a word about them."""
     with pytest.raises(InvalidInput, match="DENSE alone"):
         engine("tiny-bert").open(replace(job(), work=work))  # type: ignore[arg-type]
-
-
-def test_ranges_are_of_documents_whatever_the_route_of_queries() -> None:
-    """A Router may pool its queries by one certain token; they have no ranges."""
-    model = replace(engine("tiny-bert").model, query=engine("tiny-bert", ("cls",)).model)
-    abilities = Abilities(model)
-    assert abilities.pools_spans
-    abilities.check_ranges(raw(DENSE, input_type=InputType.DOCUMENT))
-    with pytest.raises(InvalidInput, match="are queries"):
-        abilities.check_ranges(raw(DENSE, input_type=InputType.QUERY))
 
 
 def test_a_range_within_a_prompt_that_is_left_out_is_refused() -> None:

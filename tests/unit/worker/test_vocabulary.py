@@ -1,9 +1,8 @@
-"""A tokenizer that cannot belong to its model is refused, and one that hardly reads ordinary text is told aloud."""
+"""A tokenizer that cannot belong to its model is refused, and tokens that were never trained are told."""
 
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.repository import vocabulary
-from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader, finish
+from gpu_worker.repository import fitting
+from gpu_worker.repository.tokenizer import TokenizerReader, finish
 from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
 from support.checked import checked
@@ -165,73 +164,13 @@ def small(folder: Path, words: list[str]) -> Path:
     return folder
 
 
-AMINO = [*SPECIAL, *"LAGVSERTIDPKQNFYMHWCXBUZO"]
-
-
-@pytest.mark.parametrize("words", [[*SPECIAL, "a", "b"], AMINO], ids=["seven words", "proteins"])
-def test_a_tokenizer_of_no_ordinary_words_is_told_aloud(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    """Not refused: it may be meant so. On the card, which log and `--check` show."""
-    folder = small(tmp_path, words)
-    said = "ORDINARY TEXT IS UNKNOWN to its tokenizer"
-    assert said in card_of(load(str(folder), CPU)).notice
-    assert checked(folder) == 0
-    assert said in capsys.readouterr().out
-
-
-KOREAN = "아이들은 강까지 걸어가서 그곳에서 저녁의 마지막 배를 기다렸다 ."
-
-
-def test_a_tokenizer_of_one_script_is_sane(tmp_path: Path) -> None:
-    """It reads its own."""
-    folder = small(tmp_path, [*SPECIAL, *KOREAN.split()])
-    write_json(folder, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False})
-    assert not load(str(folder), CPU).notice
-
-
-def of(vocab: dict[str, Any], **model: Any) -> Any:
-    description = {"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": []}
-    return finish(description | {"model": {"type": "BPE", "vocab": vocab, "merges": [], **model}}, {})
-
-
-def test_text_that_leaves_no_tokens_is_unknown_as_well() -> None:
-    """A BPE without an unknown token drops what it does not know."""
-    file = of({"q": 0, "z": 1, "a": 2})
-    assert "ORDINARY TEXT IS UNKNOWN" not in vocabulary.check(
-        file, TokenizerReader(file), 3
-    )  # its few letters are known
-    file = of({"q": 0, "ß": 1, "Q": 2})
-    assert "ORDINARY TEXT IS UNKNOWN" in vocabulary.check(file, TokenizerReader(file), 3)
-
-
-def test_the_unknown_token_may_have_no_role() -> None:
-    """Then the model's own is it."""
-    file = of({"<u>": 0, "#": 1}, unk_token="<u>")
-    assert file.unknown == 0
-    assert "100% are the unknown one" in vocabulary.check(file, TokenizerReader(file), 2)
-
-
-def test_a_known_role_is_looked_up_without_the_file() -> None:
-    """Which has megabytes: nine sentences that each parsed it anew took ten seconds with a large vocabulary."""
-    assert TokenizerFile(content=b"no JSON", special_tokens={"unk": 7}).unknown == 7
-
-
-def test_a_tokenizer_is_parsed_once_for_all_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no role is known."""
-    file, parsed = of({"<u>": 0, "#": 1}, unk_token="<u>"), []
-    reader, loads = TokenizerReader(file), json.loads
-    monkeypatch.setattr(json, "loads", lambda content: parsed.append(1) or loads(content))
-    vocabulary.check(file, reader, 2)
-    assert len(parsed) == 1
-
-
 def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) -> None:
     """Every tiny shape, and the census's tokenizer."""
     for name, (_, _, values) in synthetic.SHAPES.items():
         if name.startswith("tiny-"):
-            made = synthetic.tokenizer(int(values.get("vocab_size", 1000)))
-            assert vocabulary.check(made, TokenizerReader(made), int(values.get("vocab_size", 1000))) == "", name
+            rows = int(values.get("vocab_size", 1000))
+            made = synthetic.tokenizer(rows)
+            assert fitting.check_vocabulary(made, TokenizerReader(made), rows) == "", name
     named = miniature.tokenizer_of(tmp_path)
     assert len(named) == miniature.VOCABULARY
     assert isinstance(named, PreTrainedTokenizerFast)
