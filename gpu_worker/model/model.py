@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
+from gpu_worker.kernels.maxsim.maxsim_kernels import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.model import NativeModel

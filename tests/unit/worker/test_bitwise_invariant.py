@@ -19,9 +19,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.kernels.cpu.products import product
-from gpu_worker.kernels.maxsim import reference
-from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
-from gpu_worker.kernels.maxsim.maxsim_kernels import NativeMaxSim
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, NativeMaxSim, PlainMaxSim, Texts
 from gpu_worker.model.card import card_of
 from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.loading import Model, load
@@ -276,7 +274,7 @@ def test_maxsim_equals_its_twin(query_lengths: list[int], document_lengths: list
     kernel = NativeMaxSim(LIBRARY)
     sides = [Texts.end_to_end(np.array(lengths)) for lengths in (query_lengths, document_lengths)]
     whole = Comparison(queries=sides[0], documents=sides[1], layout=Layout.MATRIX)
-    ours, expected = kernel(queries, documents, [whole]), reference.compare(queries, documents, [whole])
+    ours, expected = kernel(queries, documents, [whole]), PlainMaxSim()(queries, documents, [whole])
     assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-4)
     last = Comparison(queries=sides[0].part(0, 1), documents=whole.documents.part(0, 1), layout=Layout.PAIRS)
     assert torch.equal(kernel(queries, documents, [last])[0], ours[0])
