@@ -16,6 +16,9 @@ from shared.card import LateInteraction, Listwise
 from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE
 from shared.vectors import InputType
 
+STATIC = "static"
+"""The family of static embeddings."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
@@ -23,19 +26,18 @@ class Model:
 
     `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
     `late_interaction` has limits of its own for its sides; `listwise` says how a listwise reranker reads texts.
-    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
-    a line on number formats in which the processor would be faster.
+    `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
+    `notice` is what a user should know, `findings` what was found out while loading, in lines for the log. `linear`
+    names how linear layers run, for the card.
     `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
     be computed in pieces. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a
     text may have other bits among others than alone; empty where it has the same.
-    `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
     of such a model, 0 for the base.
     `query`: the model of queries where a Router sends them another way than documents, which this one is of.
     """
 
     names: tuple[str, ...]
-    family: str
     encoder: Encoder
     heads: Heads
     recipe: Recipe
@@ -48,7 +50,6 @@ class Model:
     linear: str
     fingerprint: str
     notice: str
-    formats: str
     findings: tuple[str, ...]
     unpacked_reason: str
     flops_per_token: float
@@ -61,6 +62,11 @@ class Model:
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()
     query: "Model | None" = None
+
+    @property
+    def family(self) -> str:
+        """The model type, as transformers names it; for the card."""
+        return STATIC if self.recipe.static else str(self.encoder.model.config.get_text_config().model_type)
 
     def side(self, input_type: InputType) -> "Model":
         """The model of texts of a kind; those that are neither queries nor documents go the default route."""

@@ -17,8 +17,7 @@ from gpu_worker.model import execution, tuning
 from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.source import open_source
+from gpu_worker.model.source import LoadOptions, open_source
 from gpu_worker.model.tune.graphs import Graph, GraphSettings, ladder, with_graphs
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.probes import Probes
@@ -123,7 +122,7 @@ def batch(encoder: Encoder, lengths: list[int], tails: list[int] | None = None) 
 def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedEncoder]:
     """The gate's reference, and the encoder as it is written."""
     attention.register()
-    base = open_source(random_model(name), CPU, False, None, "").model.base_model
+    base = open_source(random_model(name), CPU, LoadOptions()).model.base_model
     reference = Reference(base, Probes.of(base.config, **probes))
     execution.make_packed(base)
     return reference, PackedEncoder(base, Varlen(), uncounted_id_of(base))

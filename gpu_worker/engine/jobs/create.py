@@ -13,7 +13,7 @@ from gpu_worker.engine.jobs.score import ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.heads.skipped_tokens import Skiplist, instruction_ends
+from gpu_worker.model.heads.pooling import Skiplist, instruction_ends
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.token_types import Counts, Ids
 from shared.errors import InputTooLong, InvalidInput

@@ -6,7 +6,7 @@ model's own class, with the attention that transformers chooses, fed with the in
 Every way to compute a batch is held against it: packed, by the kernels, in graphs, in pieces.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, islice
@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.heads.heads import LAST_REAL, LATE, HeadClassifier, Heads, SpladeHead
+from gpu_worker.model.heads.heads import LAST_REAL, LATE, DenseHead, HeadClassifier, Heads, SpladeHead
+from gpu_worker.model.heads.pooling import pool
 from gpu_worker.model.verify.own_run import (
     FUSED,
     NO_TYPES,
@@ -54,8 +56,6 @@ OTHER_MEANING = 1e-3
 """Difference of hidden states, relative to their size, from which two attentions count as different computations."""
 ROWS_READ = ("cls", "lasttoken", LAST_REAL, "mean", LATE)
 """Poolings that a ForSequenceClassification may use."""
-Run = Callable[[RaggedBatch], Tensor]
-"""Computes the last hidden states [T, H] of a batch."""
 
 
 class Reference:
@@ -294,6 +294,19 @@ class HeadReference:
         yes, no = classifier.yes_no
         last = logits[:, -1]
         return last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]
+
+
+def check_means(encoder: StaticEncoder, head: DenseHead, probes: Probes) -> None:
+    """Raises ModelRefused where a static embedding's means of a batch differ from those of single texts by PyTorch's
+    embedding bag, which is what sentence-transformers runs."""
+    table: Tensor = encoder.model.weight
+    batch = probes.batch(range(len(probes.texts)), encoder)
+    with torch.inference_mode():
+        rows = pool(encoder(batch), batch, head.poolings)
+        ids = [torch.from_numpy(text.astype(np.int64))[None].to(encoder.device) for text in probes.texts]
+        exact = torch.cat([F.embedding_bag(text, table.float(), mode="mean") for text in ids])
+    verdict = exact_states(rows, Expected(exact=exact, rows=exact), torch.float32)
+    verdict.check("its means are not those of single texts")
 
 
 def logits_of(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Tensor:

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.model.encoder.encoder import takes_token_types
-from gpu_worker.model.encoder.equal_length import hidden_of
+from gpu_worker.model.encoder.encoder import hidden_of, takes_token_types
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.token_types import Counts, Ids, TokenTypes
 from gpu_worker.repository.files import first_line

@@ -22,6 +22,8 @@ SHORT_LENGTHS = (5, 40, 1, 17, 17)
 """Lengths of short texts in tokens: unequal ones, and two that are equal."""
 HEAD_LENGTHS = (7, 2, 19, 12, 30, 24, 9, 15, 3, 27)
 """Lengths of further texts for heads, since a text has only a few logits to compare."""
+TABLE_LENGTHS = (*SHORT_LENGTHS, *HEAD_LENGTHS, 300)
+"""Lengths of texts for a static embedding."""
 SPECIAL_LENGTH = 9
 """Tokens of a text that shows one special id in several places."""
 BOUND_KEYS = re.compile(
@@ -171,6 +173,13 @@ class Probes:
                 again.append(number)
                 missing -= len(texts[number])
         return cls(texts=tuple(texts), tails=tuple(tails), padded=padded, again=tuple(again), written=tuple(usable))
+
+    @classmethod
+    def of_table(cls, rows: int) -> "Probes":
+        """Texts of ids of a whole table, in several lengths, for a static embedding."""
+        generator = np.random.default_rng(0)
+        texts = tuple(generator.integers(0, rows, length, dtype=np.int32) for length in TABLE_LENGTHS)
+        return cls(texts=texts, tails=(0,) * len(texts))
 
     def notice(self, limit: int) -> str:
         """What a user should know where texts may have more tokens than the longest probe; else empty."""

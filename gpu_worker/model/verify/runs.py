@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gpu_worker.device.memory import ran_out
 from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
-from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.verify.gate import MOST_NOISE, Reference, Run
+from gpu_worker.model.encoder.encoder import Encoder, Run
+from gpu_worker.model.verify.gate import MOST_NOISE, Reference
 from gpu_worker.model.verify.tolerances import Expected, exact_states, size_of
 from gpu_worker.model.verify.widened import at_once
 from gpu_worker.ragged.batch import RaggedBatch

@@ -24,9 +24,8 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.model import NativeModel
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.tune import native_linear
-from gpu_worker.model.tune.native_linear import EvenGelu, NativeLinear
+from gpu_worker.model.source import LoadOptions
+from gpu_worker.model.tune.linear import EvenGelu, NativeLinear, install_native
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.probes import Probes
 from harness.random_models import miniature
@@ -303,7 +302,7 @@ def test_what_several_modules_share_stays_one() -> None:
     layers, x = nn.Sequential(shared, nn.GELU("tanh"), nn.Sequential(shared)), torch.randn(100, 37)
     with torch.inference_mode():
         expected = layers(x)
-        native_linear.install([layers], LIBRARY)
+        install_native([layers], LIBRARY)
         assert isinstance(layers[0], NativeLinear)
         assert layers[0] is layers[2][0]
         assert torch.allclose(layers(x), expected, atol=1e-5)

@@ -17,7 +17,7 @@ from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.maxsim.maxsim_kernels import score_of
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from shared.vectors import ScoringMethod
 from support.references import mini_lm_path
 from support.tiny import MULTI, ask, encode, ids_of, score, scores, token_rows

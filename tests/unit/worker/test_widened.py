@@ -13,10 +13,9 @@ from transformers import CONFIG_MAPPING
 
 from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.model import tuning
-from gpu_worker.model.encoder.equal_length import dense_run
+from gpu_worker.model.encoder.encoder import dense_run
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import LoadOptions, quiet
 from gpu_worker.model.verify import widened
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.widened import Widened

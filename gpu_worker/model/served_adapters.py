@@ -1,4 +1,4 @@
-"""Adapters beside each other: each a model of its own name over one copy of the base."""
+"""LoRA adapters that are served over one copy of a base, each as a model of its own name."""
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -22,8 +22,9 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BesideAdapter:
-    """An adapter that is served beside others: `recipe` has its own prompts and limit; `digest` is of its files."""
+class ServedAdapter:
+    """An adapter that is served over a base beside others. `recipe` has its own prompts and limit; `digest` is of its
+    files."""
 
     name: str
     parts: AdapterParts
@@ -41,20 +42,20 @@ class BesideAdapter:
         return sum(4 * (pair.down.numel() + pair.up.numel()) for pair in self.parts.pairs.values())
 
 
-def read(source: Source, named: Sequence[NamedAdapter], trust_remote_code: bool) -> list[BesideAdapter]:
+def read_adapters(source: Source, named: Sequence[NamedAdapter], trust_remote_code: bool) -> list[ServedAdapter]:
     """Reads adapters for a model as it was loaded. Raises ModelRefused, which names the adapter."""
-    read_adapters = []
+    served = []
     for adapter in named:
         try:
             if adapter.name in source.names:
                 raise ModelRefused("the model itself has this name")
-            read_adapters.append(_read(source, adapter, trust_remote_code))
+            served.append(_read(source, adapter, trust_remote_code))
         except ModelRefused as refused:
             raise ModelRefused(f"--adapter {adapter.name}: {refused}") from refused
-    return read_adapters
+    return served
 
 
-def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> BesideAdapter:
+def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> ServedAdapter:
     path = locate(named.folder, trust_remote_code, "")
     folder = adapters.folder_of(path)
     if folder is None:
@@ -70,7 +71,7 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Besid
             reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
             if tokenizer.export(reader, recipe.lowercase).content != source.tokenizer.content:
                 raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
-    return BesideAdapter(name=named.name, parts=parts, recipe=recipe, digest=adapter.digest().digest())
+    return ServedAdapter(name=named.name, parts=parts, recipe=recipe, digest=adapter.digest().digest())
 
 
 @contextmanager
@@ -127,8 +128,9 @@ def _few(value: object) -> str:
     return said if len(said) <= 160 else f"{said[:160]}..."
 
 
-def install(model: Any, parts: Sequence[AdapterParts]) -> None:
+def install_adapters(model: Any, adapters: Sequence[ServedAdapter]) -> None:
     """Puts the adapters, numbered from 1 on, over a model in place."""
+    parts = [adapter.parts for adapter in adapters]
     names = dict.fromkeys(name for adapter in parts for name in adapter.pairs)
     layers: dict[str, Mapping[int, LowRankTerms]] = {}
     for name in names:
