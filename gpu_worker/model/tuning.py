@@ -27,10 +27,17 @@ from gpu_worker.model.source import LoadOptions, Source
 from gpu_worker.model.tune.graphs import Bucket, GraphSettings, with_graphs
 from gpu_worker.model.tune.linear import INT8, PACKED, STOCK, install_int8, install_native, pack, undoing
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
-from gpu_worker.model.verify.gate import HeadReference, Reference
+from gpu_worker.model.verify.gate import (
+    AdapterReference,
+    HeadReference,
+    Reference,
+    take_adapter_reference,
+    take_head_reference,
+    take_reference,
+)
 from gpu_worker.model.verify.own_run import FUSED, Feeding
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.runs import AdapterReference, Cutting, cutting, reason_to_share_nothing
+from gpu_worker.model.verify.runs import Cutting, cutting, reason_to_share_nothing
 from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
@@ -82,13 +89,13 @@ def take_references(
     if type(model).__name__ == "LongformerForSequenceClassification":
         model.base_model.register_forward_pre_hook(_attend_to_the_first_token, with_kwargs=True)
     # The encoder comes before the heads: its long text finds out models that short texts change for good.
-    encoder = Reference(model.base_model, probes, feeding)
+    encoder = take_reference(model.base_model, probes, feeding)
     parts = {adapter.name: adapter.parts for adapter in adapters}
     has_head = source.recipe.weights_of != "encoder"
     return References(
         encoder=encoder,
-        adapters=AdapterReference(model, encoder, parts) if parts else None,
-        heads=HeadReference(model, source.recipe, probes, positions, feeding) if has_head else None,
+        adapters=take_adapter_reference(model, encoder, parts) if parts else None,
+        heads=take_head_reference(model, source.recipe, encoder, positions) if has_head else None,
     )
 
 

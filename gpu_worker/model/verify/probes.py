@@ -110,6 +110,11 @@ class Probes:
         )
 
     @property
+    def whole(self) -> list[int]:
+        """Numbers of the texts without a tail: all their tokens are attended to."""
+        return [number for number, tail in enumerate(self.tails) if not tail]
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest text."""
         return max(map(len, self.texts))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.gate import Reference, take_reference
 from gpu_worker.model.verify.probes import Probes
 
 BOTH = [torch.float32, torch.bfloat16]
@@ -23,7 +23,7 @@ def reference_with_runs(folder: Path, dtype: torch.dtype) -> tuple[Reference, Co
         runs[tuple(keywords["input_ids"].shape)] += 1
 
     model.register_forward_pre_hook(count, with_kwargs=True)
-    reference = Reference(model, Probes.of(model.config, 64, (0, 2, 3), limit=64))
+    reference = take_reference(model, Probes.of(model.config, 64, (0, 2, 3), limit=64))
     return reference, runs.copy(), model
 
 
