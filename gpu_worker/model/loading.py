@@ -231,12 +231,12 @@ def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> 
         config,
         fitted.limits.positions,
         special,
-        flops,
-        unattended,
-        fitted.longest,
-        costs,
-        feeding.types,
-        feeding.written,
+        flops_per_token=flops,
+        unattended=unattended,
+        limit=fitted.longest,
+        costs=costs,
+        types=feeding.types,
+        written=feeding.written,
     )
 
 

@@ -245,7 +245,7 @@ def _mode_with_graphs(
         return mode  # attention that looks at lengths cannot be captured
 
     def check(size: Bucket, run: Run) -> None:
-        texts = reference.one_launch_batch(size.tokens, size.sequences, size.longest)
+        texts = reference.probes.one_launch_batch(size.tokens, size.sequences, size.longest)
         reference.check(packed, texts, run)
 
     encoder, findings = with_graphs(packed, check, settings, longest)

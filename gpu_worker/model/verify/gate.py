@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,6 @@ from gpu_worker.model.verify.tolerances import (
     size_of,
 )
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.launches import launches
 from gpu_worker.ragged.token_types import TokenTypes
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
@@ -132,23 +130,6 @@ class Reference:
             noise=self.noise,
         )
 
-    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """Numbers of texts without a tail that together fit into a batch of this size and take one attention launch.
-
-        At least one token of the batch stays free.
-        """
-        lengths = [len(text) for text in self.probes.texts]
-        usable = [number for number in self.probes.whole if lengths[number] <= longest]
-        numbers: list[int] = []
-        free_tokens = tokens - 1
-        for number in islice(cycle(usable), sequences + len(usable)):  # a round more, since texts too long are skipped
-            if lengths[number] <= free_tokens and len(numbers) < sequences:
-                numbers.append(number)
-                free_tokens -= lengths[number]
-        while len(launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
-            numbers.remove(max(numbers, key=lengths.__getitem__))
-        return numbers
-
 
 def take_reference(model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> Reference:
     """Runs the probes by the model as it was loaded, one text at a time: first and last the longest one, which finds
@@ -206,7 +187,7 @@ def _types_to_feed(model: Any, probes: Probes, feeding: Feeding) -> TokenTypes |
     if feeding.types is None:
         return None
     feedings = (feeding, replace(feeding, types=None))
-    with_types, without_types = (each.padded(model, probes.texts[:1]) for each in feedings)
+    with_types, without_types = (variant.padded(model, probes.texts[:1]) for variant in feedings)
     return replace(feeding.types, zeros=not torch.equal(with_types, without_types))
 
 
