@@ -1,13 +1,12 @@
 """LoRA adapters that are served over one copy of a base, each as a model of its own name."""
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpu_worker.model.adapters.adapted_linear import LowRankTerms, adapt
+from gpu_worker.model.adapters.adapted_linear import AdaptedLinear, LowRankTerms, StepAdapters
 from gpu_worker.model.adapters.parts import UNUSED, AdapterParts, parts_of
 from gpu_worker.model.source import Source, locate
 from gpu_worker.model.tune.linear import reads_weight
@@ -64,7 +63,8 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
     _check_base(adapter.config.base, adapter.config.file, source)
     parts = _encoder_parts(parts_of(adapter, source.model), source.model)
     recipe = source.recipe
-    with _model_files(path, folder, source) as place:
+    base = None if (folder / "config.json").is_file() else source.folder
+    with adapters.model_folder(path, folder, base) as place:
         if (path / adapters.MODULES).is_file():
             recipe = _own_recipe(source.recipe, reading.read(place, named.folder), path)
         if any((folder / name).is_file() for name in TOKENIZERS):
@@ -72,13 +72,6 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
             if tokenizer.export(reader, recipe.lowercase).content != source.tokenizer.content:
                 raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
     return ServedAdapter(name=named.name, parts=parts, recipe=recipe, digest=adapter.digest().digest())
-
-
-@contextmanager
-def _model_files(path: Path, folder: Path, source: Source) -> Iterator[Path]:
-    """A folder with the adapter's files, and those of its base that it lacks."""
-    with adapters.model_folder(path, folder, None if (folder / "config.json").is_file() else source.folder) as place:
-        yield place
 
 
 def _check_base(base: str, file: Path, source: Source) -> None:
@@ -129,20 +122,18 @@ def _few(value: object) -> str:
 
 
 def install_adapters(model: Any, adapters: Sequence[ServedAdapter]) -> None:
-    """Puts the adapters, numbered from 1 on, over a model in place."""
-    parts = [adapter.parts for adapter in adapters]
-    names = dict.fromkeys(name for adapter in parts for name in adapter.pairs)
-    layers: dict[str, Mapping[int, LowRankTerms]] = {}
-    for name in names:
-        layer: Any = model.get_submodule(name)
-        parent, _, last = name.rpartition(".")
-        if reads_weight(cast(Hashable, type(model.get_submodule(parent))), last):
+    """Puts the adapters, numbered from 1 on, over a model in place: adapted layers stand where its own stood."""
+    step = StepAdapters()
+    for name in dict.fromkeys(name for adapter in adapters for name in adapter.parts.pairs):
+        parent_name, _, last = name.rpartition(".")
+        parent = model.get_submodule(parent_name)
+        if reads_weight(cast(Hashable, type(parent)), last):
             raise ModelRefused(
                 f"--adapter: {name} is changed, whose weight the code of its class reads itself: serve it alone"
             )
-        layers[name] = {
-            number: LowRankTerms(adapter.pairs[name], layer)
-            for number, adapter in enumerate(parts, 1)
-            if name in adapter.pairs
-        }
-    adapt(model, layers)
+        base: Any = model.get_submodule(name)
+        layer = AdaptedLinear(base, step, name)
+        for number, adapter in enumerate(adapters, 1):
+            if name in adapter.parts.pairs:
+                layer.add(number, LowRankTerms(adapter.parts.pairs[name], base))
+        setattr(parent, last, layer)
