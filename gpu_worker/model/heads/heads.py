@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from gpu_worker.model.heads.pooling import Pooling, pool
+from gpu_worker.kernels.rows.row_kernels import PoolRows
+from gpu_worker.model.heads.pooling import plan_pooling, pool
 from gpu_worker.ragged.batch import Counts, RaggedBatch
 from gpu_worker.ragged.texts import PackedTexts
 from gpu_worker.ragged.upload import Upload
@@ -36,9 +37,9 @@ class DenseHead(nn.Module):
         self.poolings, self.layers, self.width = tuple(poolings), layers, width
 
     def plan(self, starts: Counts, lengths: Counts, skip: Counts, upload: Upload) -> Callable[[Tensor], Tensor]:
-        """Prepares what maps hidden [T, H] to [n, width] float32, for n texts that lie in a step as in `Pooling`."""
-        pooling = Pooling(starts, lengths, skip, self.poolings, upload)
-        return lambda hidden: self.layers(pooling(hidden))
+        """Prepares what maps hidden [T, H] to [n, width] float32, for n texts that lie as in `plan_pooling`."""
+        pool_rows = plan_pooling(starts, lengths, skip, self.poolings, upload)
+        return lambda hidden: self.layers(pool_rows(hidden))
 
     def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
         """hidden [T, H] -> [S, width] float32, of all texts of a batch."""
@@ -184,9 +185,9 @@ class YesNoClassifier(SequenceClassifier):
         return logits[:, :1] - logits[:, 1:] if logits.shape[1] == 2 else logits
 
 
-def _pooling(batch: PackedTexts, places: Counts, mode: str, upload: Upload) -> Pooling:
+def _pooling(batch: PackedTexts, places: Counts, mode: str, upload: Upload) -> PoolRows:
     lengths = np.diff(batch.offsets)[places]
-    return Pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), upload)
+    return plan_pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), upload)
 
 
 class TokenClassifier(nn.Module):

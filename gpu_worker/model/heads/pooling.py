@@ -28,56 +28,48 @@ BLOCK = 16_384
 over."""
 
 
-class Pooling:
-    """Pools n texts that lie anywhere in a step; the results of several modes are concatenated.
+def plan_pooling(starts: Counts, lengths: Counts, skip: Counts, modes: Sequence[str], upload: Upload) -> PoolRows:
+    """Prepares on the host what pools n texts that lie anywhere in a step: hidden [T, H] -> float32 [n, H x modes]. The
+    results of several modes are concatenated.
 
-    The constructor runs on the host, the call on the device.
+    Text i has rows starts[i] to starts[i] + lengths[i] - 1; texts may overlap. The first skip[i] of them are left out;
+    cls takes the first token after them. A text in which no token is left becomes zeros, except with cls and lasttoken,
+    which then take its first and its last token.
     """
-
-    def __init__(self, starts: Counts, lengths: Counts, skip: Counts, modes: Sequence[str], upload: Upload) -> None:
-        """Text i has rows starts[i] to starts[i] + lengths[i] - 1; texts may overlap. The first skip[i] of them are
-        left out; cls takes the first token after them. A text in which no token is left becomes zeros, except with cls
-        and lasttoken, which then take its first and its last token.
-        """
-        left_out = np.minimum(skip, lengths)
-        self._poolers = [_pooler(mode, starts, lengths, left_out, upload) for mode in modes]
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Pooled rows of all modes: hidden [T, H] -> float32 [n, H x modes]."""
-        pooled = [pool_rows(hidden) for pool_rows in self._poolers]
-        return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
+    left_out = np.minimum(skip, lengths)
+    poolers = [_pooler(mode, starts, lengths, left_out, upload) for mode in modes]
+    if len(poolers) == 1:
+        return poolers[0]
+    return lambda hidden: torch.cat([pool_rows(hidden) for pool_rows in poolers], dim=1)
 
 
 def pool(hidden: Tensor, batch: RaggedBatch, modes: Sequence[str], skip: Counts | None = None) -> Tensor:
-    """Pools all S texts of a batch: hidden [T, H] -> float32 [S, H x modes]; `skip` [S] is as in `Pooling`."""
+    """Pools all S texts of a batch: hidden [T, H] -> float32 [S, H x modes]; `skip` [S] is as in `plan_pooling`."""
     lengths, upload = np.diff(batch.offsets), Upload(hidden.device)
-    pooling = Pooling(batch.offsets[:-1], lengths, np.zeros_like(lengths) if skip is None else skip, modes, upload)
+    skip = np.zeros_like(lengths) if skip is None else skip
+    pool_rows = plan_pooling(batch.offsets[:-1], lengths, skip, modes, upload)
     upload.send()
-    return pooling(hidden)
+    return pool_rows(hidden)
 
 
 def _pooler(mode: str, starts: Counts, lengths: Counts, skip: Counts, upload: Upload) -> PoolRows:
     match mode:
         case "cls":
-            return _Row(starts + np.where(skip < lengths, skip, 0), upload)
+            return _one_row(starts + np.where(skip < lengths, skip, 0), upload)
         case "lasttoken":
-            return _Row(starts + lengths - 1, upload)
+            return _one_row(starts + lengths - 1, upload)
         case "max":
-            return _Largest(starts, lengths, skip, upload)
+            return _largest(starts, lengths, skip, upload)
         case "mean" | "mean_sqrt_len_tokens" | "weightedmean":
             ranges = _weighted_ranges(mode, starts, lengths, skip)
             return row_kernels.choose(upload.device).weighted_sum(ranges, upload)
     raise ValueError(f"no pooling is called {mode}")
 
 
-class _Row:
+def _one_row(rows: Counts, upload: Upload) -> PoolRows:
     """Takes one row of each text."""
-
-    def __init__(self, rows: Counts, upload: Upload) -> None:
-        self._rows = upload.add_array(rows)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return hidden.index_select(0, self._rows.tensor).float()
+    uploaded = upload.add_array(rows)
+    return lambda hidden: hidden.index_select(0, uploaded.tensor).float()
 
 
 def _weighted_ranges(mode: str, starts: Counts, lengths: Counts, skip: Counts) -> WeightedRanges:
@@ -90,22 +82,21 @@ def _weighted_ranges(mode: str, starts: Counts, lengths: Counts, skip: Counts) -
     return WeightedRanges(starts=starts + skip, lengths=counts, first=first, growth=growth, divisors=divisors)
 
 
-class _Largest:
+def _largest(starts: Counts, lengths: Counts, skip: Counts, upload: Upload) -> PoolRows:
     """Takes the maximum of each dimension over a text's rows."""
+    counts = lengths - skip
+    rows = upload.add_array(row_ranges(starts + skip, counts))
+    text_of_row = upload.add_array(np.repeat(np.arange(len(counts)), counts))
+    empty = upload.add_array(counts == 0)
 
-    def __init__(self, starts: Counts, lengths: Counts, skip: Counts, upload: Upload) -> None:
-        counts = lengths - skip
-        self._count = len(lengths)
-        self._rows = upload.add_array(row_ranges(starts + skip, counts))
-        self._texts = upload.add_array(np.repeat(np.arange(len(counts)), counts))
-        self._empty = upload.add_array(counts == 0)
+    def pool_rows(hidden: Tensor) -> Tensor:
+        best = hidden.new_full((len(counts), hidden.shape[1]), float("-inf"), dtype=torch.float32)
+        for block, texts in zip(rows.tensor.split(BLOCK), text_of_row.tensor.split(BLOCK), strict=True):
+            chosen = hidden.index_select(0, block).float()
+            best.scatter_reduce_(0, texts[:, None].expand_as(chosen), chosen, reduce="amax")
+        return best.masked_fill_(empty.tensor[:, None], 0.0)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        best = hidden.new_full((self._count, hidden.shape[1]), float("-inf"), dtype=torch.float32)
-        for block, texts in zip(self._rows.tensor.split(BLOCK), self._texts.tensor.split(BLOCK), strict=True):
-            rows = hidden.index_select(0, block).float()
-            best.scatter_reduce_(0, texts[:, None].expand_as(rows), rows, reduce="amax")
-        return best.masked_fill_(self._empty.tensor[:, None], 0.0)
+    return pool_rows
 
 
 class Skiplist:
