@@ -120,12 +120,8 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
     memory.move_to_huge_pages([mode.encoder.model, *heads.modules()])
     verified = verify(mode.encoder, heads, references.encoder, options)
     notices = (source.recipe.notice, references.encoder.notice, mode.notice, probes.notice(fitted.longest))
-    model = _assembled(source, options, fitted, heads, mode, verified)
-    model = replace(
-        model,
-        notice="; ".join(filter(None, notices)),
-        flops_per_token=max(2.0 * multiplied, model.flops_per_token),
-    )
+    flops = 2.0 * max(multiplied, mode.encoder.width**2)
+    model = _assembled(source, options, fitted, heads, mode, verified, notices=notices, flops_per_token=flops)
     return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(adapters, 1)))
 
 
@@ -146,13 +142,30 @@ def _static(source: Source, options: LoadOptions) -> Model:
     bits = reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False)
     verified = Verified(cutting=Cutting(refusal=WHOLE), unshared=WHOLE, other_bits=bits)
     mode = ExecutionMode(encoder=encoder, linear=NO_LINEAR)
-    return _assembled(source, options, _Fitted(rows=table.num_embeddings, limits=limits), heads, mode, verified)
+    return _assembled(
+        source,
+        options,
+        _Fitted(rows=table.num_embeddings, limits=limits),
+        heads,
+        mode,
+        verified,
+        notices=[source.recipe.notice],
+        flops_per_token=2.0 * encoder.width,
+    )
 
 
 def _assembled(
-    source: Source, options: LoadOptions, fitted: _Fitted, heads: Heads, mode: ExecutionMode, verified: Verified
+    source: Source,
+    options: LoadOptions,
+    fitted: _Fitted,
+    heads: Heads,
+    mode: ExecutionMode,
+    verified: Verified,
+    *,
+    notices: Iterable[str],
+    flops_per_token: float,
 ) -> Model:
-    """Puts a model together. Its notice is that of its files alone."""
+    """Puts a model together."""
     recipe, limit = source.recipe, fitted.limits.usual
     mark, listwise, width = recipe.instruction_mark, fitted.listwise, mode.encoder.width
     rows = heads.multi_vector.width if heads.multi_vector else width if recipe.static else USUAL_ROWS
@@ -169,10 +182,10 @@ def _assembled(
         placement=source.placement,
         linear=mode.linear,
         fingerprint=fingerprint_of(source, limit, fitted.late, mode.linear),
-        notice=recipe.notice,
+        notice="; ".join(filter(None, notices)),
         findings=(*source.findings, *mode.findings),
         unpacked_reason=mode.unpacked_reason,
-        flops_per_token=2.0 * width if recipe.static else 2.0 * width**2,
+        flops_per_token=flops_per_token,
         weight_bytes=_weight_bytes([mode.encoder.model, *heads.modules()]),
         maxsim=maxsim.choose(source.placement.device, rows),
         cutting=verified.cutting,
