@@ -14,10 +14,8 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention.choice import choose as choose_attention
 from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
-from gpu_worker.kernels.maxsim.maxsim_kernels import choose
-from gpu_worker.model.tune.int8 import Int8Linear
-from gpu_worker.model.tune.linear import pack
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Texts, choose
+from gpu_worker.model.tune.linear import Int8Linear, pack
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import Layout
 

@@ -31,10 +31,10 @@ from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model import loading
 from gpu_worker.model.native.linear import BlockedLinear
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.graphs import GraphSettings
-from gpu_worker.model.tune.native_linear import NativeLinear
+from gpu_worker.model.tune.linear import NativeLinear
 from gpu_worker.repository import weights
 from gpu_worker.repository.adapters import NamedAdapter
 from gpu_worker.repository.recipe import Recipe

@@ -18,7 +18,7 @@ import torch
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.scheduler import Scheduler

@@ -25,7 +25,7 @@ from transformers import __version__ as transformers_version
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import quiet
 from gpu_worker.model.verify.runs import TWO_SIDED, UNPACKED, Cutting
 from gpu_worker.repository.files import first_line
 from harness.environment import ROOT

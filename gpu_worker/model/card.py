@@ -4,9 +4,13 @@ import hashlib
 from dataclasses import replace
 from typing import TypeVar
 
+import torch
+
+from gpu_worker.kernels.cpu import library
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
 from gpu_worker.model.queries import Queries
+from gpu_worker.model.tune.linear import INT8
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.vectors import Activation, OutputKind
 
@@ -84,7 +88,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         device=str(model.placement.device),
         attention=model.encoder.description,
         linear=model.linear,
-        formats=model.formats,
+        formats=_faster_formats(model),
         weight_bytes=model.weight_bytes,
         fingerprint=model.fingerprint,
         special_tokens=model.tokenizer.special_tokens,
@@ -98,6 +102,17 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         bitwise_invariant=not model.other_bits,
         listwise=_limited_lengths(model.listwise, model.max_tokens) if model.listwise else None,
     )
+
+
+def _faster_formats(model: Model) -> str:
+    """A line on formats that the processor's kernels have beside float32; empty where one is in use."""
+    placement, exact = model.placement, not model.recipe.static and not model.linear.startswith(INT8)
+    if placement.device.type != "cpu" or placement.dtype != torch.float32 or not exact:
+        return ""
+    formats = library.load().formats
+    settings = ["--dtype bfloat16"] if torch.bfloat16 in formats else []
+    settings += ["--linear int8"] if formats and not (model.adapters or model.adapter) else []
+    return f"may be faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
 
 
 def _query_route(queries: Queries) -> QueryRoute:

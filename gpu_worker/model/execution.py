@@ -2,7 +2,6 @@
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,29 +14,26 @@ from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.native import NativeAttention
-from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
-from gpu_worker.model.encoder.equal_length import EqualLengthEncoder
+from gpu_worker.model.encoder.encoder import Encoder, EqualLengthEncoder, rotary_of_the_step
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.tune.linear import pack
+from gpu_worker.model.tune.linear import STOCK, pack
 from gpu_worker.model.tune.merged import merge, saved_products, separate
 from gpu_worker.model.verify import own_run
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
-
-Capture = Callable[[PackedEncoder, Reference], tuple[Encoder, list[str]]]
-"""Makes graphs of an encoder, see `with_graphs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionMode:
-    """An encoder that passed the gate. `unpacked_reason` is why it does not run packed, empty where it does.
+    """An encoder that passed the gate. `linear` names how its linear layers run, for the card. `unpacked_reason` is why
+    it does not run packed, empty where it does.
 
-    `findings` are lines for the log about its attention and its graphs.
+    `findings` are lines for the log about its layers, its attention and its graphs.
     """
 
     encoder: Encoder
+    linear: str = STOCK
     unpacked_reason: str = ""
     findings: tuple[str, ...] = ()
 
@@ -49,102 +45,71 @@ class ExecutionMode:
         slower = "steps of many lengths take longer than those of one"
         return f"texts run by equal length, not packed ({self.unpacked_reason}): {slower}"
 
+    def with_findings(self, *findings: str) -> "ExecutionMode":
+        """The same mode with further lines for the log."""
+        return replace(self, findings=(*self.findings, *findings))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeChoice:
-    """Chooses the execution mode of an encoder: packed where it can run so, else by equal length.
 
-    `base` is the transformers model without its head, `reference` its own run. `packs`: linear layers are packed, also
-    those that an encoder of ours makes replaceable.
+def choose_mode(
+    base: Any, reference: Reference, placement: Placement, uncounted: int | None, *, packs: bool = False
+) -> ExecutionMode:
+    """The mode of a transformers model without its head, by the layers of its own class: packed where it can run so,
+    else by equal length. Changes the model in place into what serves.
+
+    `reference` is its own run. `uncounted` is as in `Encoder`. `packs`: linear layers are packed, also those that an
+    encoder of ours makes replaceable. Raises ModelRefused with the reasons of both modes.
     """
+    if rotary_of_the_step(base.config.get_text_config()) == "dynamic":
+        raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
+    try:
+        return _packed_mode(_packed_encoder(base, reference, placement, uncounted, packs), reference, placement)
+    except Exception as error:  # foreign code that was not made for this fails anywhere; then equal length is tried
+        reason = reason_of(error)
+    if relative.installed(base):  # its own attention is gone
+        raise ModelRefused(f"{type(base).__name__}: {reason}")
+    return _equal_length_mode(base, reference, reason)
 
-    base: Any
-    reference: Reference
-    placement: Placement
-    length_limits: LengthLimits
-    packs: bool = False
 
-    def choose(self) -> ExecutionMode:
-        """Changes the model in place into what serves. Raises ModelRefused with the reasons of both modes."""
-        if rotary_of_the_step(self.base.config.get_text_config()) == "dynamic":
-            raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
-        try:
-            return self._packed_mode()
-        except Exception as error:  # foreign code that was not made for this fails anywhere; then equal length is tried
-            reason = reason_of(error)
-        if relative.installed(self.base):  # its own attention is gone
-            raise ModelRefused(f"{type(self.base).__name__}: {reason}")
-        return self._equal_length_mode(reason)
+def _packed_encoder(
+    base: Any, reference: Reference, placement: Placement, uncounted: int | None, packs: bool
+) -> PackedEncoder:
+    """Changes the model in place so that it runs packed. Raises ModelRefused for what would surely fail."""
+    config = base.config.get_text_config()
+    rotary = rotary_of_the_step(config)
+    if rotary:
+        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+    make_packed(base)
+    if relative.installed(base) and packs:
+        # Layers that the model's own classes look into could not be replaced before; ours do not look into them.
+        pack(base)
+    if placement.device.type == "cuda":
+        merge(base)
+    attention_kernel = attention_choice.choose(
+        placement.device,
+        placement.dtype,
+        head=_head_width(base),
+        softcap=config._attn_implementation == attention.NAME and _capped(config),
+        bias=relative.serves(config),
+    )
+    return PackedEncoder(base, attention_kernel, uncounted, reference.types, reference.width)
 
-    def _packed_mode(self) -> ExecutionMode:
-        """The packed mode. Raises where the model does not pass."""
-        encoder = self._packed_encoder()
-        findings = self._check(encoder)
-        fewer = saved_products(self.base)
-        missing = attention_choice.missing_kernels(self.placement.device)
-        findings += [missing] if missing else []
-        findings += [f"{fewer} products of a step are made together with others"] if fewer else []
-        return ExecutionMode(encoder=encoder, findings=tuple(findings))
 
-    def _check(self, encoder: PackedEncoder) -> list[str]:
-        """Checks a packed encoder, and takes merged layers apart where it does not pass with them.
-
-        Returns findings; raises ModelRefused where it passes in no way.
-        """
-        try:
-            return _check_attention(encoder, self.reference)
-        except ModelRefused:
-            if not saved_products(self.base):
-                raise
-            separate(self.base)
-        findings = _check_attention(encoder, self.reference)
-        return [*findings, "no merged products: the model does not run by them as by its own"]
-
-    def _packed_encoder(self) -> PackedEncoder:
-        """Changes the model in place so that it runs packed. Raises ModelRefused for what would surely fail."""
-        base, placement = self.base, self.placement
-        config = base.config.get_text_config()
-        rotary = rotary_of_the_step(config)
-        if rotary:
-            raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
-        make_packed(base)
-        if relative.installed(base) and self.packs:
-            # Layers that the model's own classes look into could not be replaced before; ours do not look into them.
-            pack(base)
-        reference = self.reference
-        inputs = self.length_limits.uncounted, reference.types, reference.width
-        if placement.device.type == "cuda":
-            merge(base)
-        attention_kernel = attention_choice.choose(
-            placement.device,
-            placement.dtype,
-            head=_head_width(base),
-            softcap=config._attn_implementation == attention.NAME and _capped(config),
-            bias=relative.serves(config),
-        )
-        return PackedEncoder(base, attention_kernel, *inputs)
-
-    def _equal_length_mode(self, unpacked_reason: str) -> ExecutionMode:
-        """The mode by equal length, with the first of the model's own attentions that passes. Raises ModelRefused."""
-        reason = ""
-        for encoder in self._equal_length_encoders():
-            try:
-                self.reference.check(encoder)
-            except Exception as error:
-                reason = reason_of(error)
-                continue
-            return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason)
-        raise ModelRefused(
-            f"{type(self.base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})"
-        )
-
-    def _equal_length_encoders(self) -> Iterator[EqualLengthEncoder]:
-        """The model with its default attention, then with its other one, if it has two that compute the same."""
-        default, types, width = self.reference.attention, self.reference.types, self.reference.width
-        for implementation in (default, own_run.other_than(self.base, default)):
-            if implementation is not None:
-                own_run.run_by(self.base, implementation)
-                yield EqualLengthEncoder(self.base, attention=implementation, token_types=types, width=width)
+def _packed_mode(encoder: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
+    """The packed mode, with merged layers taken apart where it does not pass with them. Raises ModelRefused where it
+    passes in no way."""
+    base = encoder.model
+    try:
+        findings = _check_attention(encoder, reference)
+    except ModelRefused:
+        if not saved_products(base):
+            raise
+        separate(base)
+        findings = _check_attention(encoder, reference)
+        findings.append("no merged products: the model does not run by them as by its own")
+    fewer, missing = saved_products(base), attention_choice.missing_kernels(placement.device)
+    findings += [missing] if missing else []
+    findings += [f"{fewer} products of a step are made together with others"] if fewer else []
+    return ExecutionMode(encoder=encoder, findings=tuple(findings))
 
 
 def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
@@ -164,18 +129,22 @@ def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
     return []
 
 
-def captured(mode: ExecutionMode, reference: Reference, capture: Capture | None) -> ExecutionMode:
-    """The same mode with graphs, as far as they pass. `capture` is None where there are to be none."""
-    packed = mode.encoder
-    if capture is None or not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
-        return mode  # attention that looks at lengths cannot be captured
-    encoder, findings = capture(packed, reference)
-    return replace(mode, encoder=encoder, findings=(*mode.findings, *findings))
-
-
-def takes_attention(base: Any) -> bool:
-    """Whether transformers' class takes another attention than its own, so that its layers may run packed."""
-    return bool(getattr(base, "_supports_attention_backend", False))
+def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) -> ExecutionMode:
+    """The mode by equal length: by the model's default attention, or by its other one, if it has two that compute the
+    same and only that passes. Raises ModelRefused."""
+    default, reason = reference.attention, ""
+    for implementation in (default, own_run.other_than(base, default)):
+        if implementation is None:
+            continue
+        own_run.run_by(base, implementation)
+        encoder = EqualLengthEncoder(base, attention=implementation, token_types=reference.types, width=reference.width)
+        try:
+            reference.check(encoder)
+        except Exception as error:
+            reason = reason_of(error)
+            continue
+        return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason)
+    raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})")
 
 
 def make_packed(base: Any) -> None:
@@ -184,7 +153,7 @@ def make_packed(base: Any) -> None:
         relative.install(base)
     elif _attends_as_llama_4(base.config.get_text_config()):  # texts of the gate may be too short to show it
         raise ModelRefused("its layers attend in chunks, or scale queries by their place in a run")
-    elif takes_attention(base):
+    elif getattr(base, "_supports_attention_backend", False):
         fused = own_run.default_of(base) == own_run.FUSED
         base.set_attn_implementation(attention.UNCAPPED if fused and _capped(base.config) else attention.NAME)
     else:

@@ -4,6 +4,7 @@ The stages, each a function: read the files, fit limits to each other, take the 
 verify, and put the model together.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,24 +13,23 @@ from torch import nn
 from gpu_worker.device import memory
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
+from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim import maxsim_kernels as maxsim
-from gpu_worker.model.beside import BesideAdapter
-from gpu_worker.model.beside import read as read_beside
-from gpu_worker.model.encoder.encoder import ENDLESS, positions_of, uncounted_id_of
-from gpu_worker.model.fingerprint import fingerprint_of
-from gpu_worker.model.head_building import HeadBuilder
+from gpu_worker.model.encoder.encoder import ENDLESS, StaticEncoder, positions_of, uncounted_id_of
+from gpu_worker.model.execution import ExecutionMode
+from gpu_worker.model.heads.building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model as Model
-from gpu_worker.model.options import LoadOptions
 from gpu_worker.model.queries import Queries
-from gpu_worker.model.quiet import quiet
-from gpu_worker.model.source import Source, open_source, vocabulary_rows
-from gpu_worker.model.static_preparation import prepare as prepare_static
-from gpu_worker.model.tune import int8
-from gpu_worker.model.tuning import Tuned, Verified, take_references, tune, verify
+from gpu_worker.model.served_adapters import ServedAdapter, install_adapters, read_adapters
+from gpu_worker.model.source import LoadOptions, Source, fingerprint_of, open_source, quiet, vocabulary_rows
+from gpu_worker.model.tune.linear import PrepackedLinear, check_int8, install_native
+from gpu_worker.model.tuning import Untuned, Verified, take_references, tune, verify
+from gpu_worker.model.verify.bitwise import reason_for_other_bits
+from gpu_worker.model.verify.gate import check_means
 from gpu_worker.model.verify.own_run import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.model.weight_sizes import multiplied_weights, weight_bytes
+from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.repository import fitting, rerankers
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
@@ -44,8 +44,10 @@ USUAL_STATIC = 8192
 """The same for static embeddings, which cost next to nothing a token."""
 USUAL_ROWS = 128
 """Numbers of a row that MaxSim is chosen for where the model has none of its own."""
-STATIC = "static"
-"""The family of static embeddings, for the card."""
+NO_LINEAR = "none"
+"""How linear layers of static embeddings run, for the card."""
+WHOLE = "rows of a table are looked up at once"
+"""Why no text of a static embedding is cut, and none shares tokens."""
 DEFAULTS = LoadOptions()
 
 
@@ -71,11 +73,11 @@ def load(name: str, placement: Placement, options: LoadOptions = DEFAULTS) -> Mo
     if options.rounded:
         if options.adapters:
             raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8")
-        int8.check_device(placement)
+        check_int8(placement)
         placement = replace(placement, automatic=False)
     with quiet():
         attention.register()
-        source = open_source(name, placement, options.trust_remote_code, options.late, options.revision)
+        source = open_source(name, placement, options)
         try:
             if options.adapters and (source.recipe.static or source.queries):
                 raise ModelRefused("--adapter: static embeddings and inference-free SPLADE take no adapter")
@@ -92,51 +94,80 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
     """The model of a source, with those of its adapters."""
     if source.recipe.static:
         return _static(source, options)
-    beside = read_beside(source, options.adapters, options.trust_remote_code)
+    adapters = read_adapters(source, options.adapters, options.trust_remote_code)
     fitted = _fitted(source, options)
     base = source.model.base_model  # heads of transformers' classes take the model apart
-    multiplied = multiplied_weights(base)
+    multiplied = _multiplied_weights(base)
     feeding = _feeding(source, fitted.late)
     probes = _probes(source, fitted, feeding, 2.0 * multiplied)
-    references = take_references(source, fitted.limits, probes, feeding, beside)
-    width = references.encoder.width
-    heads = HeadBuilder(source.recipe, source.model, source.placement, source.layers, width).build()
-    tuned = tune(source, base, references, heads, fitted.limits, options, beside, fitted.longest)
-    memory.move_to_huge_pages([tuned.mode.encoder.model, *heads.modules()])
-    verified = verify(tuned.mode.encoder, heads, references, options)
-    notices = (source.recipe.notice, references.encoder.notice, tuned.mode.notice, probes.notice(fitted.longest))
-    model = _assembled(source, options, fitted, heads, tuned, verified)
-    model = replace(
-        model,
-        family=source.model.config.get_text_config().model_type,
-        notice="; ".join(filter(None, notices)),
-        flops_per_token=max(2.0 * multiplied, model.flops_per_token),
+    references = take_references(source, fitted.limits.positions, probes, feeding, adapters)
+    heads = _heads(source, references.encoder.width)
+    if adapters:
+        install_adapters(source.model, adapters)
+    untuned = Untuned(
+        base=base,
+        heads=heads,
+        references=references,
+        placement=source.placement,
+        uncounted=fitted.limits.uncounted,
     )
+    mode = tune(untuned, options, fitted.longest)
+    memory.move_to_huge_pages([mode.encoder.model, *heads.modules()])
+    verified = verify(mode.encoder, heads, references.encoder, options)
+    notices = (source.recipe.notice, references.encoder.notice, mode.notice, probes.notice(fitted.longest))
+    flops = 2.0 * max(multiplied, mode.encoder.width**2)
+    model = _assembled(source, options, fitted, heads, mode, verified, notices=notices, flops_per_token=flops)
     if source.queries:
         model = _with_queries(model, source.queries, options.max_tokens)
-    return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(beside, 1)))
+    return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(adapters, 1)))
 
 
 def _static(source: Source, options: LoadOptions) -> Model:
-    """Loads a static embedding, which has no layers to tune."""
+    """Loads a static embedding, which has no layers to tune. Raises ModelRefused where a text's mean differs alone and
+    among others."""
     table: nn.Embedding = source.model
     limit = options.max_tokens or source.recipe.max_tokens or USUAL_STATIC
     limits = LengthLimits(usual=limit, requested=options.max_tokens, positions=ENDLESS, uncounted=None)
     fitting.check(source.recipe, source.reader, limits, None)
-    fitted = _Fitted(rows=table.num_embeddings, limits=limits)
-    return _assembled(source, options, fitted, *prepare_static(source))
+    encoder = StaticEncoder(table)
+    heads = _heads(source, encoder.width)
+    probes = Probes.of_table(table.num_embeddings)
+    assert heads.dense is not None
+    check_means(encoder, heads.dense, probes)
+    if encoder.device.type == "cpu":
+        install_native(heads.modules(), library.load())
+    bits = reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False)
+    verified = Verified(cutting=Cutting(refusal=WHOLE), unshared=WHOLE, other_bits=bits)
+    mode = ExecutionMode(encoder=encoder, linear=NO_LINEAR)
+    return _assembled(
+        source,
+        options,
+        _Fitted(rows=table.num_embeddings, limits=limits),
+        heads,
+        mode,
+        verified,
+        notices=[source.recipe.notice],
+        flops_per_token=2.0 * encoder.width,
+    )
 
 
 def _assembled(
-    source: Source, options: LoadOptions, fitted: _Fitted, heads: Heads, tuned: Tuned, verified: Verified
+    source: Source,
+    options: LoadOptions,
+    fitted: _Fitted,
+    heads: Heads,
+    mode: ExecutionMode,
+    verified: Verified,
+    *,
+    notices: Iterable[str],
+    flops_per_token: float,
 ) -> Model:
-    """Puts a model together. Its notice is that of its files alone, and its family that of static embeddings."""
-    recipe, mode, limit = source.recipe, tuned.mode, fitted.limits.usual
+    """Puts a model together."""
+    recipe, limit = source.recipe, fitted.limits.usual
     mark, listwise, width = recipe.instruction_mark, fitted.listwise, mode.encoder.width
     rows = heads.multi_vector.width if heads.multi_vector else width if recipe.static else USUAL_ROWS
     return Model(
         names=options.names or source.names,
-        family=STATIC,
         encoder=mode.encoder,
         heads=heads,
         recipe=recipe,
@@ -146,20 +177,44 @@ def _assembled(
         max_tokens=limit,
         late_interaction=fitted.late,
         placement=source.placement,
-        linear=tuned.linear,
-        fingerprint=fingerprint_of(source, limit, fitted.late, tuned.linear),
-        notice=recipe.notice,
-        formats=tuned.formats,
+        linear=mode.linear,
+        fingerprint=fingerprint_of(source, limit, fitted.late, mode.linear),
+        notice="; ".join(filter(None, notices)),
         findings=(*source.findings, *mode.findings),
         unpacked_reason=mode.unpacked_reason,
-        flops_per_token=2.0 * width if recipe.static else 2.0 * width**2,
-        weight_bytes=weight_bytes([mode.encoder.model, *heads.modules()]),
+        flops_per_token=flops_per_token,
+        weight_bytes=_weight_bytes([mode.encoder.model, *heads.modules()]),
         maxsim=maxsim.choose(source.placement.device, rows),
         cutting=verified.cutting,
         unshared=verified.unshared,
         other_bits=verified.other_bits,
         listwise=replace(listwise, dimensions=heads.dense.width) if listwise and heads.dense else None,
     )
+
+
+def _heads(source: Source, width: int) -> Heads:
+    """The heads of a model whose hidden states have `width` numbers. Those of transformers' classes take it apart."""
+    return HeadBuilder(source.recipe, source.model, source.placement, source.layers, width).build()
+
+
+def _multiplied_weights(base: Any) -> int:
+    """About how many weights every token is multiplied with: all but the embeddings, of which it reads one row."""
+    embeddings = base.get_input_embeddings()
+    looked_up = sum(weight.numel() for weight in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
+    whole: int = sum(weight.numel() for weight in base.parameters())
+    return whole - looked_up
+
+
+def _weight_bytes(modules: Iterable[nn.Module]) -> int:
+    """Bytes of all weights as they are laid out for computing; weights that modules share count once."""
+    tensors = {id(tensor): tensor for module in modules for tensor in (*module.parameters(), *module.buffers())}
+    packed = {
+        id(layer): layer.packed
+        for module in modules
+        for layer in module.modules()
+        if isinstance(layer, PrepackedLinear)
+    }
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors.values(), *packed.values()))
 
 
 def _fitted(source: Source, options: LoadOptions) -> _Fitted:
@@ -186,12 +241,12 @@ def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> 
         config,
         fitted.limits.positions,
         special,
-        flops,
-        unattended,
-        fitted.longest,
-        costs,
-        feeding.types,
-        feeding.written,
+        flops_per_token=flops,
+        unattended=unattended,
+        limit=fitted.longest,
+        costs=costs,
+        types=feeding.types,
+        written=feeding.written,
     )
 
 
@@ -236,7 +291,7 @@ def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:
     return max_tokens or min(recipe.max_tokens or (USUAL if positions == ENDLESS else positions), positions)
 
 
-def _with_adapter(base: Model, number: int, adapter: BesideAdapter) -> Model:
+def _with_adapter(base: Model, number: int, adapter: ServedAdapter) -> Model:
     """The model of an adapter over a base: its own name, prompts, limit and fingerprint."""
     limit = min(base.max_tokens, adapter.recipe.max_tokens or base.max_tokens)
     notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.parts.description}")

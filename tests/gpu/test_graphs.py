@@ -10,9 +10,17 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.tune.compiled import CompiledLayers
-from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, Graph, GraphedEncoder, GraphSettings, Run, ladder
+from gpu_worker.model.source import LoadOptions
+from gpu_worker.model.tune.graphs import (
+    CaptureBroken,
+    CudaRecorder,
+    Graph,
+    GraphedEncoder,
+    GraphSettings,
+    Run,
+    compiled_run,
+    ladder,
+)
 from gpu_worker.ragged.batch import RaggedBatch
 from support.random_models import random_model
 
@@ -51,13 +59,13 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def test_graphs_give_the_rows_of_the_layers_as_they_are_written(cuda: torch.device, name: str) -> None:
     """Batches of every kind, in any order, again and again; compiled or not."""
     encoder = packed(name)
-    for run in (encoder, CompiledLayers(encoder)):
+    for run in (encoder, compiled_run(encoder)):
         graphed = captured(encoder, run, 1024)
         for lengths in [*SIZES, *reversed(SIZES)]:
             expected = encoder(batch(encoder, lengths))
             found = graphed(batch(encoder, lengths))
             assert torch.isfinite(found).all()
-            assert distance(found, expected) < 1e-3, (type(run).__name__, lengths)
+            assert distance(found, expected) < 1e-3, (run is encoder, lengths)
         assert graphed.padding_tokens > 0
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.maxsim import reference
-from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, PlainMaxSim, Texts
 from shared.vectors import Layout
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
@@ -52,7 +51,7 @@ def test_it_equals_the_twin(cuda: torch.device, width: int, dtype: torch.dtype, 
     """Every length, both layouts; a query of 1,024 rows within the tolerance of one of 32, for its score's size."""
     queries, documents, comparisons, mask = everything(width, dtype)
     kept = mask if masked else None
-    expected = reference.compare(queries, documents, comparisons, kept)
+    expected = PlainMaxSim()(queries, documents, comparisons, kept)
     scores = TritonMaxSim()(queries.to(cuda), documents.to(cuda), comparisons, kept).cpu()
     assert ((scores - expected).abs() <= TOLERANCE[dtype] * (expected.abs() / 32).clamp(min=1)).all()
 
@@ -63,7 +62,7 @@ def test_negative_maxima(cuda: torch.device, dtype: torch.dtype) -> None:
     queries, documents = unit_rows(33, 128, dtype, 0).abs(), -unit_rows(170, 128, dtype, 1).abs()
     compared = [Comparison(queries=texts([33]), documents=texts([1, 15, 17, 137]), layout=Layout.MATRIX)]
     scores = TritonMaxSim()(queries.to(cuda), documents.to(cuda), compared).cpu()
-    assert (scores - reference.compare(queries, documents, compared)).abs().max() <= TOLERANCE[dtype]
+    assert (scores - PlainMaxSim()(queries, documents, compared)).abs().max() <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -89,7 +88,7 @@ def test_rows_beyond_two_billion_numbers(cuda: torch.device) -> None:
     compared = Comparison(queries=texts([32]), documents=there, layout=Layout.PAIRS)
     near = Comparison(queries=texts([32]), documents=texts([300]), layout=Layout.PAIRS)
     scores = TritonMaxSim()(queries.to(cuda), documents, [compared]).cpu()
-    assert (scores - reference.compare(queries, rows, [near])).abs().max() <= 1e-3
+    assert (scores - PlainMaxSim()(queries, rows, [near])).abs().max() <= 1e-3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

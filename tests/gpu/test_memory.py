@@ -14,7 +14,7 @@ from gpu_worker.device.memory import DeviceMemory, ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.verify import widened
+from gpu_worker.model.verify import own_run
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.startup.trials import run_largest_steps, try_step_sizes, warm_up_jobs
 from harness.environment import python_path
@@ -73,7 +73,7 @@ def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMem
     bert = build(config, recipe.weights_of, placement).eval()  # as a load merges them, its weights are views
     whole, taken = 4 * sum(each.numel() for each in bert.parameters()), []
     ids, rows = torch.arange(5, 45, device=cuda)[None], torch.zeros(1, 40, 384, device=cuda)
-    for way in (widened.as_read, widened.at_once):
+    for way in (own_run.as_read, own_run.at_once):
         memory.reset_peak()
         before = torch.cuda.memory_allocated(cuda)
         with way(bert), torch.inference_mode():

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import quiet
 from harness.random_models import miniature
 from harness.supported_models import IN_PIECES, REFUSED
 from shared.jobs import Job

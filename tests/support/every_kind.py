@@ -13,8 +13,8 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.heads.heads import DenseHead, Heads, LexicalHead, SpladeHead
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.tune import native_linear
+from gpu_worker.model.source import LoadOptions
+from gpu_worker.model.tune.linear import install_native
 from gpu_worker.repository.recipe import POOLINGS
 from shared.jobs import HybridWeights, Job, JobResult, MaxSim
 from shared.ragged import RaggedTokens
@@ -50,7 +50,7 @@ def with_all_heads(model: Model, splade: bool) -> Model:
     dense = DenseHead(POOLINGS, nn.Sequential(), width * len(POOLINGS))
     heads = Heads(dense=dense, multi_vector=model.heads.multi_vector, sparse=sparse)
     if not model.other_bits:
-        native_linear.install(heads.modules(), library.load())
+        install_native(heads.modules(), library.load())
     return replace(model, heads=heads)
 
 

@@ -17,10 +17,9 @@ from gpu_worker.model import execution, tuning
 from gpu_worker.model.encoder.encoder import Encoder, uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.source import open_source
+from gpu_worker.model.source import LoadOptions, open_source
 from gpu_worker.model.tune.graphs import Graph, GraphSettings, ladder, with_graphs
-from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.gate import Reference, take_reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged import spans
 from gpu_worker.ragged.batch import RaggedBatch
@@ -123,8 +122,8 @@ def batch(encoder: Encoder, lengths: list[int], tails: list[int] | None = None) 
 def reference_of(name: str, **probes: Any) -> tuple[Reference, PackedEncoder]:
     """The gate's reference, and the encoder as it is written."""
     attention.register()
-    base = open_source(random_model(name), CPU, False, None, "").model.base_model
-    reference = Reference(base, Probes.of(base.config, **probes))
+    base = open_source(random_model(name), CPU, LoadOptions()).model.base_model
+    reference = take_reference(base, Probes.of(base.config, **probes))
     execution.make_packed(base)
     return reference, PackedEncoder(base, Varlen(), uncounted_id_of(base))
 

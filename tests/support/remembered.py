@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from gpu_worker.model import tuning
-from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.gate import Reference, take_reference
 from gpu_worker.model.verify.own_run import NO_TYPES, Feeding, default_of
 from gpu_worker.model.verify.probes import Probes
 
 
 class Remembered:
-    """Takes the place of `Reference` where models are loaded. Tests of the gate itself make their own.
+    """Takes the place of `take_reference` where models are loaded. Tests of the gate itself make their own.
 
     What a model's own attention says of the probes depends on its classes and their code, its config, its weights and
     the probes, so another load of the same would only find it again.
@@ -25,7 +25,7 @@ class Remembered:
     def __call__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> Reference:
         key = _digest(model, probes, feeding)
         if key not in self._known:
-            self._known[key] = Reference(model, probes, feeding)
+            self._known[key] = take_reference(model, probes, feeding)
         return self._known[key]
 
 
@@ -53,4 +53,4 @@ SetAttribute = Callable[[Any, str, Any], None]
 
 def remember(set_attribute: SetAttribute) -> None:
     """From now on, or for as long as what is set holds."""
-    set_attribute(tuning, "Reference", Remembered())
+    set_attribute(tuning, "take_reference", Remembered())

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_worker.kernels.cpu import instructions, library
+from gpu_worker.kernels.cpu import library
 
 FLAGS = (
     "-O1",
@@ -20,9 +20,8 @@ FLAGS = (
 )
 
 library.BUILT = Path(sys.prefix) / "sanitized"
-instructions.INSTRUCTION_SETS = tuple(
-    replace(instruction_set, flags=(*instruction_set.flags, *FLAGS))
-    for instruction_set in instructions.INSTRUCTION_SETS
+library.INSTRUCTION_SETS = tuple(
+    replace(instruction_set, flags=(*instruction_set.flags, *FLAGS)) for instruction_set in library.INSTRUCTION_SETS
 )
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import positions_of, uncounted_id_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.queries import Queries
-from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.gate import Reference, take_reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.recipe import WeightsOf
 from gpu_worker.schedule.interface import JobSlice
@@ -132,7 +132,7 @@ def referee(model: Any, unattended: bool = False) -> Reference:
     uncounted = uncounted_id_of(model)
     special = () if uncounted is None else (uncounted,)
     probes = Probes.of(model.config, positions_of(model.config, uncounted), special, unattended=unattended)
-    reference = Reference(model, probes)
+    reference = take_reference(model, probes)
     execution.make_packed(model)
     return reference
 

@@ -15,7 +15,7 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.heads import sparse_vectors
-from gpu_worker.model.heads.skipped_tokens import Skiplist, instruction_ends
+from gpu_worker.model.heads.pooling import Skiplist, instruction_ends
 from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.texts import Counts

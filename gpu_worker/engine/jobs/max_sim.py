@@ -16,8 +16,7 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat, byte_view
 from gpu_worker.engine.step.sequences import Selection, Sequences
-from gpu_worker.kernels.maxsim.comparison import Comparison, MaxSimKernel, Texts
-from gpu_worker.kernels.maxsim.maxsim_kernels import winners
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, MaxSimKernel, Texts, winners
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.ragged.batch import Counts
 from shared.errors import DimensionMismatch, InvalidInput

@@ -18,7 +18,7 @@ from torch import Tensor
 from gpu_worker.device.transfer import DownloadedArray, StepDownload, Upload, UploadedArray
 from gpu_worker.engine.step.rows import RowFormat, RowGroup, RowOutput, SparseGroup, SparseOutput
 from gpu_worker.engine.step.sequences import PackedSequences
-from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, MaxSimKernel, Texts
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads.heads import Heads, LexicalHead, SpladeHead
 from gpu_worker.ragged.texts import Counts, Ids, PackedTexts

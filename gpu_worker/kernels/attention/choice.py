@@ -7,7 +7,7 @@ from gpu_worker.kernels.attention.interface import PackedAttention
 from gpu_worker.kernels.attention.native import NativeAttention, serves
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.cpu.instructions import supported
+from gpu_worker.kernels.cpu.library import supported
 
 
 def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool, bias: bool) -> PackedAttention:

@@ -22,8 +22,7 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, InstructionSet, supported
-from gpu_worker.kernels.cpu.library import BUILT, path_of, source_files
+from gpu_worker.kernels.cpu.library import BUILT, INSTRUCTION_SETS, InstructionSet, path_of, source_files, supported
 
 FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-Wall", "-Wno-maybe-uninitialized")
 """The compiler's own headers of AVX-512 read what they have not set, on purpose."""

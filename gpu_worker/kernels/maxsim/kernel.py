@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.transfer import to_device
-from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
-from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
+from gpu_worker.kernels.maxsim.maxsim_kernels import EMPTY_DOCUMENT, Comparison, Mask, Texts
 from gpu_worker.kernels.maxsim.tiles import score_pairs
 from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, aligned_rows
 from gpu_worker.ragged.batch import Counts
@@ -87,7 +86,7 @@ def constants_of(dtype: torch.dtype, width: int, masked: bool) -> dict[str, Any]
 
 
 class TritonMaxSim:
-    """The `comparison.MaxSimKernel` for CUDA. Products must be finite: the frontend checks vectors of callers.
+    """The `maxsim_kernels.MaxSimKernel` for CUDA. Products must be finite: the frontend checks vectors of callers.
 
     It is compiled once for each number format and variant, with and without a mask: 14 times, of which one model needs
     two. Widths, lengths and counts are plain arguments, so after `warm` no request compiles anything. Rows whose size

@@ -1,27 +1,102 @@
-"""Kernels of MaxSim but Triton's (`kernel`): ours in C++, PyTorch's products; the choice; the explanation of a score.
+"""MaxSim: what is compared, the kernels but Triton's (`kernel`), the choice among them, and the explanation of a score.
 
-No I/O.
+Comparisons are described on the host: which rows of which tensors belong to which text. No I/O.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gpu_worker.device.transfer import to_device
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
-from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, MaxSimKernel, Texts
-from gpu_worker.kernels.maxsim.reference import EMPTY_DOCUMENT
 from gpu_worker.kernels.rows import row_kernels
-from gpu_worker.ragged.texts import row_ranges
+from gpu_worker.ragged.texts import Counts
 from shared.vectors import Layout
 
+EMPTY_DOCUMENT = -1e9
+"""Score of a document without rows, as sentence-transformers has it."""
 COMPARED = 16_384 * 32
 """Limit for similarities in memory at once where PyTorch compares, whatever the lengths."""
 EXPLAINED = 2_097_152
 """The same where scores are explained."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Places of n texts in a tensor of rows: text i has rows starts[i] to starts[i] + lengths[i] - 1.
+
+    A length may be 0. Texts may lie in any order, with other rows between them.
+    """
+
+    starts: Counts
+    lengths: Counts
+
+    @classmethod
+    def end_to_end(cls, lengths: Counts) -> "Texts":
+        """Places texts one after the other, from row 0 on."""
+        return cls(starts=np.cumsum(lengths) - lengths, lengths=lengths)
+
+    def part(self, start: int, stop: int) -> "Texts":
+        """Selects texts `start` to `stop`."""
+        return Texts(starts=self.starts[start:stop], lengths=self.lengths[start:stop])
+
+    def counted(self, row_mask: Mask | None) -> Counts:
+        """Counts the rows of each text [n] that the mask selects."""
+        if row_mask is None:
+            return self.lengths
+        before = np.concatenate([[0], np.cumsum(row_mask)])
+        counts: Counts = before[self.starts + self.lengths] - before[self.starts]
+        return counts
+
+    def __len__(self) -> int:
+        """The number of texts."""
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Queries to score with documents: query i with document i (PAIRS), or every query with every document (MATRIX)."""
+
+    queries: Texts
+    documents: Texts
+    layout: Layout
+
+    @property
+    def count(self) -> int:
+        """The number of scores."""
+        rows, columns = self.layout.shape(len(self.queries), len(self.documents))
+        return rows * columns
+
+    def part(self, start: int, stop: int) -> "Comparison":
+        """Selects documents `start` to `stop`, of pairs also their queries."""
+        queries = self.queries.part(start, stop) if self.layout is Layout.PAIRS else self.queries
+        return Comparison(queries=queries, documents=self.documents.part(start, stop), layout=self.layout)
+
+
+class MaxSimKernel(Protocol):
+    """A kernel that computes scores; all of them agree with `PlainMaxSim`."""
+
+    name: str
+
+    def __call__(
+        self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
+    ) -> Tensor:
+        """Computes the scores of all comparisons, one after the other, each row-major: [sum of counts] float32.
+
+        queries [N, D] and documents [M, D] hold rows of one dtype (float32, bfloat16 or float16) on one device;
+        `row_mask` [M] selects the document rows that count; None selects all. A score is the sum over its query's rows
+        of the largest dot product with a row of its document, products and sums in float32. A document without rows
+        that count scores -1e9; otherwise a query without rows scores 0.
+        """
 
 
 def choose(device: torch.device, width: int) -> MaxSimKernel:
@@ -45,7 +120,7 @@ def choose(device: torch.device, width: int) -> MaxSimKernel:
 
 
 class NativeMaxSim:
-    """The `comparison.MaxSimKernel` for processors whose library of kernels is built (`kernels/cpu`).
+    """The `MaxSimKernel` for processors whose library of kernels is built (`kernels/cpu`).
 
     A score has the same bits whatever else is compared. Rows in bfloat16 are multiplied as they are where the processor
     has such products; otherwise, and in float16, as float32.
@@ -58,7 +133,7 @@ class NativeMaxSim:
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
     ) -> Tensor:
-        """Computes scores (see `comparison.MaxSimKernel`), in all threads of PyTorch."""
+        """Computes scores (see `MaxSimKernel`), in all threads of PyTorch."""
         sizes = [(len(part.queries), len(part.documents), int(part.layout is Layout.PAIRS)) for part in comparisons]
         scores: Tensor = torch.ops.selvage.maxsim(
             queries.contiguous(),
@@ -80,60 +155,44 @@ def _places(texts: Sequence[Texts]) -> tuple[Tensor, Tensor]:
 
 
 class PlainMaxSim:
-    """The `comparison.MaxSimKernel` of processors without our kernels, and of devices without a kernel of theirs."""
+    """MaxSim written out, one pair after the other: the twin that every faster kernel is compared with. It serves
+    processors without our kernels, and devices without a kernel of theirs."""
 
     name = "plain (torch)"
 
     def __call__(
         self, queries: Tensor, documents: Tensor, comparisons: Sequence[Comparison], row_mask: Mask | None = None
     ) -> Tensor:
-        """Computes scores (see `comparison.MaxSimKernel`); converts half precision to float32."""
+        """Computes scores (see `MaxSimKernel`); converts half precision to float32."""
         queries, documents = queries.float(), documents.float()
-        scores = [queries.new_empty(0)]
-        for comparison in comparisons:
-            rows_of = [
-                _rows(documents, start, length, row_mask)
-                for start, length in zip(comparison.documents.starts, comparison.documents.lengths, strict=True)
-            ]
-            if comparison.layout is Layout.PAIRS:
-                for pair, rows in enumerate(rows_of):
-                    scores.append(
-                        _scores(*_gathered(queries, comparison.queries.part(pair, pair + 1)), [rows]).flatten()
-                    )
-            else:
-                scores.append(_scores(*_gathered(queries, comparison.queries), rows_of).flatten())
-        return torch.cat(scores)
+        counted = None if row_mask is None else to_device(torch.from_numpy(row_mask), documents.device)
+        scores = queries.new_empty(sum(comparison.count for comparison in comparisons))
+        pairs = (
+            (zip if comparison.layout is Layout.PAIRS else product)(
+                _rows(queries, comparison.queries), _rows(documents, comparison.documents, counted)
+            )
+            for comparison in comparisons
+        )
+        for place, (query, document) in enumerate(chain.from_iterable(pairs)):
+            scores[place] = score_of(query, document)
+        return scores
 
 
-def _rows(documents: Tensor, start: int, length: int, row_mask: Mask | None) -> Tensor:
-    """The rows of a document that count."""
-    rows = documents[start : start + length]
-    if row_mask is None:
-        return rows
-    return rows.index_select(
-        0, to_device(torch.from_numpy(np.flatnonzero(row_mask[start : start + length])), rows.device)
-    )
+def score_of(query: Tensor, document: Tensor) -> Tensor:
+    """The sum over a query's rows [q, D] of the largest product with a row of a document [d, D], all float32."""
+    if not len(document):
+        return query.new_tensor(EMPTY_DOCUMENT)
+    best = query.new_full((len(query),), float("-inf"))
+    for part in document.split(max(1, COMPARED // max(1, len(query)))):
+        torch.maximum(best, (query @ part.T).amax(dim=1), out=best)
+    return best.sum()
 
 
-def _gathered(queries: Tensor, texts: Texts) -> tuple[Tensor, Tensor, int]:
-    """All rows of the queries, the number of each row's query, and the number of queries."""
-    rows, text_of = row_ranges(texts.starts, texts.lengths), np.repeat(np.arange(len(texts)), texts.lengths)
-    places, texts_of_rows = (to_device(torch.from_numpy(numbers), queries.device) for numbers in (rows, text_of))
-    return queries.index_select(0, places), texts_of_rows, len(texts)
-
-
-def _scores(rows: Tensor, text_of: Tensor, count: int, documents: Sequence[Tensor]) -> Tensor:
-    """Scores [count, documents] of queries' rows [R, D], of which row r belongs to query `text_of`[r]."""
-    scores = rows.new_zeros(count, len(documents))
-    for number, document in enumerate(documents):
-        if len(document) == 0:
-            scores[:, number] = EMPTY_DOCUMENT
-            continue
-        best = rows.new_full((len(rows),), float("-inf"))
-        for part in document.split(max(1, COMPARED // max(1, len(rows)))):
-            torch.maximum(best, (rows @ part.T).amax(dim=1), out=best)
-        scores[:, number] = rows.new_zeros(count).index_add_(0, text_of, best)
-    return scores
+def _rows(rows: Tensor, texts: Texts, counted: Tensor | None = None) -> Iterator[Tensor]:
+    """The rows of each text, those that count."""
+    for start, length in zip(texts.starts.tolist(), texts.lengths.tolist(), strict=True):
+        text = slice(start, start + length)
+        yield rows[text] if counted is None else rows[text][counted[text]]
 
 
 def winners(queries: Tensor, documents: Tensor, texts: Texts, row_mask: Mask | None = None) -> tuple[Tensor, Tensor]:

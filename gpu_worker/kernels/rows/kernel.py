@@ -64,8 +64,6 @@ class TritonRows:
     types are plain arguments.
     """
 
-    name = "triton"
-
     def weighted_sum(self, ranges: WeightedRanges, upload: Upload) -> PoolRows:
         table, growth = ChunkTable.of(ranges, CHUNK_ROWS), ranges.growth
         chunks = upload.add_array(table.chunks)

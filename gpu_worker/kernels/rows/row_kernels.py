@@ -62,8 +62,6 @@ class RowKernels(Protocol):
     arXiv:2205.13147), 0 for all. `unit` scales rows to unit length; a row of zeros stays.
     """
 
-    name: str
-
     def weighted_sum(self, ranges: WeightedRanges, upload: Upload) -> PoolRows:
         """Adds the ranges to `upload`; the function it returns sums each of them, after `upload` was sent."""
 
@@ -104,8 +102,6 @@ def choose(device: torch.device) -> RowKernels:
 class PlainRows:
     """The `RowKernels` for processors, and for devices without Triton."""
 
-    name = "plain"
-
     def weighted_sum(self, ranges: WeightedRanges, upload: Upload) -> PoolRows:
         """Sums each range as a bag of rows: embedding_bag adds them in order, so batch mates change no bit."""
         lengths = ranges.lengths
@@ -144,8 +140,6 @@ class PlainRows:
 
 class NativeRows:
     """The `RowKernels` by `source/rows.cpp`; the twin serves number formats that the kernels lack."""
-
-    name = "native"
 
     def __init__(self, library: KernelLibrary) -> None:
         self._formats, self._plain = library.formats, PlainRows()

@@ -4,8 +4,6 @@ The base's product is made once for all rows of a step (as Punica, arXiv:2310.18
 it), so one copy of its weights serves all adapters, and their texts share a step.
 """
 
-from collections.abc import Mapping
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -85,14 +83,3 @@ class AdaptedLinear(nn.Module):
 def step_adapters_of(model: nn.Module) -> StepAdapters | None:
     """What the adapted layers of a model share; None where it has none."""
     return next((module.step for module in model.modules() if isinstance(module, AdaptedLinear)), None)
-
-
-def adapt(model: nn.Module, names: Mapping[str, Mapping[int, LowRankTerms]]) -> None:
-    """Puts adapted layers in the place of a model's own, by their names: the terms of each by the adapter's number."""
-    step = StepAdapters()
-    for name, terms in names.items():
-        parent, _, last = name.rpartition(".")
-        layer = AdaptedLinear(model.get_submodule(name), step, name)
-        for number, own_terms in terms.items():
-            layer.add(number, own_terms)
-        setattr(model.get_submodule(parent), last, layer)

@@ -123,7 +123,7 @@ class _Reading:
 
     def __init__(self, adapter: Adapter, model: Any) -> None:
         self._adapter, self._model = adapter, model
-        self._modules = dict(model.named_modules())
+        self._modules, self._added = dict(model.named_modules()), ""
 
     @property
     def _config(self) -> AdapterConfig:
@@ -137,8 +137,9 @@ class _Reading:
         for key, tensor in self._adapter.tensors.items():
             module, role = self._split(key)
             layers.setdefault(module, _LayerTensors(key)).tensors[role] = tensor.float()
-        rename = self._naming({module: read.key for module, read in layers.items()})
-        pairs = {rename(module): self._pair(rename(module), read) for module, read in layers.items()}
+        removed, self._added = self._prefixes({module: read.key for module, read in layers.items()})
+        by_name = {self._added + module.removeprefix(removed): read for module, read in layers.items()}
+        pairs = {name: self._pair(name, read) for name, read in by_name.items()}
         self._check_complete(pairs)
         return AdapterParts(adapter=self._adapter, pairs=pairs)
 
@@ -150,32 +151,22 @@ class _Reading:
             raise merge_first(self._adapter.file, key)
         return name.removesuffix(f".{ending}").removesuffix(WRAPPER), ROLES[ending]
 
-    def _naming(self, keys: dict[str, str]) -> Callable[[str], str]:
-        """The function that turns names of the adapter's modules into the model's: an adapter may have been trained on
-        the class without its head, or with it. `keys`: the name of a tensor of each module."""
+    def _prefixes(self, keys: dict[str, str]) -> tuple[str, str]:
+        """What the adapter's names of modules lose, and what they gain, to be the model's: an adapter may have been
+        trained on the class without its head, or with it. `keys`: the name of a tensor of each module."""
         prefix = f"{self._model.base_model_prefix}."
-        namings: list[Callable[[str], str]] = [
-            lambda name: name,
-            lambda name: f"{prefix}{name}",
-            lambda name: name.removeprefix(prefix),
-        ]
         if not keys:
             raise ModelRefused(f"{self._adapter.file} holds no tensors")
-        for naming in namings:
-            if all(naming(name) in self._modules for name in keys):
-                self._shown = naming
-                return naming
+        for removed, added in (("", ""), ("", prefix), (prefix, "")):
+            if all(added + name.removeprefix(removed) in self._modules for name in keys):
+                return removed, added
         name = next(name for name in keys if name not in self._modules)
         model = type(self._model).__name__
         raise self._refused(keys[name], f"has no place: {model} has no {name}; it is for another base")
 
     def _own_name(self, module: str) -> str:
         """The name that the adapter has for a module of the model; its patterns are written for that."""
-        prefix = f"{self._model.base_model_prefix}."
-        return next(
-            (name for name in (module, module.removeprefix(prefix), prefix + module) if self._shown(name) == module),
-            module,
-        )
+        return module.removeprefix(self._added)
 
     def _check_shape(self, key: str, tensor: Tensor, wanted: list[int]) -> None:
         if list(tensor.shape) != wanted:

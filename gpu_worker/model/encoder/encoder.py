@@ -1,14 +1,20 @@
-"""A transformers encoder without its head: token ids to hidden states."""
+"""An encoder without its head: token ids to hidden states. What all encoders have, those that run by equal length, and
+static embeddings; what a config says of positions, rotary embeddings and token types."""
 
 import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.batch import LengthRun, RaggedBatch
 from gpu_worker.ragged.texts import TokenTypes
+from shared.errors import ModelRefused
 
+Run = Callable[[RaggedBatch], Tensor]
+"""Computes the last hidden states [T, H] of a batch, as an `Encoder` does."""
 ENDLESS = 1 << 24
 """Number of positions of a model without a limit: it has relative distances, or a state in place of attention."""
 
@@ -55,6 +61,68 @@ class Encoder:
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H] of a packed batch, in the encoder's dtype."""
         raise NotImplementedError
+
+
+class EqualLengthEncoder(Encoder):
+    """A model that cannot run packed: texts of equal length form a dense batch for its own code, which makes positions
+    and masks. Nothing is padded, but every length in a step takes a run of its own."""
+
+    def __init__(self, model: Any, *, attention: str, token_types: TokenTypes | None, width: int) -> None:
+        """`attention` is transformers' name of the implementation that the model runs: eager or sdpa."""
+        super().__init__(model, uncounted=None, token_types=token_types, width=width)
+        self.description = f"equal length ({attention})"
+
+    def __call__(self, batch: RaggedBatch) -> Tensor:
+        return torch.cat([self._run(batch, run) for run in batch.runs()])
+
+    def _run(self, batch: RaggedBatch, run: LengthRun) -> Tensor:
+        """Hidden states [N x L, H] of N neighbouring sequences of length L."""
+        rows = slice(run.start, run.stop)
+        ids = batch.ids[0, rows].view(run.count, run.length)
+        mask = torch.ones_like(ids)
+        mask[:, run.attended :] = 0
+        types = None if batch.token_types is None else batch.token_types[0, rows].view(run.count, run.length)
+        return dense_run(self.model, ids, mask, types).flatten(0, 1)
+
+
+def dense_run(model: Any, ids: Tensor, mask: Tensor, token_types: Tensor | None = None) -> Tensor:
+    """Last hidden states [B, L, H] of ids [B, L], computed by the model as it is; the model counts positions itself.
+
+    `mask` [B, L] is 1 where a token is attended to. Raises ModelRefused where the model does not give one hidden state
+    a token.
+    """
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": token_types, "use_cache": False}
+    parameters = inspect.signature(model.forward).parameters
+    accepted = {name: value for name, value in inputs.items() if value is not None and name in parameters}
+    return hidden_of(model, accepted)
+
+
+def hidden_of(model: Any, inputs: Mapping[str, Any]) -> Tensor:
+    """Last hidden states [B, L, H] of inputs whose `input_ids` are [B, L]. Raises ModelRefused as `dense_run` does."""
+    hidden, shape = getattr(model(**inputs), "last_hidden_state", None), inputs["input_ids"].shape
+    if hidden is None:
+        raise ModelRefused(f"{type(model).__name__} gives no hidden states of tokens")
+    if hidden.shape[:2] != shape:
+        raise ModelRefused(f"{type(model).__name__} gives {hidden.shape[1]} hidden states for {shape[1]} tokens")
+    states: Tensor = hidden
+    return states
+
+
+class StaticEncoder(Encoder):
+    """A static embedding: the hidden state of a token is its row of a table, in any text.
+
+    Pooled by the mean it is an embedding bag (sentence-transformers' StaticEmbedding, model2vec).
+    """
+
+    description = "static"
+
+    def __init__(self, table: nn.Embedding) -> None:
+        """`table`: V rows of W numbers, on the device that looks them up."""
+        super().__init__(table, uncounted=None, token_types=None, width=table.embedding_dim)
+
+    def __call__(self, batch: RaggedBatch) -> Tensor:
+        """Rows [T, W] of the batch's tokens, in the table's number format."""
+        return F.embedding(batch.ids[0], self.model.weight)
 
 
 def uncounted_id_of(model: nn.Module) -> int | None:

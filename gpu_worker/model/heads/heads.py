@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from gpu_worker.device.transfer import Upload
-from gpu_worker.model.heads.pooling import Pooling, pool
-from gpu_worker.model.heads.transformers_head import TransformersHead
+from gpu_worker.kernels.rows.row_kernels import PoolRows
+from gpu_worker.model.heads.pooling import plan_pooling, pool
 from gpu_worker.ragged.batch import Counts, RaggedBatch
 from gpu_worker.ragged.texts import PackedTexts
 
@@ -35,9 +37,9 @@ class DenseHead(nn.Module):
         self.poolings, self.layers, self.width = tuple(poolings), layers, width
 
     def plan(self, starts: Counts, lengths: Counts, skip: Counts, upload: Upload) -> Callable[[Tensor], Tensor]:
-        """Prepares what maps hidden [T, H] to [n, width] float32, for n texts that lie in a step as in `Pooling`."""
-        pooling = Pooling(starts, lengths, skip, self.poolings, upload)
-        return lambda hidden: self.layers(pooling(hidden))
+        """Prepares what maps hidden [T, H] to [n, width] float32, for n texts that lie as in `plan_pooling`."""
+        pool_rows = plan_pooling(starts, lengths, skip, self.poolings, upload)
+        return lambda hidden: self.layers(pool_rows(hidden))
 
     def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
         """hidden [T, H] -> [S, width] float32, of all texts of a batch."""
@@ -67,7 +69,7 @@ class SpladeHead(nn.Module):
     maximum is taken before the logarithm: the result is the same, and far fewer logarithms are needed.
     """
 
-    def __init__(self, head: TransformersHead, vocabulary: int, *, strategy: str, logs: int) -> None:
+    def __init__(self, head: "TransformersHead", vocabulary: int, *, strategy: str, logs: int) -> None:
         """`strategy` is max or sum. The logarithm is taken `logs` times: 2 for OpenSearch (arXiv:2504.14839)."""
         super().__init__()
         self.head, self.vocabulary = head, vocabulary
@@ -124,7 +126,7 @@ class HeadClassifier(SequenceClassifier):
     """A transformers ForSequenceClassification. `pooling` says which rows it reads: cls, mean, lasttoken, LAST_REAL or
     LATE."""
 
-    def __init__(self, head: TransformersHead, pooling: str, padding: int | None = None) -> None:
+    def __init__(self, head: "TransformersHead", pooling: str, padding: int | None = None) -> None:
         """`padding` is the id of the model's padding token."""
         super().__init__()
         self.head, self.pooling, self.padding = head, pooling, padding
@@ -183,9 +185,9 @@ class YesNoClassifier(SequenceClassifier):
         return logits[:, :1] - logits[:, 1:] if logits.shape[1] == 2 else logits
 
 
-def _pooling(batch: PackedTexts, places: Counts, mode: str, upload: Upload) -> Pooling:
+def _pooling(batch: PackedTexts, places: Counts, mode: str, upload: Upload) -> PoolRows:
     lengths = np.diff(batch.offsets)[places]
-    return Pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), upload)
+    return plan_pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), upload)
 
 
 class TokenClassifier(nn.Module):
@@ -246,3 +248,63 @@ class Heads:
         """All heads that the model has."""
         heads = (self.dense, self.multi_vector, self.sparse, self.classifier, self.token_classifier)
         return [head for head in heads if isinstance(head, nn.Module)]
+
+
+class EncoderOutput(BaseModelOutputWithPooling):
+    """The output of an encoder. Fields that a family adds (XLNet's memories, Luke's entities) read as None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+
+class EncoderStandIn(nn.Module):
+    """Takes the place of the encoder in a head's class, and returns the hidden states that it is called with.
+
+    Heads of some families look things up in their encoder (DeBERTa its word embeddings), so attributes that are missing
+    here are looked up there. The encoder is not registered as a child, or it would be counted, moved and changed twice.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.pooler = getattr(encoder, "pooler", None)
+        self._plain_pooler = isinstance(self.pooler, nn.Linear)  # before faster layers replace it
+        self.__dict__["_encoder"] = encoder
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_encoder"], name)
+
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> EncoderOutput:
+        """The hidden states come as inputs_embeds [B, L, H]; the encoder's pooler, if it has one, runs on them."""
+        pooled = None if self.pooler is None else self._pool(inputs_embeds)
+        return EncoderOutput(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+    def _pool(self, hidden: Tensor) -> Any:
+        """Runs the pooler. ALBERT's and BigBird's are plain layers, which their encoders apply to the first row."""
+        assert self.pooler is not None
+        if not self._plain_pooler:
+            return self.pooler(hidden)
+        activation = getattr(self, "pooler_activation", None) or getattr(self, "activation", None)
+        return None if activation is None else activation(self.pooler(hidden[:, 0]))
+
+
+class TransformersHead(nn.Module):
+    """A transformers class (ForMaskedLM, ForSequenceClassification, ForTokenClassification) over hidden states."""
+
+    def __init__(self, model: Any) -> None:
+        """Takes the model apart: replaces its encoder, which itself stays whole, by an `EncoderStandIn`."""
+        super().__init__()
+        setattr(model, model.base_model_prefix, EncoderStandIn(model.base_model))
+        config = model.config.get_text_config()
+        if config.pad_token_id is None:
+            config.pad_token_id = 0  # decoders refuse batches without one, though nothing is padded here
+        self.model = model
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """rows [B, L, H] -> logits [B, L, labels] or [B, labels], in the model's dtype."""
+        ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=rows.device)
+        logits: Tensor = self.model(input_ids=ids, inputs_embeds=rows, return_dict=True).logits
+        return logits

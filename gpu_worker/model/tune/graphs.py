@@ -10,21 +10,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpu_worker.device.memory import reclaim
 from gpu_worker.device.transfer import Upload, UploadedArray
-from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.encoder.encoder import Encoder, Run
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.tune.compiled import INDUCTOR, CompiledLayers
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.spans import Span
 from gpu_worker.repository.files import first_line
+from shared.errors import ModelRefused
 
 TOKENS = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 """Tokens of the sizes that are captured. Above the last one the device is busy for as long as a slow host launches: on
@@ -35,10 +35,18 @@ ROOM = 8
 """A size has room for so many times as many sequences as its tokens would fill with the longest: most texts are
 shorter. With more, most attention tiles of a full batch would be empty, which takes time as well."""
 MEBIBYTE = 1024 * 1024
-Run = Callable[[RaggedBatch], Tensor]
-"""Computes the last hidden states [T, H] of a batch."""
+INDUCTOR = "inductor"
+"""The default backend of torch.compile."""
+COMPILER = {"recompile_limit": 16, "specialize_float": True}
+"""Settings of the compiler. A model has up to three kinds of layers, each of which may be compiled again where two
+lengths of a batch happen to be equal. Floats, which are scales and epsilons here, are constants of what is compiled."""
 Replay = Callable[[], Tensor]
 """Runs a capture again: reads what its input tensors hold now, and writes its result into the same tensor."""
+Record = Callable[[Callable[[], Tensor]], Replay]
+"""Runs work and captures what it launches on the device. Raises what the work raises, also where it waits for the
+device, which cannot be captured, and CaptureBroken where the capture itself fails."""
+Check = Callable[["Bucket", "Run"], None]
+"""Raises where a run does not give the model's own hidden states for a batch of texts that fits into a size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +83,8 @@ class CaptureBroken(RuntimeError):
     """A capture failed inside CUDA. Graphs that were captured before still run, but no more may be captured."""
 
 
-class Recorder(Protocol):
-    """Captures work on the device."""
-
-    def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        """Runs `work` and captures what it launches on the device.
-
-        Raises what `work` raises when it runs, also where it waits for the device, which cannot be captured.
-        Raises CaptureBroken where the capture itself fails.
-        """
-
-
 class CudaRecorder:
-    """Captures CUDA graphs. They share a memory pool, since only one runs at a time.
+    """Captures CUDA graphs, see `Record`. They share a memory pool, since only one runs at a time.
 
     They also share a stream, since cuBLAS keeps a workspace of 32 MiB for every stream that it has seen.
     """
@@ -153,7 +150,7 @@ def _waits_refused() -> Iterator[None]:
 class Graph:
     """The captured run of an encoder for one bucket. Every batch writes the same tensors: use one stream only."""
 
-    def __init__(self, bucket: Bucket, encoder: Encoder, run: Run, record: Recorder) -> None:
+    def __init__(self, bucket: Bucket, encoder: Encoder, run: Run, record: Record) -> None:
         """Captures `run`, of the encoder as it is written or compiled, with a batch of the bucket's size. Raises what
         `record` raises."""
         self.bucket = bucket
@@ -242,16 +239,6 @@ class GraphedEncoder(Encoder):
         return graph(batch)
 
 
-class Gate(Protocol):
-    """Compares runs with the model itself. Batches are given as numbers of the gate's texts."""
-
-    def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
-        """Raises where `run`, or the encoder itself, does not give the model's own hidden states for these texts."""
-
-    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """Numbers of as many texts as fit into such a batch and are attended to in one launch."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSettings:
     """Graphs for steps of up to `step_tokens`. `compile`: their layers are compiled."""
@@ -262,12 +249,12 @@ class GraphSettings:
 
 def with_graphs(
     packed: PackedEncoder,
-    gate: Gate,
-    *,
+    check: Check,
     settings: GraphSettings,
     longest: int,
+    *,
     backend: Any = INDUCTOR,
-    recorder: Callable[[], Recorder] = CudaRecorder,
+    recorder: Callable[[], Record] = CudaRecorder,
 ) -> tuple[Encoder, list[str]]:
     """The encoder with a graph for each size that can be captured and that passes the gate, and lines for the log.
 
@@ -278,9 +265,9 @@ def with_graphs(
     compiled = None
     if settings.compile and sizes:
         largest = max(sizes, key=lambda size: (size.tokens, size.sequences))
-        compiled = _compiled(packed, gate, largest, backend, findings)
+        compiled = _compiled(packed, check, largest, backend, findings)
     start, before = time.monotonic(), _reserved(packed.device)
-    graphs = _captured(sizes, packed, gate, compiled or packed, recorder, findings)
+    graphs = _captured(sizes, packed, check, compiled or packed, recorder, findings)
     reserved = (_reserved(packed.device) - before) / MEBIBYTE
     findings.append(f"{len(graphs)} graphs captured in {time.monotonic() - start:.1f} s, {reserved:.0f} MiB")
     if not graphs:
@@ -288,14 +275,52 @@ def with_graphs(
     return GraphedEncoder(packed, graphs, compiled=compiled is not None), findings
 
 
-def _compiled(
-    packed: PackedEncoder, gate: Gate, largest: Bucket, backend: Any, findings: list[str]
-) -> CompiledLayers | None:
+def compiled_run(packed: PackedEncoder, backend: Any = INDUCTOR) -> Run:
+    """Runs the batches of a packed encoder with its layers compiled, which fuses elementwise operators; the encoder
+    itself still runs them as they are written. `backend` is torch.compile's.
+
+    Layers are compiled, not the whole model: they are alike, so one compilation serves all of them, and little is
+    computed between them. Lengths are symbols, so it serves batches of all sizes. A run compiles what its batch needs,
+    and raises what the compiler raises. Raises ModelRefused where the model has no list of layers.
+    """
+    # There are few kernels; with more threads, the compiler starts processes that live on after it is done.
+    options: dict[str, Any] = {"options": {"compile_threads": 1}} if backend == INDUCTOR else {}
+    forwards = [
+        (layer, torch.compile(layer.forward, backend=backend, dynamic=True, fullgraph=True, **options))
+        for layer in _repeated_layers(packed.model)
+    ]
+
+    def run(batch: RaggedBatch) -> Tensor:
+        for layer, forward in forwards:
+            layer.forward = forward
+        try:
+            with torch._dynamo.config.patch(COMPILER):
+                return packed(batch)
+        finally:
+            for layer, _ in forwards:
+                del layer.forward
+
+    return run
+
+
+def _repeated_layers(model: Any) -> list[nn.Module]:
+    """Layers of an encoder: the only list with as many modules as its config says it has layers.
+
+    Raises ModelRefused where there is no such list, or more than one.
+    """
+    count = int(model.config.get_text_config().num_hidden_layers)
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
+    if len(lists) != 1:
+        raise ModelRefused(f"{type(model).__name__} has {len(lists)} lists of {count} layers, not one")
+    return list(lists[0])
+
+
+def _compiled(packed: PackedEncoder, check: Check, largest: Bucket, backend: Any, findings: list[str]) -> Run | None:
     """Compiles the layers for a large batch first, since compilers choose by that. None where they do not pass."""
     start = time.monotonic()
     try:
-        compiled = CompiledLayers(packed, backend)
-        gate.check(packed, _texts_for(largest, gate), compiled)
+        compiled = compiled_run(packed, backend)
+        check(largest, compiled)
     except Exception as error:  # compilers and foreign classes may raise anything
         findings.append(f"no compiled layers: {type(error).__name__}: {first_line(error)}")
         return None
@@ -306,9 +331,9 @@ def _compiled(
 def _captured(
     sizes: Sequence[Bucket],
     packed: PackedEncoder,
-    gate: Gate,
+    check: Check,
     run: Run,
-    recorder: Callable[[], Recorder],
+    recorder: Callable[[], Record],
     findings: list[str],
 ) -> list[Graph]:
     """The graphs of all sizes that can be captured and that pass, the smallest first."""
@@ -322,7 +347,7 @@ def _captured(
         try:
             with torch.inference_mode():
                 graph = Graph(size, packed, run, record)
-            gate.check(packed, _texts_for(size, gate), graph)
+            check(size, graph)
         except CaptureBroken as error:
             failed.append(f"{size}, after which nothing more is captured: {first_line(error)}")
             break
@@ -333,11 +358,6 @@ def _captured(
     if failed:
         findings.append(f"{len(failed)} sizes have no graph, such as {failed[0]}")
     return graphs
-
-
-def _texts_for(size: Bucket, gate: Gate) -> list[int]:
-    """Numbers of the gate's texts that fit into a bucket."""
-    return gate.one_launch_batch(size.tokens, size.sequences, size.longest)
 
 
 def _reserved(device: torch.device) -> int:

@@ -16,12 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.encoder.static import StaticEncoder
+from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.heads.heads import CutRows, Heads, SpladeHead, Unit
 from gpu_worker.model.native.model import NativeEncoder
-from gpu_worker.model.tune.native_linear import EvenGelu, NativeLinear
-from gpu_worker.model.verify.gate import Run
+from gpu_worker.model.tune.linear import EvenGelu, NativeLinear
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.runs import run_in_pieces, run_sharing
 from gpu_worker.ragged.batch import RaggedBatch

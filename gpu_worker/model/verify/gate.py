@@ -6,29 +6,34 @@ model's own class, with the attention that transformers chooses, fed with the in
 Every way to compute a batch is held against it: packed, by the kernels, in graphs, in pieces.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpu_worker.model.encoder.encoder import Encoder
+from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
+from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.heads.heads import LAST_REAL, LATE, HeadClassifier, Heads, SpladeHead
+from gpu_worker.model.heads.heads import LAST_REAL, LATE, DenseHead, HeadClassifier, Heads, SpladeHead
+from gpu_worker.model.heads.pooling import pool
 from gpu_worker.model.verify.own_run import (
     FUSED,
     NO_TYPES,
     WRITTEN_OUT,
     Feeding,
     accepted,
+    at_once,
     attending_by,
     default_of,
+    in_float32,
     other_than,
-    run,
+    run_alone,
     run_by,
 )
 from gpu_worker.model.verify.probes import Probes
@@ -41,9 +46,7 @@ from gpu_worker.model.verify.tolerances import (
     rounded_states,
     size_of,
 )
-from gpu_worker.model.verify.widened import in_float32
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.spans import launches
 from gpu_worker.ragged.texts import TokenTypes
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
@@ -52,39 +55,34 @@ MOST_NOISE = 1e-4
 """Most padding noise that may widen the tolerance, relative to the size of a hidden state. Larger noise does not."""
 OTHER_MEANING = 1e-3
 """Difference of hidden states, relative to their size, from which two attentions count as different computations."""
+ADAPTED_TOKENS, ADAPTED_TEXTS = 128, 6
+"""Most tokens of a text that is compared with adapters, and most texts of each adapter."""
 ROWS_READ = ("cls", "lasttoken", LAST_REAL, "mean", LATE)
 """Poolings that a ForSequenceClassification may use."""
-Run = Callable[[RaggedBatch], Tensor]
-"""Computes the last hidden states [T, H] of a batch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """Hidden states of all probes by the model's own code, taken before the model is changed.
 
     `states` are those of each text, [L, H] float32, in the model's number format, `exact` by float32 weights. `noise`
     is the model's padding noise, 0 in half precision. `attention` is transformers' name of the attention that made
-    them, `notice` what a user should know of it. `types` are the token types that an encoder must be fed, `width` is H.
+    them, `notice` what a user should know of it. `types` are the token types that an encoder must be fed.
     """
 
-    def __init__(self, model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> None:
-        """Runs the probes, one text at a time. Raises ModelRefused where a text's vector depends on earlier texts."""
-        self.probes, self._feeding, self.notice = probes, feeding, ""
-        self.attention = default_of(model)
-        lengths = [len(text) for text in probes.texts]
-        self._longest = lengths.index(max(lengths))
-        with torch.inference_mode():
-            before = self._first_run(model)
-            rest = {number: self._alone(model, number) for number in range(len(lengths)) if number != self._longest}
-            self.states = [rest.get(number, before) for number in range(len(lengths))]
-            after = self._alone(model, self._longest)
-            if (before - after).abs().max() > MOST_NOISE * max(1.0, float(before.abs().max())):
-                raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
-            self.types = self._token_types(model)
-            if all(parameter.dtype == torch.float32 for parameter in model.parameters()):
-                self.exact, self.noise = self.states, self._padding_noise(model, self.states)
-            else:
-                self.exact, self.noise = in_float32(model, lambda: self._run_exactly(model)), 0.0
-        self.width = self.exact[0].shape[1]
+    probes: Probes
+    feeding: Feeding
+    states: Sequence[Tensor]
+    exact: Sequence[Tensor]
+    noise: float
+    attention: str
+    types: TokenTypes | None
+    notice: str
+
+    @property
+    def width(self) -> int:
+        """H, the size of a hidden state."""
+        return self.exact[0].shape[1]
 
     def check(self, encoder: Encoder, numbers: Sequence[int] | None = None, run: Run | None = None) -> None:
         """Raises ModelRefused, with figures, where texts that run as one batch differ from the reference.
@@ -132,104 +130,93 @@ class Reference:
             noise=self.noise,
         )
 
-    def run_alone(self, model: nn.Module, numbers: Sequence[int]) -> Tensor:
-        """Hidden states [T, H] float32 of the texts of these `numbers`, end to end, by the model's own code; every text
-        is run alone."""
-        with torch.inference_mode():
-            return torch.cat([self._alone(model, number) for number in numbers])
 
-    @property
-    def whole(self) -> list[int]:
-        """Numbers of the texts without a tail: all their tokens are attended to."""
-        return [number for number, tail in enumerate(self.probes.tails) if not tail]
-
-    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
-        """Numbers of texts without a tail that together fit into a batch of this size and take one attention launch.
-
-        At least one token of the batch stays free.
-        """
-        lengths = [len(text) for text in self.probes.texts]
-        usable = [number for number in self.whole if lengths[number] <= longest]
-        numbers: list[int] = []
-        free_tokens = tokens - 1
-        for number in islice(cycle(usable), sequences + len(usable)):  # a round more, since texts too long are skipped
-            if lengths[number] <= free_tokens and len(numbers) < sequences:
-                numbers.append(number)
-                free_tokens -= lengths[number]
-        while len(launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
-            numbers.remove(max(numbers, key=lengths.__getitem__))
-        return numbers
-
-    def _alone(self, model: Any, number: int) -> Tensor:
-        """Hidden states [L, H] float32 of one text."""
-        return run(model, self._feeding.alone(self.probes, number))[0].float()
-
-    def _first_run(self, model: Any) -> Tensor:
-        """Runs the longest text; with the written-out attention where the default one cannot run at all."""
+def take_reference(model: Any, probes: Probes, feeding: Feeding = NO_TYPES) -> Reference:
+    """Runs the probes by the model as it was loaded, one text at a time: first and last the longest one, which finds
+    out models that short texts change for good. Raises ModelRefused where a text's vector depends on earlier texts."""
+    numbers, attention, notice = range(len(probes.texts)), default_of(model), ""
+    longest = max(numbers, key=lambda number: len(probes.texts[number]))
+    alone = partial(run_alone, model, feeding, probes)
+    with torch.inference_mode():
         try:
-            return self._alone(model, self._longest)
+            first = alone(longest)
         except ModelRefused as refused:
-            if self.attention != FUSED:
+            if attention != FUSED:
                 raise
             run_by(model, WRITTEN_OUT)
-            self.attention, hidden = WRITTEN_OUT, self._alone(model, self._longest)
-            self.notice = f"its default attention, {FUSED}, cannot run, so its {WRITTEN_OUT} one serves ({refused})"
-            return hidden
+            attention, first = WRITTEN_OUT, alone(longest)
+            notice = f"its default attention, {FUSED}, cannot run, so its {WRITTEN_OUT} one serves ({refused})"
+        states = [first if number == longest else alone(number) for number in numbers]
+        if (first - alone(longest)).abs().max() > MOST_NOISE * max(1.0, float(first.abs().max())):
+            raise ModelRefused(f"{type(model).__name__}: a text's vector depends on the texts before it")
+        types, other = _types_to_feed(model, probes, feeding), other_than(model, attention)
 
-    def _token_types(self, model: Any) -> TokenTypes | None:
-        """Token types that the model is fed, None where it reads none.
+        def run_exactly() -> tuple[list[Tensor], float]:
+            exact = [alone(number) for number in numbers]
+            return exact, _distance_by(other, model, partial(alone, longest), exact[longest])
 
-        Types of a text that are all 0 are not fed if they change nothing.
-        """
-        types, texts = self._feeding.types, self.probes.texts[:1]
-        if types is None:
-            return None
-        feedings = (self._feeding, replace(self._feeding, types=None))
-        with_types, without_types = (feeding.padded(model, texts) for feeding in feedings)
-        return replace(types, zeros=not torch.equal(with_types, without_types))
+        if all(parameter.dtype == torch.float32 for parameter in model.parameters()):
+            exact, noises = states, _padding_noises(model, probes, feeding, states)
+            distance = _distance_by(other, model, partial(alone, longest), exact[longest])
+            most = MOST_NOISE * _scale(exact)
+            noise = max((noise for noise in (*noises, distance) if noise <= most), default=0.0)
+        else:
+            (exact, distance), noise = in_float32(model, run_exactly), 0.0
+    if not distance <= OTHER_MEANING * _scale(exact):
+        notice = (
+            f"its {attention} attention, which transformers runs for its config by default, gives other hidden states "
+            f"than its {other} one, by up to {distance:.2g}: the default serves"
+        )
+    return Reference(
+        probes=probes,
+        feeding=feeding,
+        states=states,
+        exact=exact,
+        noise=noise,
+        attention=attention,
+        types=types,
+        notice=notice,
+    )
 
-    def _run_exactly(self, model: nn.Module) -> list[Tensor]:
-        """Hidden states of all texts by a model whose weights are float32 for now. Compares its attentions, too."""
-        exact = [self._alone(model, number) for number in range(len(self.probes.texts))]
-        self._compare_attentions(model, exact)
-        return exact
 
-    def _padding_noise(self, model: nn.Module, exact: Sequence[Tensor]) -> float:
-        """Largest difference of hidden states between the model's own runs: of a text alone, in a padded batch, and
-        twice in one batch.
+def _types_to_feed(model: Any, probes: Probes, feeding: Feeding) -> TokenTypes | None:
+    """Token types that the model is fed, None where it reads none.
 
-        Rounding grows with length, so the longest text also runs with the model's other attention, where the class has
-        two. Texts with a tail are left out: models that treat masked tokens as padding give their tails other hidden
-        states in every batch, and this noise would hide real errors.
-        """
-        numbers, texts = range(self.probes.padded), self.probes.texts
-        padded = self._feeding.padded(model, [texts[number] for number in numbers])
-        noises = [_distance(padded[number, : len(texts[number])], exact[number]) for number in numbers]
-        # An accelerator takes other kernels for other numbers of rows, so that rounding differs for every length.
-        drawn = [number for number in self.whole if self.probes.inputs(number) is None]
-        twice = numbers if exact[0].device.type == "cpu" else drawn
-        noises += [_distance(self._feeding.padded(model, [texts[number]] * 2)[1], exact[number]) for number in twice]
-        noises.append(self._compare_attentions(model, exact))
-        return max((noise for noise in noises if noise <= MOST_NOISE * _scale(exact)), default=0.0)
+    Types of a text that are all 0 are not fed if they change nothing.
+    """
+    if feeding.types is None:
+        return None
+    feedings = (feeding, replace(feeding, types=None))
+    with_types, without_types = (variant.padded(model, probes.texts[:1]) for variant in feedings)
+    return replace(feeding.types, zeros=not torch.equal(with_types, without_types))
 
-    def _compare_attentions(self, model: nn.Module, exact: Sequence[Tensor]) -> float:
-        """Runs the longest text with the model's other attention, and gives their distance; 0 where the class has one.
 
-        Sets `notice` where they compute different things.
-        """
-        other, distance = other_than(model, self.attention), 0.0
-        if other is None:
-            return distance
+def _padding_noises(model: nn.Module, probes: Probes, feeding: Feeding, exact: Sequence[Tensor]) -> list[float]:
+    """Largest differences of hidden states between the model's own runs: of a text alone, in a padded batch, and twice
+    in one batch. Rounding grows with length, so the distance of its two attentions for the longest text counts as well.
+
+    Texts with a tail are left out: models that treat masked tokens as padding give their tails other hidden states in
+    every batch, and this noise would hide real errors.
+    """
+    numbers, texts = range(probes.padded), probes.texts
+    padded = feeding.padded(model, [texts[number] for number in numbers])
+    noises = [_distance(padded[number, : len(texts[number])], exact[number]) for number in numbers]
+    # An accelerator takes other kernels for other numbers of rows, so that rounding differs for every length.
+    drawn = [number for number in probes.whole if probes.inputs(number) is None]
+    twice = numbers if exact[0].device.type == "cpu" else drawn
+    return noises + [_distance(feeding.padded(model, [texts[number]] * 2)[1], exact[number]) for number in twice]
+
+
+def _distance_by(other: str | None, model: nn.Module, run: Callable[[], Tensor], exact: Tensor) -> float:
+    """How far a run by the model's `other` attention is from `exact`; 0 where the class has none that runs."""
+    distance = 0.0
+    if other is not None:
         with suppress(ModelRefused), attending_by(model, other):
-            distance = _distance(self._alone(model, self._longest), exact[self._longest])
-            if not distance <= OTHER_MEANING * _scale(exact):
-                self.notice = (
-                    f"its {self.attention} attention, which transformers runs for its config by default, gives other "
-                    f"hidden states than its {other} one, by up to {distance:.2g}: the default serves"
-                )
-        return distance
+            distance = _distance(run(), exact)
+    return distance
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadReference:
     """Logits of some short texts by the model's own class, one text at a time, taken before the model is changed.
 
@@ -237,14 +224,9 @@ class HeadReference:
     first, the last, the mean or every row: the one whose logits agree. So no model family has to be known by name.
     """
 
-    def __init__(self, model: Any, recipe: Recipe, probes: Probes, positions: int, feeding: Feeding) -> None:
-        """Runs the texts. `model` is the whole class as loaded, with its own attention; `feeding` is its encoder's."""
-        vocabulary = int(model.config.get_text_config().vocab_size)
-        self._probes = probes.for_heads(vocabulary, positions, pairs=feeding.types is not None)
-        self._feeding, self._recipe, self._name = feeding, recipe, type(model).__name__
-        with torch.inference_mode():
-            logits = self._run_alone(model)
-            self._expected = Expected(exact=in_float32(model, lambda: self._run_alone(model)), rows=logits)
+    probes: Probes
+    expected: Expected
+    name: str
 
     def check(self, encoder: Encoder, heads: Heads) -> None:
         """Chooses which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
@@ -253,8 +235,8 @@ class HeadReference:
             hidden = encoder(batch)
             if isinstance(heads.classifier, HeadClassifier):
                 self._choose_row(heads.classifier, hidden, batch)
-            verdict = exact_logits(logits_of(heads, hidden, batch), self._expected, encoder.dtype)
-        verdict.check(f"{self._name} does not classify among other texts as it does alone")
+            verdict = exact_logits(logits_of(heads, hidden, batch), self.expected, encoder.dtype)
+        verdict.check(f"{self.name} does not classify among other texts as it does alone")
 
     def check_rounded(self, encoder: Encoder, heads: Heads) -> str:
         """How close logits of rounded layers are; `check` must have chosen the row before.
@@ -263,37 +245,114 @@ class HeadReference:
         """
         with torch.inference_mode():
             batch = self._batch(encoder)
-            verdict = rounded_logits(logits_of(heads, encoder(batch), batch), self._expected)
+            verdict = rounded_logits(logits_of(heads, encoder(batch), batch), self.expected)
         verdict.check("rounded layers change its logits too much")
         return verdict.figures
 
     def _batch(self, encoder: Encoder) -> RaggedBatch:
         """All texts as one batch."""
-        return self._probes.batch(range(len(self._probes.texts)), encoder)
+        return self.probes.batch(range(len(self.probes.texts)), encoder)
 
     def _choose_row(self, classifier: HeadClassifier, hidden: Tensor, batch: RaggedBatch) -> None:
         """Sets the pooling of a classifier to the one whose logits err least."""
         errors = {}
         for pooling in ROWS_READ:
             classifier.pooling = pooling
-            errors[pooling] = logit_error(classifier(hidden, batch), self._expected)
+            errors[pooling] = logit_error(classifier(hidden, batch), self.expected)
         classifier.pooling = min(errors, key=errors.__getitem__)  # in half precision several may pass
 
-    def _run_alone(self, model: Any) -> Tensor:
-        """Logits [S or T, labels] float32 of all texts; every text is run alone."""
-        fed = [self._feeding.alone(self._probes, number) for number in range(len(self._probes.texts))]
-        return torch.cat([self._head_logits(model(**accepted(model, inputs)).logits.float()) for inputs in fed])
 
-    def _head_logits(self, logits: Tensor) -> Tensor:
-        """Logits that the head should give for a text, from those that the model's own class gives for it."""
-        classifier = self._recipe.classifier
-        if self._recipe.weights_of == "sequence-classification":
-            return logits
-        if classifier is None or classifier.yes_no is None:
-            return logits[0]
-        yes, no = classifier.yes_no
-        last = logits[:, -1]
-        return last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]
+def take_head_reference(model: Any, recipe: Recipe, reference: Reference, positions: int) -> HeadReference:
+    """Runs the texts by the whole class as loaded, with its own attention; its encoder was fed as in `reference`."""
+    vocabulary, feeding = int(model.config.get_text_config().vocab_size), reference.feeding
+    probes = reference.probes.for_heads(vocabulary, positions, pairs=feeding.types is not None)
+    all_inputs = [feeding.alone(probes, number) for number in range(len(probes.texts))]
+
+    def run() -> Tensor:
+        """Logits [S or T, labels] float32 of all texts; every text is run alone."""
+        logits = [model(**accepted(model, inputs)).logits.float() for inputs in all_inputs]
+        return torch.cat([_head_logits(recipe, of_text) for of_text in logits])
+
+    with torch.inference_mode():
+        rows = run()
+        return HeadReference(
+            probes=probes, expected=Expected(exact=in_float32(model, run), rows=rows), name=type(model).__name__
+        )
+
+
+def _head_logits(recipe: Recipe, logits: Tensor) -> Tensor:
+    """Logits that the head should give for a text, from those that the model's own class gives for it."""
+    classifier = recipe.classifier
+    if recipe.weights_of == "sequence-classification":
+        return logits
+    if classifier is None or classifier.yes_no is None:
+        return logits[0]
+    yes, no = classifier.yes_no
+    last = logits[:, -1]
+    return last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterReference:
+    """Hidden states of some probes, those of these `numbers`, without an adapter and with each, by their names; taken
+    before the model is changed: by the model as it was loaded, one text at a time, with an adapter as the papers write
+    it."""
+
+    probes: Probes
+    numbers: Sequence[int]
+    expected: Mapping[str, Expected]
+
+    def check(self, encoder: Encoder, unpacked_reason: str) -> None:
+        """Runs texts of all adapters, and of none, in one step. `unpacked_reason`: why texts do not run packed.
+
+        Raises ModelRefused where they do not, or where rows differ from the reference, with figures.
+        """
+        if unpacked_reason:
+            raise ModelRefused(f"--adapter needs a model that runs packed, this one does not: {unpacked_reason}")
+        count = len(self.expected)
+        adapters = np.arange(count).repeat(len(self.numbers)).tolist()
+        batch = self.probes.batch([*self.numbers] * count, encoder, adapters)
+        with torch.inference_mode():
+            of_adapters = encoder(batch).float().chunk(count)
+        for (name, expected), hidden in zip(self.expected.items(), of_adapters, strict=True):
+            verdict = exact_states(hidden, expected, encoder.dtype)
+            verdict.check(f"--adapter {name}: it does not run among other texts as it runs alone")
+
+
+def take_adapter_reference(model: Any, reference: Reference, adapters: Mapping[str, AdapterParts]) -> AdapterReference:
+    """Runs the probes. `model` as it was loaded, with its head; `adapters` by their names, in their order."""
+    probes, half = reference.probes, ADAPTED_TEXTS // 2
+    usable = [number for number in probes.whole if len(probes.texts[number]) <= ADAPTED_TOKENS]
+    numbers = sorted({*usable[:half], *usable[-half:]}, key=lambda number: len(probes.texts[number]))
+    expected = {"(texts without one)": reference.expected(numbers)}
+
+    def run() -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([run_alone(model.base_model, reference.feeding, probes, number) for number in numbers])
+
+    for name, parts in adapters.items():
+        with applied(model, parts):
+            states = run()
+        with at_once(model), applied(model, parts):
+            exact = run()
+        with at_once(model), merged(model, parts):
+            distance = _distance(run(), exact)
+        rounding = distance if distance <= MOST_NOISE * max(1.0, size_of(exact)) else 0.0
+        expected[name] = Expected(exact=exact, rows=states, noise=max(reference.noise, rounding))
+    return AdapterReference(probes=probes, numbers=numbers, expected=expected)
+
+
+def check_means(encoder: StaticEncoder, head: DenseHead, probes: Probes) -> None:
+    """Raises ModelRefused where a static embedding's means of a batch differ from those of single texts by PyTorch's
+    embedding bag, which is what sentence-transformers runs."""
+    table: Tensor = encoder.model.weight
+    batch = probes.batch(range(len(probes.texts)), encoder)
+    with torch.inference_mode():
+        rows = pool(encoder(batch), batch, head.poolings)
+        ids = [torch.from_numpy(text.astype(np.int64))[None].to(encoder.device) for text in probes.texts]
+        exact = torch.cat([F.embedding_bag(text, table.float(), mode="mean") for text in ids])
+    verdict = exact_states(rows, Expected(exact=exact, rows=exact), torch.float32)
+    verdict.check("its means are not those of single texts")
 
 
 def logits_of(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Tensor:

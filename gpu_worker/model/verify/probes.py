@@ -7,7 +7,7 @@ distances that the config names.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.spans import launches
 from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
 from gpu_worker.repository.inputs import WrittenInputs
 
@@ -22,6 +23,8 @@ SHORT_LENGTHS = (5, 40, 1, 17, 17)
 """Lengths of short texts in tokens: unequal ones, and two that are equal."""
 HEAD_LENGTHS = (7, 2, 19, 12, 30, 24, 9, 15, 3, 27)
 """Lengths of further texts for heads, since a text has only a few logits to compare."""
+TABLE_LENGTHS = (*SHORT_LENGTHS, *HEAD_LENGTHS, 300)
+"""Lengths of texts for a static embedding."""
 SPECIAL_LENGTH = 9
 """Tokens of a text that shows one special id in several places."""
 BOUND_KEYS = re.compile(
@@ -108,6 +111,28 @@ class Probes:
         )
 
     @property
+    def whole(self) -> list[int]:
+        """Numbers of the texts without a tail: all their tokens are attended to."""
+        return [number for number, tail in enumerate(self.tails) if not tail]
+
+    def one_launch_batch(self, tokens: int, sequences: int, longest: int) -> list[int]:
+        """Numbers of texts without a tail that together fit into a batch of this size and take one attention launch.
+
+        At least one token of the batch stays free.
+        """
+        lengths = [len(text) for text in self.texts]
+        usable = [number for number in self.whole if lengths[number] <= longest]
+        numbers: list[int] = []
+        free_tokens = tokens - 1
+        for number in islice(cycle(usable), sequences + len(usable)):  # a round more, since texts too long are skipped
+            if lengths[number] <= free_tokens and len(numbers) < sequences:
+                numbers.append(number)
+                free_tokens -= lengths[number]
+        while len(launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
+            numbers.remove(max(numbers, key=lengths.__getitem__))
+        return numbers
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest text."""
         return max(map(len, self.texts))
@@ -133,33 +158,18 @@ class Probes:
         tokens by which types are told apart. Of `written`, which the tokenizer made, texts with more tokens than
         positions, or with ids beyond the vocabulary, are left out.
         """
-        generator = np.random.default_rng(0)
-        vocabulary, most_tokens = int(config.vocab_size), costs.flops / max(flops_per_token, 1.0)
-        longest = min(positions, int((costs.score_bytes / 4 / _heads(config)) ** 0.5))
-
-        def random(length: int) -> Ids:
-            return generator.integers(0, vocabulary, length, dtype=np.int32)
-
-        texts = [random(length) for length in SHORT_LENGTHS if length <= positions]
+        generator, vocabulary = np.random.default_rng(0), int(config.vocab_size)
         special_ids = sorted(identity for identity in {*special, *_special_ids(config)} if 0 <= identity < vocabulary)
-        texts += [_with_id_everywhere(random(min(SPECIAL_LENGTH, positions)), identity) for identity in special_ids]
-        if len(special_ids) > 1:
-            texts.append(np.array(generator.permutation(special_ids)[:positions], dtype=np.int32))
+        texts = _short_texts(generator, vocabulary, special_ids, positions)
         texts += [] if types is None else [framed for text in texts[:2] if (framed := types.framed(text)) is not text]
-        padded = len(texts)
-        thrice_width = 3.0 * int(getattr(config, "hidden_size", 0) or 768)
-        tokens_left = most_tokens - sum(map(len, texts))
-        for length in (*dict.fromkeys(_revealing_lengths(config.to_dict())), limit):
-            # For a text of n tokens, L layers of width H take about 24 H^2 L n operations, and attention 4 H L n^2. So
-            # the text costs as much as n + n^2 / 6 H tokens without attention; the next line solves that for n.
-            affordable = thrice_width * ((1 + 2 * max(tokens_left, 0.0) / thrice_width) ** 0.5 - 1)
-            chosen = int(min(length, longest, affordable)) if length == limit else length
-            if 0 < chosen <= min(longest, affordable) and chosen not in map(len, texts):
-                texts.append(random(chosen) if types is None else types.framed(random(chosen)))
-                tokens_left -= chosen + chosen**2 / (2 * thrice_width)
+        padded, most_tokens = len(texts), costs.flops / max(flops_per_token, 1.0)
+        longest = min(positions, int((costs.score_bytes / 4 / _heads(config)) ** 0.5))
+        for length in _longer_lengths(config, [*map(len, texts)], longest, limit, most_tokens):
+            text = generator.integers(0, vocabulary, length, dtype=np.int32)
+            texts.append(text if types is None else types.framed(text))
         tails = [0] * len(texts)
         if unattended:
-            last = random(min(40, positions))
+            last = generator.integers(0, vocabulary, min(40, positions), dtype=np.int32)
             texts, tails = [*texts, last, last[:12]], [*tails, 6, 1]
         usable = [inputs for inputs in written if len(inputs.ids) <= positions and int(inputs.ids.max()) < vocabulary]
         texts, tails = [*texts, *(inputs.ids for inputs in usable)], tails + [0] * len(usable)
@@ -171,6 +181,13 @@ class Probes:
                 again.append(number)
                 missing -= len(texts[number])
         return cls(texts=tuple(texts), tails=tuple(tails), padded=padded, again=tuple(again), written=tuple(usable))
+
+    @classmethod
+    def of_table(cls, rows: int) -> "Probes":
+        """Texts of ids of a whole table, in several lengths, for a static embedding."""
+        generator = np.random.default_rng(0)
+        texts = tuple(generator.integers(0, rows, length, dtype=np.int32) for length in TABLE_LENGTHS)
+        return cls(texts=texts, tails=(0,) * len(texts))
 
     def notice(self, limit: int) -> str:
         """What a user should know where texts may have more tokens than the longest probe; else empty."""
@@ -188,6 +205,37 @@ class Probes:
         return Probes(texts=tuple(texts), tails=(0,) * len(texts), written=self.written, pairs=pairs)
 
 
+def _short_texts(
+    generator: np.random.Generator, vocabulary: int, special_ids: Sequence[int], positions: int
+) -> list[Ids]:
+    """Texts of ids of the whole vocabulary; of each special id in several places; of all special ids."""
+    lengths = [length for length in SHORT_LENGTHS if length <= positions]
+    texts: list[Ids] = [generator.integers(0, vocabulary, length, dtype=np.int32) for length in lengths]
+    for identity in special_ids:
+        text = generator.integers(0, vocabulary, min(SPECIAL_LENGTH, positions), dtype=np.int32)
+        text[[0, len(text) // 2, -1]] = identity
+        texts.append(text)
+    if len(special_ids) > 1:
+        texts.append(np.array(generator.permutation(special_ids)[:positions], dtype=np.int32))
+    return texts
+
+
+def _longer_lengths(config: Any, taken: list[int], longest: int, limit: int, most_tokens: float) -> Iterator[int]:
+    """Revealing lengths, and the `limit` or what is left for it, as far as texts of them cost too little to matter.
+    `taken` are the lengths of the texts before, `longest` is the most that a text may have."""
+    thrice_width = 3.0 * int(getattr(config, "hidden_size", 0) or 768)
+    tokens_left = most_tokens - sum(taken)
+    for length in (*dict.fromkeys(_revealing_lengths(config.to_dict())), limit):
+        # For a text of n tokens, L layers of width H take about 24 H^2 L n operations, and attention 4 H L n^2. So
+        # the text costs as much as n + n^2 / 6 H tokens without attention; the next line solves that for n.
+        affordable = thrice_width * ((1 + 2 * max(tokens_left, 0.0) / thrice_width) ** 0.5 - 1)
+        chosen = int(min(length, longest, affordable)) if length == limit else length
+        if 0 < chosen <= min(longest, affordable) and chosen not in taken:
+            taken.append(chosen)
+            tokens_left -= chosen + chosen**2 / (2 * thrice_width)
+            yield chosen
+
+
 def _heads(config: Any) -> int:
     """Number of attention heads; 1 where the config gives none, as in families whose layers differ."""
     try:
@@ -202,12 +250,6 @@ def _special_ids(config: Any) -> Iterator[int]:
         value = getattr(config, f"{role}_token_id", None)
         ids = value if isinstance(value, list) else [value]
         yield from (identity for identity in ids if isinstance(identity, int))
-
-
-def _with_id_everywhere(text: Ids, identity: int) -> Ids:
-    """Puts an id at the start, in the middle and at the end of a text, in place."""
-    text[[0, len(text) // 2, -1]] = identity
-    return text
 
 
 def _revealing_lengths(settings: dict[Any, Any]) -> Iterator[int]:

@@ -1,27 +1,23 @@
-"""Other ways to compute a batch, each held against the reference: texts in pieces, texts that begin as others, texts of
-several adapters in one step.
+"""Other ways to compute a batch, each held against the reference: texts in pieces, and texts that begin as others.
 
 So it is found out whether long texts may be computed in pieces, and whether texts that begin alike may share their
 first tokens: a layer that looks at the whole text, at later tokens or at anything but its attention, as state spaces
 and convolutions do, gives other numbers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_worker.device.memory import ran_out
-from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
-from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.verify.gate import MOST_NOISE, Reference, Run
-from gpu_worker.model.verify.tolerances import Expected, exact_states, size_of
-from gpu_worker.model.verify.widened import at_once
+from gpu_worker.model.encoder.encoder import Encoder, Run
+from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.tolerances import exact_states
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache, first_slots
 from gpu_worker.ragged.texts import Ids, offsets_of
@@ -33,8 +29,6 @@ GROUP_TOKENS = 2048
 UNPACKED, TWO_SIDED = "its texts do not run packed", "its tokens attend to tokens that come later"
 """Reasons that hold whatever pieces give: such models are not tried."""
 ACCELERATED = "texts share first tokens on processors only"
-ADAPTED_TOKENS, ADAPTED_TEXTS = 128, 6
-"""Most tokens of a text that is compared with adapters, and most texts of each adapter."""
 NumberedText = tuple[int, Ids]
 """Token ids of a text, and a number that decides how it is cut."""
 
@@ -92,10 +86,10 @@ def _reason_against(
 def _check_run(packed: Encoder, reference: Reference, run: Run, how: str) -> None:
     """Raises ModelRefused where texts by another `run` of the encoder differ from the reference, and from the encoder's
     own whole texts."""
-    hidden, expected = reference.among_others(packed, reference.whole, run)
+    hidden, expected = reference.among_others(packed, reference.probes.whole, run)
     if exact_states(hidden, expected, packed.dtype).near:
         return
-    whole, _ = reference.among_others(packed, reference.whole)
+    whole, _ = reference.among_others(packed, reference.probes.whole)
     exact = whole if packed.dtype == torch.float32 else expected.exact
     verdict = exact_states(hidden, replace(expected, exact=exact, rows=whole), packed.dtype)
     verdict.check(f"its texts do not run {how} as they run whole")
@@ -200,46 +194,3 @@ def _groups(batch: RaggedBatch) -> Iterator[list[NumberedText]]:
             group = []
         group.append((number, text))
     yield group
-
-
-class AdapterReference:
-    """Hidden states of some probes with each adapter, taken before the model is changed: by the model as it was loaded,
-    one text at a time, with an adapter as the papers write it."""
-
-    def __init__(self, model: Any, reference: Reference, adapters: Mapping[str, AdapterParts]) -> None:
-        """Runs the probes. `model` as it was loaded, with its head; `adapters` by their names, in their order."""
-        self._probes, half = reference.probes, ADAPTED_TEXTS // 2
-        usable = [number for number in reference.whole if len(self._probes.texts[number]) <= ADAPTED_TOKENS]
-        numbers = {*usable[:half], *usable[-half:]}
-        self._numbers = sorted(numbers, key=lambda number: len(self._probes.texts[number]))
-        self._expected = {"(texts without one)": reference.expected(self._numbers)}
-        for name, parts in adapters.items():
-            with applied(model, parts):
-                states = reference.run_alone(model.base_model, self._numbers)
-            with at_once(model), applied(model, parts):
-                exact = reference.run_alone(model.base_model, self._numbers)
-            with at_once(model), merged(model, parts):
-                noise = _rounding(exact, reference.run_alone(model.base_model, self._numbers))
-            self._expected[name] = Expected(exact=exact, rows=states, noise=max(reference.noise, noise))
-
-    def check(self, encoder: Encoder, unpacked_reason: str) -> None:
-        """Runs texts of all adapters, and of none, in one step. `unpacked_reason`: why texts do not run packed.
-
-        Raises ModelRefused where they do not, or where rows differ from the reference, with figures.
-        """
-        if unpacked_reason:
-            raise ModelRefused(f"--adapter needs a model that runs packed, this one does not: {unpacked_reason}")
-        count = len(self._expected)
-        adapters = np.arange(count).repeat(len(self._numbers)).tolist()
-        batch = self._probes.batch(self._numbers * count, encoder, adapters)
-        with torch.inference_mode():
-            of_adapters = encoder(batch).float().chunk(count)
-        for (name, expected), hidden in zip(self._expected.items(), of_adapters, strict=True):
-            verdict = exact_states(hidden, expected, encoder.dtype)
-            verdict.check(f"--adapter {name}: it does not run among other texts as it runs alone")
-
-
-def _rounding(exact: Tensor, as_merged: Tensor) -> float:
-    """Largest difference between two ways to compute the same states; 0 where it is too large to be their rounding."""
-    distance = float((exact - as_merged).abs().max())
-    return distance if distance <= MOST_NOISE * max(1.0, size_of(exact)) else 0.0

@@ -16,7 +16,7 @@ from benchmarks.published.rows import rows
 from benchmarks.published.servers import launches
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.settings import WorkerSettings
 from harness.random_models import shapes, synthetic
 from shared.vectors import ScoringMethod

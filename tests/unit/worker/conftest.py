@@ -14,7 +14,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.rows.row_kernels import NativeRows, RowKernels
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from support import graphs, parity
 from support.parity import Oracle, Tables
 from support.tiny import write_encoder

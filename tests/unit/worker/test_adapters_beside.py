@@ -16,7 +16,7 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository.adapters import NamedAdapter
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import adapters_by_fingerprint
@@ -104,7 +104,7 @@ def test_no_format_is_advised_that_adapters_refuse(beside: Model) -> None:
     """int8, which a worker does not take beside adapters."""
     formats = library.load().formats
     told = "may be faster on this processor, and rounded: --dtype bfloat16" if torch.bfloat16 in formats else ""
-    assert beside.formats == told
+    assert card_of(beside).formats == told
 
 
 def test_the_card_promises_no_same_bits(beside: Model) -> None:

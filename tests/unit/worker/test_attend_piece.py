@@ -26,7 +26,7 @@ from gpu_worker.kernels.attention.native import NativeAttention, attention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.verify.gate import Reference
+from gpu_worker.model.verify.gate import take_reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.model.verify.runs import cutting, reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
@@ -358,7 +358,7 @@ def test_the_gate_needs_no_more_positions_than_a_model_has() -> None:
     register()
     config = GPT2Config(n_positions=64, n_embd=64, n_layer=2, n_head=4, vocab_size=300, bos_token_id=1, eos_token_id=2)
     model = synthetic.build(config, "encoder", CPU).eval()
-    reference = Reference(model, Probes.of(model.config, 64, limit=64))
+    reference = take_reference(model, Probes.of(model.config, 64, limit=64))
     execution.make_packed(model)
     assert max(map(len, reference.probes.texts)) == 64
     assert not reason_to_share_nothing(PackedEncoder(model, OneByOne(), None), reference)

@@ -8,7 +8,7 @@ from transformers import AttentionInterface, Gemma2Model
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import quiet
 from shared.errors import ModelRefused
 from support.architectures import EQUAL, LISTED, MIXED, SERVED, compare, write
 from support.attention_options import combinations, named

@@ -19,16 +19,13 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.kernels.cpu.products import product
-from gpu_worker.kernels.maxsim import reference
-from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
-from gpu_worker.kernels.maxsim.maxsim_kernels import NativeMaxSim
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, NativeMaxSim, PlainMaxSim, Texts
 from gpu_worker.model.card import card_of
 from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.model import NativeModel
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.tune import native_linear
-from gpu_worker.model.tune.native_linear import EvenGelu, NativeLinear
+from gpu_worker.model.source import LoadOptions
+from gpu_worker.model.tune.linear import EvenGelu, NativeLinear, install_native
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.probes import Probes
 from harness.random_models import miniature
@@ -276,7 +273,7 @@ def test_maxsim_equals_its_twin(query_lengths: list[int], document_lengths: list
     kernel = NativeMaxSim(LIBRARY)
     sides = [Texts.end_to_end(np.array(lengths)) for lengths in (query_lengths, document_lengths)]
     whole = Comparison(queries=sides[0], documents=sides[1], layout=Layout.MATRIX)
-    ours, expected = kernel(queries, documents, [whole]), reference.compare(queries, documents, [whole])
+    ours, expected = kernel(queries, documents, [whole]), PlainMaxSim()(queries, documents, [whole])
     assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-4)
     last = Comparison(queries=sides[0].part(0, 1), documents=whole.documents.part(0, 1), layout=Layout.PAIRS)
     assert torch.equal(kernel(queries, documents, [last])[0], ours[0])
@@ -305,7 +302,7 @@ def test_what_several_modules_share_stays_one() -> None:
     layers, x = nn.Sequential(shared, nn.GELU("tanh"), nn.Sequential(shared)), torch.randn(100, 37)
     with torch.inference_mode():
         expected = layers(x)
-        native_linear.install([layers], LIBRARY)
+        install_native([layers], LIBRARY)
         assert isinstance(layers[0], NativeLinear)
         assert layers[0] is layers[2][0]
         assert torch.allclose(layers(x), expected, atol=1e-5)

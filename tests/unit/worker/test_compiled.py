@@ -5,8 +5,7 @@ import torch
 
 from gpu_worker.device import transfer
 from gpu_worker.model.tune import graphs
-from gpu_worker.model.tune.compiled import CompiledLayers
-from gpu_worker.model.tune.graphs import ladder
+from gpu_worker.model.tune.graphs import compiled_run, ladder
 from gpu_worker.ragged import batch as ragged_batch
 from support.graphs import KINDS, SIZES, Counting, Playing, batch, families, packed_encoder, reference_of
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("on_a_processor")
 def test_once_for_each_kind_of_layer_and_all_batches(name: str) -> None:
     """Whatever the lengths, counts and longest texts; the same numbers, and the layers are left as they were."""
     encoder, counting = packed_encoder(name), Counting()
-    compiled = CompiledLayers(encoder, counting)
+    compiled = compiled_run(encoder, counting)
     batches = [batch(encoder, lengths) for lengths in SIZES]
     with torch.inference_mode():
         compiled(batches[0])
@@ -34,7 +33,7 @@ def test_a_graph_has_the_compiled_layers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(transfer, "to_device", lambda host, _: host.clone())
     for module in (ragged_batch, graphs):
         monkeypatch.setattr(module, "Upload", lambda _: transfer.Upload(torch.device("xpu")))
-    compiled = CompiledLayers(encoder, counting)
+    compiled = compiled_run(encoder, counting)
     with torch.inference_mode():
         compiled(batch(encoder, [16] * 16))
         layers = counting.runs
@@ -56,7 +55,7 @@ def test_inductor_itself(name: str) -> None:
     Linear layers are PyTorch's, as on an accelerator: inductor compiles no packed ones for batches of any size.
     """
     _, encoder = reference_of(name, positions=640, limit=640)
-    compiled = CompiledLayers(encoder)
+    compiled = compiled_run(encoder)
     batches = [batch(encoder, lengths) for lengths in SIZES]
     with torch.inference_mode():
         for each in batches:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import quiet
 from harness import supported_models as census
 from harness.random_models import miniature
 from support.architectures import CUT, EQUAL, LISTED, MIXED, NOT_MADE, PAGE, TOLD, compare, compare_in_pieces, write

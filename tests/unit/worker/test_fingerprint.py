@@ -9,8 +9,8 @@ import pytest
 import transformers
 from torch import nn
 
-from gpu_worker.model import fingerprint as fingerprints
 from gpu_worker.model.loading import load
+from gpu_worker.model.source import STAND_INS, code_of, installed_packages
 from gpu_worker.repository import fitting
 from gpu_worker.repository.files import digest_of_files
 from support.tiny import CPU, write_json
@@ -111,30 +111,30 @@ def importable(folder: Path, name: str) -> None:
     """A package with a version, as pip leaves it."""
     (folder / name).mkdir()
     (folder / name / "__init__.py").touch()
-    distribution = fingerprints.STAND_INS.get(name, name)
+    distribution = STAND_INS.get(name, name)
     about = folder / f"{distribution.replace('-', '_')}-1.2.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
     invalidate_caches()
 
 
-@pytest.mark.parametrize("name", fingerprints.STAND_INS)
+@pytest.mark.parametrize("name", STAND_INS)
 def test_a_package_that_computes_in_transformers_place_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """With its version; another one does not."""
     monkeypatch.syspath_prepend(tmp_path)
     assert name not in sys.modules
-    before = fingerprints.installed_packages()
+    before = installed_packages()
     importable(tmp_path, "some_package")
-    assert fingerprints.installed_packages() == before
+    assert installed_packages() == before
     importable(tmp_path, name)
-    assert f"{name} 1.2" in fingerprints.installed_packages()
+    assert f"{name} 1.2" in installed_packages()
 
 
 def test_transformers_counts_with_its_version() -> None:
     """It computes the rows."""
-    assert f"transformers {transformers.__version__}" in fingerprints.installed_packages()
+    assert f"transformers {transformers.__version__}" in installed_packages()
 
 
 def test_packages_are_part_of_a_model_s_fingerprint(
@@ -165,9 +165,9 @@ def test_code_that_another_repository_brings_counts(tmp_path: Path, monkeypatch:
     put(tmp_path, "transformers_modules/theirs.py", "from torch import nn\nclass Theirs(nn.Linear):\n    factor = 2\n")
     theirs = import_module("transformers_modules.theirs")
     try:
-        (source,) = fingerprints.code_of(nn.Sequential(theirs.Theirs(2, 2)))
+        (source,) = code_of(nn.Sequential(theirs.Theirs(2, 2)))
     finally:
         for name in ("transformers_modules.theirs", "transformers_modules"):
             del sys.modules[name]
     assert "factor = 2" in source
-    assert fingerprints.code_of(nn.Sequential(nn.Linear(2, 2))) == []
+    assert code_of(nn.Sequential(nn.Linear(2, 2))) == []

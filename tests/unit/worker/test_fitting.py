@@ -11,7 +11,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from shared.errors import ModelRefused
 from support.checked import checked
 from support.late_forms import write_pylate

@@ -10,14 +10,25 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model
-from gpu_worker.model.tune.graphs import CaptureBroken, CudaRecorder, GraphedEncoder, GraphSettings, ladder
-from gpu_worker.ragged.spans import launches
+from gpu_worker.model.tune.graphs import (
+    ROOM,
+    TOKENS,
+    Bucket,
+    CaptureBroken,
+    CudaRecorder,
+    GraphedEncoder,
+    GraphSettings,
+    ladder,
+)
+from gpu_worker.ragged.spans import TILE, launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
 from support.graphs import (
@@ -101,7 +112,7 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
     lengths = [len(text) for text in reference.probes.texts]
     for size in ladder(16_384, longest):
         own = sorted(
-            lengths[number] for number in reference.one_launch_batch(size.tokens, size.sequences, size.longest)
+            lengths[number] for number in reference.probes.one_launch_batch(size.tokens, size.sequences, size.longest)
         )
         assert own
         assert size.holds(sum(own) + 1, len(own), own[-1])
@@ -263,3 +274,43 @@ def test_graphs_share_a_pool_as_long_as_one_of_them_is_there(pools: list[int]) -
     kept.append(record(lambda: torch.ones(1)))
     assert len(set(pools[1:])) == 1
     assert pools[0] != pools[1]
+
+
+STEPS, LONGEST = st.integers(1, 65_536), st.integers(2, 131_072)
+MOST = 38
+
+
+def tiles(size: Bucket) -> int:
+    """Attention tiles per head, filled or not."""
+    return size.sequences * -(-size.longest // TILE)
+
+
+@given(STEPS, LONGEST)
+def test_they_are_few_the_smallest_first_and_none_is_mostly_empty(step_tokens: int, longest: int) -> None:
+    found = ladder(step_tokens, longest)
+    assert len(found) == len(set(found)) <= MOST
+    assert [each.tokens for each in found] == sorted(each.tokens for each in found)
+    assert {each.tokens for each in found} == {tokens for tokens in TOKENS if tokens <= step_tokens}
+    for each in found:
+        assert 2 <= each.longest <= min(longest, each.tokens)
+        assert tiles(each) <= ROOM * (each.sequences + each.tokens // TILE)
+
+
+@given(STEPS, LONGEST)
+def test_every_number_of_tokens_has_one_for_its_longest_text(step_tokens: int, longest: int) -> None:
+    found = ladder(step_tokens, longest)
+    for size in {each.tokens for each in found}:
+        assert max(each.longest for each in found if each.tokens == size) == min(longest, size)
+
+
+@pytest.mark.parametrize("longest", [128, 512, 8192])
+def test_steps_of_texts_of_one_length_have_one(longest: int) -> None:
+    """A batch of texts of eight to a hundred tokens has a graph of at most twice its tokens, up to the largest."""
+    found = ladder(16_384, longest)
+    for size in (64, 65, 1000, 1025, 4096, 4097, TOKENS[-1]):
+        for length in (8, 30, 64, 100):
+            count = size // length
+            held = [each for each in found if each.holds(count * length, count, length)]
+            assert held, (size, length)
+            assert held[0].tokens <= max(128, 2 * count * length)
+    assert not [each for each in found if each.holds(TOKENS[-1] + 1, 8, 100)]

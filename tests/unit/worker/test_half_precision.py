@@ -15,9 +15,9 @@ from transformers import AutoModel
 from demo.passages import PASSAGES, QUERIES
 from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.maxsim import reference
+from gpu_worker.kernels.maxsim.maxsim_kernels import score_of
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from shared.vectors import ScoringMethod
 from support.references import mini_lm_path
 from support.tiny import MULTI, ask, encode, ids_of, score, scores, token_rows
@@ -67,7 +67,7 @@ class Cut:
         with torch.inference_mode():
             hidden = [model(torch.tensor([each])).last_hidden_state[0].float() for each in self.exact.ids]
         rows = [torch.nn.functional.normalize(each, dim=1) for each in hidden]
-        return reference.maxsim(rows[:1], rows[1:]).numpy()[0]
+        return np.array([score_of(rows[0], document) for document in rows[1:]])
 
 
 @pytest.fixture(scope="module", params=LAYERS, ids=lambda layers: f"{layers} layers")

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository import hub
 from shared.errors import ModelRefused
 from support.tiny import CPU

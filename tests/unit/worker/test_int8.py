@@ -16,16 +16,15 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model import execution
+from gpu_worker.model import execution, source
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import BlockedLinear, QuantizedLinear, blocked, rounded
 from gpu_worker.model.native.model import NativeEncoder
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.tune import int8
-from gpu_worker.model.tune.int8 import Int8Linear
-from gpu_worker.model.tune.linear import Linear
+from gpu_worker.model.source import LoadOptions
+from gpu_worker.model.tune import linear as module
+from gpu_worker.model.tune.linear import Int8Linear, Linear, check_int8, install_int8
 from gpu_worker.model.verify import tolerances
 from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.tolerances import Expected, cosines, rounded_logits, rounded_states
@@ -166,7 +165,7 @@ def test_a_load_in_int8(dtype: str) -> None:
 def test_another_rounding_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of before and after a change of it are told apart, though their cards name the same layers."""
     today = loaded("tiny-roberta", "int8")
-    monkeypatch.setattr(int8, "ROUNDING", "int8 as it was")
+    monkeypatch.setattr(source, "ROUNDING", "int8 as it was")
     before = loaded("tiny-roberta", "int8")
     assert before.fingerprint != today.fingerprint
     assert card_of(before).linear == card_of(today).linear
@@ -179,11 +178,11 @@ def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
     model = nn.ModuleDict(
         {"up": nn.Linear(32, 64), "odd": nn.Linear(64, 30), "gate": nn.Linear(32, 32), "head": shared}
     )
-    assert int8.install(model, [nn.Sequential(shared)]) == "1 linear layers in int8 by token, 2 left as they are"
+    assert install_int8(model, [nn.Sequential(shared)]) == "1 linear layers in int8 by token, 2 left as they are"
     assert isinstance(model["up"], Int8Linear)
     assert model["up"](torch.randn(2, 3, 32)).shape == (2, 3, 64)
     with pytest.raises(ModelRefused, match="has no linear layer that fits"):
-        int8.install(nn.Sequential(nn.Linear(32, 30)))
+        install_int8(nn.Sequential(nn.Linear(32, 30)))
 
 
 @needs_kernels
@@ -276,7 +275,9 @@ def test_a_card_tells_which_formats_may_be_faster(linear: Linear, dtype: str) ->
     """Those that the kernels have, beside float32 without another."""
     formats = ["--dtype bfloat16"] * (torch.bfloat16 in FORMATS) + ["--linear int8"]
     told = f"may be faster on this processor, and rounded: {', '.join(formats)}"
-    assert loaded("tiny-bert", linear, dtype).formats == (told if (linear, dtype) == ("auto", "float32") else "")
+    assert card_of(loaded("tiny-bert", linear, dtype)).formats == (
+        told if (linear, dtype) == ("auto", "float32") else ""
+    )
 
 
 def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,8 +287,8 @@ def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatc
         (library.KernelLibrary(missing="none are built"), "the processor's kernels: none are built"),
         (library.KernelLibrary(formats=frozenset({torch.float32})), "have no bfloat16"),
     ):
-        monkeypatch.setattr(int8.library, "load", lambda kernels=kernels: kernels)
+        monkeypatch.setattr(module.library, "load", lambda kernels=kernels: kernels)
         with pytest.raises(ModelRefused, match=f"--linear = 'int8'.*{reason}"):
             load("no such model", Placement.choose("cpu", "bfloat16"), LoadOptions(linear=setting))
     with pytest.raises(ModelRefused, match="it is for processors; this is cuda:0"):
-        int8.check_device(Placement(device=torch.device("cuda:0"), dtype=torch.bfloat16))
+        check_int8(Placement(device=torch.device("cuda:0"), dtype=torch.bfloat16))

@@ -16,8 +16,7 @@ from gpu_worker.engine.jobs.max_sim import MaxSimJob
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.step import NOTHING
-from gpu_worker.kernels.maxsim import reference
-from gpu_worker.kernels.maxsim.maxsim_kernels import PlainMaxSim
+from gpu_worker.kernels.maxsim.maxsim_kernels import PlainMaxSim, score_of
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
 from shared.card import LateInteraction
@@ -57,8 +56,8 @@ def packed(vectors: Sequence[np.ndarray], data_type: DataType = DataType.FLOAT32
 
 
 def expected(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
-    tensors = ([torch.from_numpy(each.copy()) for each in side] for side in (queries, documents))
-    return reference.maxsim(*tensors).numpy()
+    asked, found = ([torch.from_numpy(each.copy()).float() for each in side] for side in (queries, documents))
+    return np.array([[score_of(query, document) for document in found] for query in asked])
 
 
 def explained(result: JobResult, columns: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository.late_interaction import KEYS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import load_model

@@ -15,7 +15,7 @@ from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from shared.errors import LimitExceeded, UnsupportedTask
 from shared.jobs import Job
 from shared.ragged import RaggedTokens, TokenRanges

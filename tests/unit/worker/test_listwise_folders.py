@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config
 
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository import rerankers
 from support import listwise
 from support.breakages import refusal, settings

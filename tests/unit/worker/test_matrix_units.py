@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.verify import widened
+from gpu_worker.model.verify import own_run
 from support.matrix_units import LEAST, emulate
 from support.native import no_kernels
 from support.onednn import needs_packed_layers
@@ -52,17 +52,17 @@ def error(multiply: Callable[[Tensor, Tensor], Tensor]) -> float:
 @pytest.mark.parametrize("multiply", PRODUCTS.values(), ids=PRODUCTS)
 def test_factors_are_rounded_where_they_may_be(multiply: Callable[[Tensor, Tensor], Tensor]) -> None:
     """And nowhere else: what PyTorch does by itself is exact on every processor."""
-    assert error(multiply) < widened.EXACT
-    with widened.onednn_products():
-        assert error(multiply) > 50 * widened.EXACT
-    assert error(multiply) < widened.EXACT
+    assert error(multiply) < own_run.EXACT
+    with own_run.onednn_products():
+        assert error(multiply) > 50 * own_run.EXACT
+    assert error(multiply) < own_run.EXACT
 
 
 @pytest.mark.usefixtures("units")
 def test_small_products_are_none_of_onednns() -> None:
     """PyTorch does not ask for them; one more multiplication, and it does."""
     thirds = torch.full((1, LEAST), 1 / 3)
-    with widened.onednn_products():
+    with own_run.onednn_products():
         assert torch.equal(torch.mm(thirds[:, :1], thirds), thirds * thirds[0, 0])
         assert not torch.equal(
             torch.mm(thirds[:, :1], torch.full((1, LEAST + 1), 1 / 3))[:, :-1], thirds * thirds[0, 0]
@@ -73,7 +73,7 @@ def test_small_products_are_none_of_onednns() -> None:
 @pytest.mark.parametrize("head", [8, 64])
 def test_the_load_notices(head: int) -> None:
     """The gate's own run is not multiplied by oneDNN then."""
-    assert not widened.onednn_is_exact(head)
+    assert not own_run.onednn_is_exact(head)
 
 
 def rows(model: Model) -> np.ndarray:
@@ -103,7 +103,7 @@ def test_the_setting_for_onednn_is_put_back() -> None:
     before, during = setting.fp32_precision, []
 
     def fail() -> None:
-        with widened.onednn_products():
+        with own_run.onednn_products():
             during.append(setting.fp32_precision)
             raise ArithmeticError
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpu_worker.kernels.maxsim import reference
-from gpu_worker.kernels.maxsim.comparison import Comparison, Mask, Texts
 from gpu_worker.kernels.maxsim.kernel import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SCORE, PairTable
+from gpu_worker.kernels.maxsim.maxsim_kernels import EMPTY_DOCUMENT as EMPTY
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, PlainMaxSim, Texts
 from shared.vectors import Layout
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
@@ -30,7 +30,6 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1e-3, torch.float16: 1e-3}
 WIDTHS = [1, 48, 50, 64, 96, 128, 200, 768, 1024]
 ROWS = 90
-EMPTY = reference.EMPTY_DOCUMENT
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def matrix(queries: Texts, documents: Texts) -> Comparison:
 
 def agree(kernel: ModuleType, *arguments: Any, chunk_rows: int = 1024) -> Tensor:
     """The kernel's scores, which equal the twin's within the tolerance of the type."""
-    expected = reference.compare(*arguments)
+    expected = PlainMaxSim()(*arguments)
     scores: Tensor = kernel.TritonMaxSim(chunk_rows)(*arguments)
     assert scores.dtype == torch.float32
     assert scores.shape == expected.shape

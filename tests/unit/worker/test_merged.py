@@ -15,11 +15,10 @@ from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.source import open_source
-from gpu_worker.model.tune.compiled import CompiledLayers
+from gpu_worker.model.source import LoadOptions, open_source
+from gpu_worker.model.tune.graphs import compiled_run
 from gpu_worker.model.tune.merged import MergedLinear, merge, saved_products, separate
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.repository.fitting import LengthLimits
 from support import varlen_twin
 from support.graphs import reference_of
 from support.random_models import random_model
@@ -33,7 +32,7 @@ FEWER = {"tiny-bert": 2, "tiny-distilbert": 2, "tiny-qwen2": 3, "tiny-qwen3": 3,
 def encoder_of(name: str) -> PackedEncoder:
     attention.register()
     varlen_twin.install()
-    base = open_source(random_model(name), CPU, False, None, "").model.base_model
+    base = open_source(random_model(name), CPU, LoadOptions()).model.base_model
     execution.make_packed(base)
     return PackedEncoder(base, Varlen(), uncounted_id_of(base))
 
@@ -84,13 +83,8 @@ def test_the_gate_decides_whether_products_are_merged(right: bool, monkeypatch: 
     if not right:
         monkeypatch.setattr(MergedLinear, "forward", lambda layer, states: 2 * F.linear(states, layer.weight))
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
-    choice = execution.ModeChoice(
-        base=encoder.model,
-        reference=reference,
-        placement=Placement(device=torch.device("cuda"), dtype=torch.float32),
-        length_limits=LengthLimits(usual=64, requested=0, positions=64, uncounted=None),
-    )
-    mode = choice.choose()
+    placement = Placement(device=torch.device("cuda"), dtype=torch.float32)
+    mode = execution.choose_mode(encoder.model, reference, placement, uncounted=None)
     assert isinstance(mode.encoder, PackedEncoder)
     assert saved_products(encoder.model) == (FEWER["tiny-qwen3"] * LAYERS if right else 0)
     merged = "9 products of a step are made together with others"
@@ -109,7 +103,7 @@ def test_compiled_layers_make_one_product_of_a_group() -> None:
         return module.forward
 
     torch.compiler.reset()
-    compiled = CompiledLayers(encoder, aot_autograd(fw_compiler=counted))
+    compiled = compiled_run(encoder, aot_autograd(fw_compiler=counted))
     batches = [batch(encoder, 3, 40, 7), batch(encoder, 12, 5)]
     with torch.inference_mode():
         for each in batches:

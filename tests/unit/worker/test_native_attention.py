@@ -22,7 +22,7 @@ from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.native import NativeAttention, attention
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS, supported
+from gpu_worker.kernels.cpu.library import INSTRUCTION_SETS, supported
 from gpu_worker.model.loading import load
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.ragged.batch import RaggedBatch
@@ -370,7 +370,7 @@ HELD = """
 import sys
 import pytest
 from gpu_worker.kernels.cpu import library
-from gpu_worker.kernels.cpu.instructions import INSTRUCTION_SETS
+from gpu_worker.kernels.cpu.library import INSTRUCTION_SETS
 name, *arguments = sys.argv[1:]
 library.supported = lambda: tuple(instructions for instructions in INSTRUCTION_SETS if instructions.name == name)
 assert library.load().instructions == name, library.load()

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.kernels.maxsim.comparison import Comparison, Texts
-from gpu_worker.kernels.maxsim.maxsim_kernels import NativeMaxSim
+from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, NativeMaxSim, Texts
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.layers import alternating
 from gpu_worker.model.native.linear import PackedLinear, QuantizedLinear

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.device.placement import Dtype, Placement
-from gpu_worker.model.heads.transformers_head import EncoderStandIn
+from gpu_worker.model.heads.heads import EncoderStandIn
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.model import NativeEncoder, NativeModel, _Call
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache
 from harness.random_models import miniature

@@ -77,7 +77,7 @@ def test_files_may_ask_for_float16(
     usual = "float32" if device.type == "cpu" else "bfloat16"
     placement = Placement(device=device, dtype=getattr(torch, named or usual), automatic=named is None)
     with pytest.raises(Chosen):
-        source.open_source(str(folder), placement, False, None)
+        source.open_source(str(folder), placement, source.LoadOptions())
     assert asked == [getattr(torch, expected)]
 
 

@@ -16,7 +16,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from support import parity
 from support.flaws import Flawed, counted_on
 from support.parity import Expected, Tables, Texts, assert_parity

@@ -17,7 +17,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import EndedJob
 from gpu_worker.settings import WorkerSettings

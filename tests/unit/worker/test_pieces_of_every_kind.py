@@ -9,7 +9,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
 from support.every_kind import MOST, assert_alike, assert_same_bits, vector_engine, vector_jobs

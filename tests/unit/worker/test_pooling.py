@@ -114,7 +114,7 @@ def test_ranges_that_overlap_are_never_copied_all_at_once() -> None:
     hidden = torch.randn(300, 4, generator=torch.Generator().manual_seed(3))
     starts, lengths = np.arange(200), np.full(200, 100)
     upload = Upload(hidden.device)
-    largest = pooling.Pooling(starts, lengths, np.zeros_like(starts), ["max"], upload)
+    largest = pooling.plan_pooling(starts, lengths, np.zeros_like(starts), ["max"], upload)
     upload.send()
     with Gathers() as gathers:
         rows = largest(hidden)

@@ -21,7 +21,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from harness.random_models import synthetic
 from harness.random_models.shapes import pooled
 from harness.random_models.writing import write

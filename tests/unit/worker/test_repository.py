@@ -13,7 +13,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model import source
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository import hub, tokenizer
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe

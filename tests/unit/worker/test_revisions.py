@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from shared.errors import ModelRefused
 from support.tiny import CPU, DENSE, ask, dense_rows, encode, write_encoder, write_json
 

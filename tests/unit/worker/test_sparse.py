@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.model.heads import sparse_vectors as sparse
 from gpu_worker.model.heads.heads import LexicalHead
-from gpu_worker.model.heads.skipped_tokens import instruction_ends
+from gpu_worker.model.heads.pooling import instruction_ends
 from gpu_worker.model.heads.sparse_vectors import Vector
 
 VOCABULARY = 12

@@ -30,7 +30,7 @@ from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.kernels.attention.relative import t5
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
+from gpu_worker.model.source import LoadOptions
 from harness.random_models import miniature, shapes, synthetic
 from shared.errors import ModelRefused
 from support.flaws import Flawed

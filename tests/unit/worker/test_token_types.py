@@ -19,7 +19,7 @@ from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import quiet
 from gpu_worker.model.verify.own_run import feeding_of
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.texts import Frame, TokenTypes

@@ -3,8 +3,8 @@
 import pytest
 from torch import nn
 
-from gpu_worker.model.encoder.unused_pooler import UnusedPooler
-from gpu_worker.model.heads.transformers_head import EncoderStandIn
+from gpu_worker.model.heads.building import UnusedPooler
+from gpu_worker.model.heads.heads import EncoderStandIn
 from gpu_worker.model.loading import load
 from gpu_worker.model.native.families import FAMILIES
 from support.parity import Tables

@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.model.loading import load
-from gpu_worker.model.quiet import quiet
+from gpu_worker.model.source import quiet
 from gpu_worker.repository import weights
 from gpu_worker.repository.recipe import Recipe, WeightsOf
 from harness import supported_models as census

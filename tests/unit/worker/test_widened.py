@@ -13,13 +13,12 @@ from transformers import CONFIG_MAPPING
 
 from gpu_worker.device.placement import Dtype, Placement
 from gpu_worker.model import tuning
-from gpu_worker.model.encoder.equal_length import dense_run
+from gpu_worker.model.encoder.encoder import dense_run
 from gpu_worker.model.loading import load
-from gpu_worker.model.options import LoadOptions
-from gpu_worker.model.quiet import quiet
-from gpu_worker.model.verify import widened
-from gpu_worker.model.verify.gate import Reference
-from gpu_worker.model.verify.widened import Widened
+from gpu_worker.model.source import LoadOptions, quiet
+from gpu_worker.model.verify import own_run
+from gpu_worker.model.verify.gate import take_reference
+from gpu_worker.model.verify.own_run import Widened
 from gpu_worker.repository import weights
 from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
@@ -65,13 +64,13 @@ def test_every_architecture_has_the_bits_of_the_whole_conversion(kind: str, dtyp
     with quiet():
         try:
             model = built(kind, dtype)
-            with widened.at_once(model):
+            with own_run.at_once(model):
                 expected = hidden(model)
         except Exception as error:
             pytest.skip(f"its own class does not run: {error}")
         before = dict(model.named_parameters())
         bits = {name: each.detach().clone() for name, each in before.items()}
-        with widened.as_read(model):
+        with own_run.as_read(model):
             found = hidden(model)
     assert same_bits(found, expected)
     after = dict(model.named_parameters())
@@ -119,9 +118,9 @@ def test_weights_may_be_read_from_anywhere() -> None:
         with torch.inference_mode():
             return [model(ids)]
 
-    with widened.at_once(model):
+    with own_run.at_once(model):
         expected = run()
-    with widened.as_read(model):
+    with own_run.as_read(model):
         assert isinstance(model.scale, nn.Parameter)
         assert model.table.weight is model.head.weight
         assert same_bits(run(), expected)
@@ -152,7 +151,7 @@ def test_what_cannot_be_read_so_is_converted_at_once(use: Callable[[nn.Parameter
     model = Stubborn(use).bfloat16()
     bits = model.weight.detach().clone()
     with torch.inference_mode():
-        found = widened.in_float32(model, model)
+        found = own_run.in_float32(model, model)
     assert model.runs == 2
     assert torch.equal(found, bits.float() + 1) or torch.equal(found, bits.float() * 2)
 
@@ -166,7 +165,7 @@ def test_an_error_is_told_and_the_weights_are_back() -> None:
     model = Stubborn(fail).half()
     weight = model.weight
     with pytest.raises(ModelRefused, match="a bug"):
-        widened.in_float32(model, model)
+        own_run.in_float32(model, model)
     assert model.weight is weight
     assert model.weight.dtype == torch.float16
 
@@ -176,7 +175,7 @@ class Counter:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.most, self._alive = 0, list[tuple[StorageWeakRef, int]]()
-        widen = widened.widen
+        widen = own_run.widen
 
         def counted(weight: Widened) -> Tensor:
             made = widen(weight)
@@ -185,7 +184,7 @@ class Counter:
             self.most = max(self.most, sum(size for _, size in self._alive))
             return made
 
-        patch.setattr(widened, "widen", counted)
+        patch.setattr(own_run, "widen", counted)
 
 
 def float32_bytes(module: nn.Module) -> int:
@@ -206,8 +205,8 @@ BY_TURNS = [
 def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted over all runs of both gates, heads of a vocabulary included; of a table only the rows that are read."""
     counter, placement = Counter(monkeypatch), Placement.choose("cpu", dtype)
-    monkeypatch.setattr(tuning, "Reference", Reference)  # taken anew, whatever other tests remember
-    monkeypatch.setattr(widened, "at_once", None)  # nothing falls back
+    monkeypatch.setattr(tuning, "take_reference", take_reference)  # taken anew, whatever other tests remember
+    monkeypatch.setattr(own_run, "at_once", None)  # nothing falls back
     load(
         random_model(name), placement, LoadOptions(max_tokens=100)
     )  # the gate runs a text that is as long as one may be
@@ -222,7 +221,7 @@ def test_all_at_once_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control of the count."""
     counter = Counter(monkeypatch)
     model = built("bert", torch.bfloat16)
-    with widened.as_read(model):
-        kept = [widened.widen(each) for each in model.parameters() if isinstance(each, Widened)]
+    with own_run.as_read(model):
+        kept = [own_run.widen(each) for each in model.parameters() if isinstance(each, Widened)]
     assert counter.most == float32_bytes(model)
     assert len(kept) == len(list(model.parameters()))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model.encoder.unused_pooler import leave_out_pooler
 from gpu_worker.model.heads.heads import (
     CutRows,
     Dense,
@@ -21,10 +20,10 @@ from gpu_worker.model.heads.heads import (
     SequenceClassifier,
     SpladeHead,
     TokenClassifier,
+    TransformersHead,
     Unit,
     YesNoClassifier,
 )
-from gpu_worker.model.heads.transformers_head import TransformersHead
 from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, Recipe
 from shared.errors import ModelRefused
 
@@ -162,3 +161,19 @@ def _activation(layer: LayerRecipe) -> nn.Module:
     if any(True for _ in activation.parameters()):
         raise ModelRefused(f"{setting} has weights of its own, which are not supported")
     return activation
+
+
+class UnusedPooler(nn.Module):
+    """Takes the place of a pooler, and returns the hidden states that it is called with."""
+
+    def forward(self, hidden: Tensor, *_: object, **__: object) -> Tensor:
+        """Returns its input, whatever its shape."""
+        return hidden
+
+
+def leave_out_pooler(base: Any) -> None:
+    """Has an encoder of transformers run without its pooler (BERT and its kin: a product and a tanh of the step's first
+    token), in place. Heads that were built keep theirs."""
+    pooler = getattr(base, "pooler", None)
+    if isinstance(pooler, nn.Linear) or type(pooler).__name__.endswith("Pooler"):
+        base.pooler = UnusedPooler()

@@ -1,13 +1,12 @@
-"""Adapters beside each other: each a model of its own name over one copy of the base."""
+"""LoRA adapters that are served over one copy of a base, each as a model of its own name."""
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpu_worker.model.adapters.adapted_linear import LowRankTerms, adapt
+from gpu_worker.model.adapters.adapted_linear import AdaptedLinear, LowRankTerms, StepAdapters
 from gpu_worker.model.adapters.parts import UNUSED, AdapterParts, parts_of
 from gpu_worker.model.source import Source, locate
 from gpu_worker.model.tune.linear import reads_weight
@@ -22,8 +21,9 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BesideAdapter:
-    """An adapter that is served beside others: `recipe` has its own prompts and limit; `digest` is of its files."""
+class ServedAdapter:
+    """An adapter that is served over a base beside others. `recipe` has its own prompts and limit; `digest` is of its
+    files."""
 
     name: str
     parts: AdapterParts
@@ -41,20 +41,20 @@ class BesideAdapter:
         return sum(4 * (pair.down.numel() + pair.up.numel()) for pair in self.parts.pairs.values())
 
 
-def read(source: Source, named: Sequence[NamedAdapter], trust_remote_code: bool) -> list[BesideAdapter]:
+def read_adapters(source: Source, named: Sequence[NamedAdapter], trust_remote_code: bool) -> list[ServedAdapter]:
     """Reads adapters for a model as it was loaded. Raises ModelRefused, which names the adapter."""
-    read_adapters = []
+    served = []
     for adapter in named:
         try:
             if adapter.name in source.names:
                 raise ModelRefused("the model itself has this name")
-            read_adapters.append(_read(source, adapter, trust_remote_code))
+            served.append(_read(source, adapter, trust_remote_code))
         except ModelRefused as refused:
             raise ModelRefused(f"--adapter {adapter.name}: {refused}") from refused
-    return read_adapters
+    return served
 
 
-def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> BesideAdapter:
+def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> ServedAdapter:
     path = locate(named.folder, trust_remote_code, "")
     folder = adapters.folder_of(path)
     if folder is None:
@@ -63,21 +63,15 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Besid
     _check_base(adapter.config.base, adapter.config.file, source)
     parts = _encoder_parts(parts_of(adapter, source.model), source.model)
     recipe = source.recipe
-    with _model_files(path, folder, source) as place:
+    base = None if (folder / "config.json").is_file() else source.folder
+    with adapters.model_folder(path, folder, base) as place:
         if (path / adapters.MODULES).is_file():
             recipe = _own_recipe(source.recipe, reading.read(place, named.folder), path)
         if any((folder / name).is_file() for name in TOKENIZERS):
             reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
             if tokenizer.export(reader, recipe.lowercase).content != source.tokenizer.content:
                 raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
-    return BesideAdapter(name=named.name, parts=parts, recipe=recipe, digest=adapter.digest().digest())
-
-
-@contextmanager
-def _model_files(path: Path, folder: Path, source: Source) -> Iterator[Path]:
-    """A folder with the adapter's files, and those of its base that it lacks."""
-    with adapters.model_folder(path, folder, None if (folder / "config.json").is_file() else source.folder) as place:
-        yield place
+    return ServedAdapter(name=named.name, parts=parts, recipe=recipe, digest=adapter.digest().digest())
 
 
 def _check_base(base: str, file: Path, source: Source) -> None:
@@ -127,20 +121,19 @@ def _few(value: object) -> str:
     return said if len(said) <= 160 else f"{said[:160]}..."
 
 
-def install(model: Any, parts: Sequence[AdapterParts]) -> None:
-    """Puts the adapters, numbered from 1 on, over a model in place."""
-    names = dict.fromkeys(name for adapter in parts for name in adapter.pairs)
-    layers: dict[str, Mapping[int, LowRankTerms]] = {}
-    for name in names:
-        layer: Any = model.get_submodule(name)
-        parent, _, last = name.rpartition(".")
-        if reads_weight(cast(Hashable, type(model.get_submodule(parent))), last):
+def install_adapters(model: Any, adapters: Sequence[ServedAdapter]) -> None:
+    """Puts the adapters, numbered from 1 on, over a model in place: adapted layers stand where its own stood."""
+    step = StepAdapters()
+    for name in dict.fromkeys(name for adapter in adapters for name in adapter.parts.pairs):
+        parent_name, _, last = name.rpartition(".")
+        parent = model.get_submodule(parent_name)
+        if reads_weight(cast(Hashable, type(parent)), last):
             raise ModelRefused(
                 f"--adapter: {name} is changed, whose weight the code of its class reads itself: serve it alone"
             )
-        layers[name] = {
-            number: LowRankTerms(adapter.pairs[name], layer)
-            for number, adapter in enumerate(parts, 1)
-            if name in adapter.pairs
-        }
-    adapt(model, layers)
+        base: Any = model.get_submodule(name)
+        layer = AdaptedLinear(base, step, name)
+        for number, adapter in enumerate(adapters, 1):
+            if name in adapter.parts.pairs:
+                layer.add(number, LowRankTerms(adapter.parts.pairs[name], base))
+        setattr(parent, last, layer)
