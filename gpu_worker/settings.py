@@ -52,7 +52,7 @@ class WorkerSettings(ServiceSettings):
     )
     linear: Linear = Field(
         "auto",
-        description="Linear layers; auto: in the number format. int8: rounded to eight bits with a scale a row, on "
+        description="Linear layers; auto: in the dtype. int8: rounded to eight bits with a scale a row, on "
         "processors with AVX2 or AVX-512; refused where the cosine to the model's own vectors falls under 0.99.",
     )
     max_tokens: Annotated[int, Field(ge=0)] = Field(

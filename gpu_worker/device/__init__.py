@@ -1,1 +1,1 @@
-"""The device on which the model computes: its choice, number format, memory and timing."""
+"""The device on which the model computes: its choice, dtype, memory and timing."""

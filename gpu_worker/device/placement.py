@@ -1,4 +1,4 @@
-"""The device and number format in which the model computes: the one place that chooses them."""
+"""The device and dtype in which the model computes: the one place that chooses them."""
 
 from dataclasses import dataclass, replace
 from math import inf

@@ -55,7 +55,6 @@ def embed(request: Any) -> embedding_pb2.EmbedResponse:
         rows = [
             dense_row(text[one:end]) for text, each in pairs for one, end in zip(each.starts, each.ends, strict=True)
         ]
-    response.pools_spans = request.late_chunking or bool(request.spans)
     for kind in request.outputs:
         if kind == 1:
             response.dense.count, response.dense.dimensions = len(rows), 3

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from selvage.errors import Internal, UnsupportedTask
+from selvage.errors import Internal
 from selvage.messages import enums, vectors
 from selvage.messages.inputs import Inputs, fields_set
 from selvage.messages.parts import InputPart
@@ -123,9 +123,6 @@ class Embed:
         if part is CARD_PART:
             self._vocabulary = reply.card.vocabulary_size
             return
-        field = "spans" if self._spans else "late_chunking" if self._template.message.late_chunking else ""
-        if field and not reply.pools_spans:  # its rows are those of whole texts
-            raise UnsupportedTask(f"the frontend is of an earlier version, which does not know {field}", field=field)
         if reply.HasField("dense"):
             rows, place = vectors.rows(reply.dense), slice(self._row_starts[part.start], self._row_starts[part.stop])
             if len(rows) != place.stop - place.start:  # numpy would copy a single row to all places

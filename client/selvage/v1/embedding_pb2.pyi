@@ -68,22 +68,20 @@ class EmbedRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., tokenized: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., truncate: bool = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., max_tokens: _Optional[int] = ..., sparse_top_k: _Optional[int] = ..., return_token_ids: bool = ..., pool_factor: _Optional[float] = ..., protected_tokens: _Optional[int] = ..., late_chunking: bool = ..., spans: _Optional[_Iterable[_Union[Spans, _Mapping]]] = ..., window_overlap: _Optional[int] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("model", "dense", "sparse", "multi_vector", "usage", "timing", "pools_spans")
+    __slots__ = ("model", "dense", "sparse", "multi_vector", "usage", "timing")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
     MULTI_VECTOR_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
-    POOLS_SPANS_FIELD_NUMBER: _ClassVar[int]
     model: str
     dense: _vectors_pb2.DenseVectors
     sparse: _vectors_pb2.SparseVectors
     multi_vector: _vectors_pb2.MultiVectors
     usage: _usage_pb2.Usage
     timing: _usage_pb2.Timing
-    pools_spans: bool
-    def __init__(self, model: _Optional[str] = ..., dense: _Optional[_Union[_vectors_pb2.DenseVectors, _Mapping]] = ..., sparse: _Optional[_Union[_vectors_pb2.SparseVectors, _Mapping]] = ..., multi_vector: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ..., pools_spans: bool = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., dense: _Optional[_Union[_vectors_pb2.DenseVectors, _Mapping]] = ..., sparse: _Optional[_Union[_vectors_pb2.SparseVectors, _Mapping]] = ..., multi_vector: _Optional[_Union[_vectors_pb2.MultiVectors, _Mapping]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
 
 class EmbedStreamRequest(_message.Message):
     __slots__ = ("id", "request")

@@ -1,16 +1,19 @@
-"""Encode jobs: vectors of every sequence, or of token ranges of them; and of queries that a table has."""
+"""Jobs whose results are rows of their sequences: vectors of sequences or of token ranges, logits of sequences or of
+tokens."""
 
 from collections.abc import Callable
+
+import numpy as np
 
 from gpu_worker.engine.jobs.job import TextJob, by_length
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import SliceRows, Wanted
-from gpu_worker.engine.step.rows import RowFormat, Table
+from gpu_worker.engine.step.rows import RowFormat, Table, byte_view
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
-from shared.jobs import Encode, Job, JobResult
+from shared.jobs import Classify, Encode, Job, JobResult
 from shared.query_table import QueryTable
 from shared.vectors import OutputKind
 
@@ -99,3 +102,28 @@ class LookUpJob(TextJob):
     def result(self) -> JobResult:
         """Vectors of all sequences."""
         return JobResult(sparse=self._table.look_up(self._tokens, self._top_k))
+
+
+class ClassifyJob(TextJob):
+    """An open Classify: `logits` are [S, labels], or [selected tokens, labels]."""
+
+    def __init__(self, sequences: Sequences, work: Classify, labels: int, limits: PieceLimits = WHOLE) -> None:
+        """`sequences`: where tokens are classified, those tokens are selected."""
+        super().__init__(sequences, by_length(sequences), limits)
+        self.work = work
+        self.wanted = Wanted(logits=not work.tokens, token_logits=work.tokens)
+        rows = int(sequences.selected.sum()) if work.tokens else len(sequences)
+        self.logits = np.empty((rows, labels), dtype=np.float32)
+
+    def put(self, slice_rows: SliceRows) -> None:
+        """Puts the logits into the table."""
+        numbers = slice_rows.packed.numbers
+        self.finite &= slice_rows.finite
+        self.logits[self.sequences.selected_places(numbers) if self.work.tokens else numbers] = slice_rows.logits.values
+
+    def result(self) -> JobResult:
+        """Logits of all sequences. Raises Internal where a number is not finite."""
+        self.finite &= bool(np.isfinite(self.logits).all())
+        self.check_finite()
+        counts = tuple(self.sequences.selected_counts.tolist()) if self.work.tokens else ()
+        return JobResult(scores=byte_view(self.logits), row_lengths=counts)

@@ -11,7 +11,7 @@ from gpu_worker.kernels.cpu.library import supported
 
 
 def choose(device: torch.device, dtype: torch.dtype, head: int, *, softcap: bool, bias: bool) -> PackedAttention:
-    """Returns the fastest attention that the device, the number format and the model allow."""
+    """Returns the fastest attention that the device, the dtype and the model allow."""
     if device.type == "cpu":
         kernels = library.load()
         return NativeAttention(kernels) if serves(kernels, dtype, head) else EqualRuns()

@@ -49,7 +49,7 @@ class NativeAttention:
 
 
 def serves(library: KernelLibrary, dtype: torch.dtype, head: int) -> bool:
-    """Whether the kernels compute heads of `head` numbers in this number format on this processor."""
+    """Whether the kernels compute heads of `head` numbers in this dtype on this processor."""
     return dtype in library.formats and head % HEAD_STEP == 0
 
 

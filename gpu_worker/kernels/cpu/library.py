@@ -45,7 +45,7 @@ VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
 class KernelLibrary:
     """The kernels as this process can use them, as `torch.ops.selvage`.
 
-    `instructions` names the set that they were built for. `formats` are number formats whose products this processor
+    `instructions` names the set that they were built for. `formats` are dtypes whose products this processor
     computes; none where no library could be loaded, for the reason `missing`. Every library multiplies int8.
     """
 

@@ -16,7 +16,7 @@ NO_ACTIVATION = 0
 
 
 class Product:
-    """x [N, K] -> x W^T + b [N, M] in the number format of x, for weights W [M, K] and a bias b [M], packed once.
+    """x [N, K] -> x W^T + b [N, M] in the dtype of x, for weights W [M, K] and a bias b [M], packed once.
 
     A number of the result is one sum of K products in float32, in one order. `packed` and `bias` are what the kernels
     read.
@@ -38,7 +38,7 @@ class Product:
 
 
 def product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiplies rows [N, K] and weights [M, K]: [N, M], in their number format."""
+    """Multiplies rows [N, K] and weights [M, K]: [N, M], in their dtype."""
     return Product(weight)(rows)
 
 

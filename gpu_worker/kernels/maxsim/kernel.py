@@ -88,7 +88,7 @@ def constants_of(dtype: torch.dtype, width: int, masked: bool) -> dict[str, Any]
 class TritonMaxSim:
     """The `maxsim_kernels.MaxSimKernel` for CUDA. Products must be finite: the frontend checks vectors of callers.
 
-    It is compiled once for each number format and variant, with and without a mask: 14 times, of which one model needs
+    It is compiled once for each dtype and variant, with and without a mask: 14 times, of which one model needs
     two. Widths, lengths and counts are plain arguments, so after `warm` no request compiles anything. Rows whose size
     is no multiple of 16 bytes (a width of 50, say) are first copied with zeros behind them.
     """

@@ -60,7 +60,7 @@ def finish_constants(dtype: torch.dtype, dimensions: int) -> dict[str, Any]:
 class TritonRows:
     """The `RowKernels` for CUDA.
 
-    For each number format of rows three variants are compiled: one that sums, two that finish. Widths, counts and data
+    For each dtype of rows three variants are compiled: one that sums, two that finish. Widths, counts and data
     types are plain arguments.
     """
 

@@ -139,7 +139,7 @@ class PlainRows:
 
 
 class NativeRows:
-    """The `RowKernels` by `source/rows.cpp`; the twin serves number formats that the kernels lack."""
+    """The `RowKernels` by `source/rows.cpp`; the twin serves dtypes that the kernels lack."""
 
     def __init__(self, library: KernelLibrary) -> None:
         self._formats, self._plain = library.formats, PlainRows()

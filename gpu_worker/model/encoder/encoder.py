@@ -48,7 +48,7 @@ class Encoder:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format that the encoder computes in."""
+        """The dtype that the encoder computes in."""
         dtype: torch.dtype = next(parameter.dtype for parameter in self.model.parameters())
         return dtype
 
@@ -121,7 +121,7 @@ class StaticEncoder(Encoder):
         super().__init__(table, uncounted=None, token_types=None, width=table.embedding_dim)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
-        """Rows [T, W] of the batch's tokens, in the table's number format."""
+        """Rows [T, W] of the batch's tokens, in the table's dtype."""
         return F.embedding(batch.ids[0], self.model.weight)
 
 

@@ -46,7 +46,7 @@ class BlockedLinear(nn.Module):
 
 
 class PackedLinear(BlockedLinear):
-    """Linear layers in the number format of their weights."""
+    """Linear layers in the dtype of their weights."""
 
     def __init__(self, *linears: nn.Linear) -> None:
         weight = torch.cat([linear.weight.detach() for linear in linears])

@@ -20,7 +20,6 @@ from selvage.errors import (
     ResultTooLarge,
     SelvageError,
     Unavailable,
-    UnsupportedTask,
 )
 from selvage.messages import embedding, ranking
 from selvage.messages.parts import InputPart, runs
@@ -140,18 +139,6 @@ def test_the_chunks_of_a_document_are_never_sent_apart() -> None:
     assert len(operation.message(part).texts) == 2000
     with pytest.raises(ResultTooLarge):
         run(operation, seed=1)
-
-
-@pytest.mark.parametrize("options", [{"late_chunking": True}, {"spans": [[(0, 1)]]}])
-def test_rows_of_a_frontend_that_knows_no_spans_are_refused(options: dict[str, Any]) -> None:
-    """It ignores the field, and its reply looks like any other."""
-    operation = methods.embed(Nobody(), ["ab"], **options)
-    (part,) = operation.parts()
-    reply = ANSWERS["EmbedRequest"](operation.message(part))
-    reply.ClearField("pools_spans")
-    with pytest.raises(UnsupportedTask, match="earlier version") as refused:
-        operation.add_reply(part, reply)
-    assert refused.value.field in options
 
 
 @pytest.mark.parametrize("options", [{}, {"late_chunking": True}, {"spans": [[(0, 1)], [(1, 2)]]}])

@@ -43,7 +43,7 @@ CPU = Placement.choose("cpu", "float32")
 
 
 def quantised(x: torch.Tensor) -> torch.Tensor:
-    """Rows as 256 steps between their least and their largest number, 0 among them: the twin of `source/quantize.h`."""
+    """Rows as 256 steps between their least and their largest number, 0 among them: the twin of `source/linear.h`."""
     least, largest = x.amin(dim=1, keepdim=True).clamp(max=0), x.amax(dim=1, keepdim=True).clamp(min=0)
     step = ((largest - least) / 255).clamp(min=1e-30)
     return ((x - least) / step).round().clamp(0, 255) * step + least

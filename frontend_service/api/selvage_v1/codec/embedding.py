@@ -79,9 +79,7 @@ def _pooling_from_pb(message: embedding_pb2.EmbedRequest) -> TokenPooling | None
 
 def embed_response_to_pb(request: EmbedRequest, answer: Answer) -> EmbedReply:
     result, data_type = answer.result, number(request.data_type)
-    response = embedding_pb2.EmbedResponse(
-        model=answer.model, usage=usage_to_pb(answer), pools_spans=request.span_pooling is not None
-    )
+    response = embedding_pb2.EmbedResponse(model=answer.model, usage=usage_to_pb(answer))
     reply = EmbedReply(response)
     if (dense := result.dense) is not None:
         count = request.dense_rows

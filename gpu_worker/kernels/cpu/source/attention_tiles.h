@@ -7,7 +7,7 @@
 #pragma once
 #include "block_products.h"
 #include "packing.h"
-#include "visibility.h"
+#include "softmax.h"
 
 namespace selvage {
 
