@@ -6,8 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from gpu_worker.engine.jobs.encode import ClassifyJob, EncodeJob, LookUpJob
-from gpu_worker.engine.jobs.job import StepJob
+from gpu_worker.engine.jobs.job import ClassifyJob, EncodeJob, LookUpJob, StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits

@@ -69,7 +69,8 @@ class Step:
         if not whole.texts and not pieces:
             return cls(batch=None, texts=NOTHING, packed=packed)
         parts = [piece for _, piece in pieces]
-        parts += shared.behind(*_begins(whole, alone, parts))
+        if shared.followers:
+            parts += shared.behind(*_begins(whole, alone, parts))
         batch = RaggedBatch.pack(
             [whole.texts[place] for place in alone.tolist()],
             device,

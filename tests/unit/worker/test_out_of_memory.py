@@ -15,7 +15,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.device.transfer import StepDownload, Upload
 from gpu_worker.engine import engine as engine_module
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.encode import EncodeJob
+from gpu_worker.engine.jobs.job import EncodeJob
 from gpu_worker.engine.step.outputs import SliceRows
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model.loading import Model, load
