@@ -165,11 +165,10 @@ class PlainMaxSim:
     ) -> Tensor:
         """Computes scores (see `MaxSimKernel`); converts half precision to float32."""
         queries, documents = queries.float(), documents.float()
-        counted = None if row_mask is None else to_device(torch.from_numpy(row_mask), documents.device)
         scores = queries.new_empty(sum(comparison.count for comparison in comparisons))
         pairs = (
             (zip if comparison.layout is Layout.PAIRS else product)(
-                _rows(queries, comparison.queries), _rows(documents, comparison.documents, counted)
+                _rows(queries, comparison.queries), _rows(documents, comparison.documents, row_mask)
             )
             for comparison in comparisons
         )
@@ -188,11 +187,15 @@ def score_of(query: Tensor, document: Tensor) -> Tensor:
     return best.sum()
 
 
-def _rows(rows: Tensor, texts: Texts, counted: Tensor | None = None) -> Iterator[Tensor]:
-    """The rows of each text, those that count."""
+def _rows(rows: Tensor, texts: Texts, row_mask: Mask | None = None) -> Iterator[Tensor]:
+    """The rows of each text, those that count. Places are found on the host: nothing waits for the device."""
     for start, length in zip(texts.starts.tolist(), texts.lengths.tolist(), strict=True):
         text = slice(start, start + length)
-        yield rows[text] if counted is None else rows[text][counted[text]]
+        if row_mask is None:
+            yield rows[text]
+        else:
+            places = torch.from_numpy(start + np.flatnonzero(row_mask[text]))
+            yield rows.index_select(0, to_device(places, rows.device))
 
 
 def winners(queries: Tensor, documents: Tensor, texts: Texts, row_mask: Mask | None = None) -> tuple[Tensor, Tensor]:
