@@ -16,8 +16,7 @@ from shared.errors import InputTooLong
 Group = tuple[int, ...]
 NOTHING: Counts = np.zeros(0, dtype=np.int64)
 LEAST_FORKED = 4
-"""A text that is cut shares a part of so many of its tokens at least: it copies their keys and values, and its room is
-held as long as that of the text before it."""
+"""A text that is cut shares a part of so many of its tokens at least: its room is held as long as that of others."""
 FAMILY_ROOM = 4
 """Texts that are cut and share tokens take this part of all room at most."""
 SHARED_COST = 8
@@ -134,11 +133,12 @@ def _runs(members: Sequence[tuple[int, int]], lengths: Counts, most_tokens: floa
     room = 0
     for number, count in members:
         length = int(lengths[number])
-        if run and (count * LEAST_FORKED < length or room + length > most_tokens):
+        if run and (count * LEAST_FORKED < length or room + length - count > most_tokens):
             if len(run) > 1:
                 yield run
             run, room = [], 0
-        run, room = [*run, (number, count)], room + length
+        room += length - count if run else length
+        run = [*run, (number, count)]
     if len(run) > 1:
         yield run
 
@@ -230,7 +230,8 @@ class Units:
             tokens = [sum(lengths[number] for number in group) for group in groups]
             return cls(numbers=list(groups), tokens=tokens, _lengths=sequences.lengths)
         units = cls(_lengths=sequences.lengths, forks=alike.forks, _runs={run[0]: run for run in alike.runs})
-        taken = {number: lengths[number] * token_bytes for number in cut}
+        shared = {number: alike.forks[number].shared if number in alike.forks else 0 for number in cut}
+        taken = {number: (lengths[number] - shared[number]) * token_bytes for number in cut}
         returned = dict(taken)
         for run in alike.runs:
             together = sum(taken[number] for number in run)

@@ -140,8 +140,9 @@ def test_what_a_step_computes_of_texts_that_begin_alike() -> None:
 
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral"])
 def test_long_texts_that_begin_alike_are_computed_once(name: str) -> None:
-    """A text in pieces begins where it parts from the one before, whose keys and values it copies; they have room
-    together, and all of it is given back. Mistral's windows of 16 tokens do not reach what is copied first."""
+    """A text in pieces begins where it parts from the one before, whose key slots it attends to; they have room
+    together, for each token once, and all of it is given back. Mistral's windows of 16 tokens do not reach the first
+    slots."""
     engine = vector_engine(name, "float32", True)
     (begin,), rests = random_ids([90], seed=7), random_ids([0, 40, 100], seed=8)
     job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of([[*begin, *rest] for rest in rests]))
@@ -149,7 +150,7 @@ def test_long_texts_that_begin_alike_are_computed_once(name: str) -> None:
     with shared_prefixes(engine, chunk=32):
         before, opened = engine.shared_tokens, engine.open(job)
         assert (sum(room > 0 for room in opened.room), sum(opened.room)) == (1, 0)
-        assert max(opened.room) == sum(90 + len(rest) for rest in rests) * engine.limits.token_bytes
+        assert max(opened.room) == (90 + sum(map(len, rests))) * engine.limits.token_bytes
         assert sum(opened.costs) == 90 + 40 + 100 + 2 * -(-90 // SHARED_COST)
         for seed in range(4):
             assert_alike(run_in_steps(engine, [job], seed), expected, "float32")
@@ -161,7 +162,7 @@ def test_long_texts_share_no_more_than_there_is_room_for() -> None:
     engine = vector_engine("tiny-qwen3", "float32", True)
     (begin,), rests = random_ids([90], seed=7), random_ids([10, 10, 10, 290], seed=8)
     job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of([[*begin, *rest] for rest in rests]))
-    of_two = 200 * engine.model.cutting.token_bytes
+    of_two = (100 + 10) * engine.model.cutting.token_bytes
     with shared_prefixes(engine, chunk=32):
         engine.cut_texts(replace(engine.limits, cache_bytes=FAMILY_ROOM * of_two))
         opened = engine.open(job)
