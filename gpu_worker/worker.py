@@ -21,6 +21,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.schedule.driver import DeviceLost, Driver
+from gpu_worker.schedule.interface import OutOfMemory
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import (
@@ -208,8 +209,8 @@ async def step_of(
         raise
     except Exception as error:
         log.error("step failed", exc_info=error)
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelRefused(f"its largest step fails: {why}") from error
+        why = "there is too little memory" if isinstance(error, OutOfMemory) else f"{type(error).__name__}: {error}"
+        raise ModelRefused(f"a trial step fails: {why.splitlines()[0]}") from None  # its frames hold the step's tensors
 
 
 def _create_scheduler(engine: ModelEngine, step_tokens: int, settings: WorkerSettings) -> Scheduler:

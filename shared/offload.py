@@ -24,7 +24,7 @@ async def offload(threads: Executor, size: int, work: Callable[[T], R], argument
 
 
 class Inline(Executor):
-    """An executor without a thread, for tests, `--check`, and code that drives the scheduler by itself."""
+    """An executor without a thread, for tests, and for code that drives the scheduler by itself."""
 
     def submit(self, work: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> "Future[T]":
         """Runs the call; its error is the future's."""

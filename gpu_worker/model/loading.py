@@ -254,8 +254,8 @@ def _with_queries(model: Model, queries: Queries, max_tokens: int) -> Model:
     """The model of inference-free SPLADE. Raises ModelRefused where its queries and documents have other ids."""
     if queries.token_ids != model.vocabulary_size:
         raise ModelRefused(
-            f"its Router makes vectors of {queries.token_ids} token ids of queries "
-            f"and {model.vocabulary_size} of documents"
+            f"its Router's table has weights for {queries.token_ids} token ids, its documents' vocabulary "
+            f"{model.vocabulary_size}"
         )
     notice = f"queries: {queries.notice}" if queries.notice not in ("", model.notice) else ""
     return replace(

@@ -30,6 +30,13 @@ class KeySlots(NamedTuple):
         return slice(self.first, self.first + self.size)
 
 
+def followed_by(slots: tuple[KeySlots, ...], more: KeySlots) -> tuple[KeySlots, ...]:
+    """The slots, and `more` behind them, as one where they lie together."""
+    if slots and slots[-1].cache is more.cache and slots[-1].rows.stop == more.first:
+        return (*slots[:-1], slots[-1]._replace(size=slots[-1].size + more.size))
+    return (*slots, more)
+
+
 def first_slots(slots: Iterable[KeySlots], count: int) -> tuple[KeySlots, ...]:
     """The slots of the first `count` tokens."""
     first = []
@@ -112,7 +119,8 @@ class Piece:
 
     @property
     def spared(self) -> int:
-        """Tokens before the first piece of a sequence, which are computed with another one; 0 for later pieces."""
+        """Tokens that this piece spares, since another sequence has them: those before it, if it is the first piece of
+        its sequence."""
         return self.start if self.cache is None or self.start == self.cache.start else 0
 
     def keep_hidden(self, rows: Tensor) -> None:
@@ -124,7 +132,7 @@ class Piece:
         """The slots of all tokens up to the end of the piece, whose own tokens are the batch's from `row` on."""
         if self.cache is not None:
             return self.cache.slots(self.stop)
-        return (*self.shared, KeySlots(None, row, self.stop - self.start))
+        return followed_by(self.shared, KeySlots(None, row, self.stop - self.start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

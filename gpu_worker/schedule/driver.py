@@ -171,16 +171,18 @@ class Driver:
         while True:
             looked, computed = clock(), time.process_time()
             await asyncio.sleep(WATCH_SECONDS)
-            before, self.stalled = self.stalled, ""
+            before, stalled = self.stalled, ""
+            self._log_bugs()
             if (running := self._scheduler.step_running) is not None:
                 slept, computed = clock() - looked, time.process_time() - computed
                 seconds = pauses.left_out_of(running[0], slept=slept, planned=WATCH_SECONDS, computed=computed)
                 late = overdue(seconds, running[1], self._scheduler.speed)
                 if late > 0:
-                    self.stalled = f"a step of {running[1]} tokens has taken {seconds:.0f} s and has not ended"
+                    stalled = f"a step of {running[1]} tokens has taken {seconds:.0f} s and has not ended"
                 if late > LOST_SECONDS:
-                    self._log_bugs()  # it may hang since it was run again after one
-                    raise DeviceLost(self.stalled)
+                    self.stalled = stalled
+                    raise DeviceLost(stalled)
+            self.stalled = stalled
             if self.stalled:
                 self._answer_jobs(self._scheduler.drop_all(WorkerUnavailable(self.stalled, retry_after=1.0)))
             if bool(before) != bool(self.stalled):
@@ -197,6 +199,7 @@ class Driver:
     def close(self) -> None:
         """Fails all jobs that have no outcome yet, and accepts no further ones."""
         self.refuse_jobs()
+        self._log_bugs()
         self._answer_jobs(self._scheduler.drop_all(WorkerUnavailable("the worker is shutting down")))
 
     async def _wait_for_event(self, seconds: float) -> None:
@@ -220,8 +223,10 @@ class Driver:
     async def _collect_step(self) -> None:
         older = self._scheduler.older_step
         assert older is not None
-        outcomes = await self._run(older.planned.brief and older.sound, self._scheduler.collect_step)
-        self._log_bugs()
+        try:
+            outcomes = await self._run(older.planned.brief and older.sound, self._scheduler.collect_step)
+        finally:
+            self._log_bugs()
         step = self._scheduler.end_step(outcomes)
         self._answer_jobs(step.jobs)
         if self.on_step is not None and not step.failed:
@@ -251,10 +256,10 @@ class Driver:
                 on_outcome(job.outcome)
 
     def _log_bugs(self) -> None:
-        """Logs the bugs of the older step, and has the device checked after one."""
+        """Logs the bugs of the older step that are not logged yet, and has the device checked after one."""
         older = self._scheduler.older_step
-        for bug in older.bugs if older is not None else ():
-            self._suspected = True
+        while older is not None and older.bugs:
+            bug, self._suspected = older.bugs.pop(0), True
             log.error(bug.event, parts=bug.parts, exception=bug.trace)
 
 

@@ -1,6 +1,5 @@
 """Validates a job and opens it, or raises the error that says why this model cannot do it."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -8,13 +7,11 @@ import numpy as np
 
 from gpu_worker.engine.jobs.job import ClassifyJob, EncodeJob, LookUpJob, StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
-from gpu_worker.engine.jobs.score import ScoreJob
+from gpu_worker.engine.jobs.score import LookedUp, ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.sequences import Sequences
 from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.pooling import Skiplist, instruction_ends
-from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.texts import Counts
 from shared.errors import InputTooLong, InvalidInput
@@ -87,17 +84,17 @@ class JobFactory:
 
     def _score(self, job: Job, work: Score) -> StepJob:
         self._abilities.check_score(work, len(job.tokens))
-        looked_up: Sequence[Vector] = ()
+        looked_up: LookedUp | None = None
         if (queries := self._model.queries) is not None:
             query_tokens, documents = job.tokens.part(0, work.queries), job.tokens.part(work.queries, len(job.tokens))
             _check_tokens(query_tokens, queries.max_tokens, queries.token_ids)
-            looked_up = sparse_vectors.unpack(queries.table.look_up(query_tokens))
+            looked_up = LookedUp(table=queries.table, tokens=query_tokens)
             per_sequence = ("prompt_lengths", "second_segments", "unattended_tails")
             job = replace(job, tokens=documents, **{name: getattr(job, name)[work.queries :] for name in per_sequence})
         self._check_tokens(job)
         model, compares = self._model, ScoreJob.compares_tokens(work)
         skiplist = partial(self._skiplist.of_scores, queries=work.queries) if compares else None
-        sequences = Sequences(job, self._skipped(job), skiplist, queries=work.queries - len(looked_up))
+        sequences = Sequences(job, self._skipped(job), skiplist, queries=0 if looked_up else work.queries)
         costs = model.flops_per_token, self._abilities.sparse_cost
         return ScoreJob(sequences, work, model.heads, *costs, self._limits, looked_up)
 

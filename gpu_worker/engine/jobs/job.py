@@ -5,6 +5,7 @@ A step asks a job for its selection, makes the rows that the job wants, and puts
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,12 @@ from gpu_worker.schedule.interface import OpenJob
 from shared.errors import Internal
 from shared.jobs import Classify, Encode, Job, JobResult
 from shared.query_table import QueryTable
+from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
+
+NO_TOKENS = RaggedTokens(ids=b"", lengths=())
+LOOKED_UP = 4
+"""Tokens whose look-up in a table costs as much as a computed token: no step is brief that looks up many."""
 
 
 class StepJob(OpenJob, Protocol):
@@ -180,8 +186,9 @@ class LookUpJob(TextJob):
     """
 
     def __init__(self, job: Job, work: Encode, table: QueryTable) -> None:
-        super().__init__(Sequences(job), [()])
-        self.costs = [1]
+        nothing = replace(job, tokens=NO_TOKENS, prompt_lengths=(), second_segments=(), unattended_tails=())
+        super().__init__(Sequences(nothing), [()])
+        self.costs = [1 + job.tokens.total // LOOKED_UP]
         self._tokens, self._top_k, self._table = job.tokens, work.sparse_top_k, table
 
     def put(self, slice_rows: SliceRows) -> None:

@@ -6,13 +6,14 @@ of sparse vectors on the host. A hybrid has up to three tables of scores, and ad
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from gpu_worker.device.transfer import DownloadedArray, StepDownload
 from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, averaged, comparing_flops
-from gpu_worker.engine.jobs.job import TextJob, by_length
+from gpu_worker.engine.jobs.job import LOOKED_UP, TextJob, by_length
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat
@@ -24,6 +25,8 @@ from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.ragged.batch import Counts
 from shared.jobs import HybridWeights, JobResult, Score
+from shared.query_table import QueryTable
+from shared.ragged import RaggedTokens
 from shared.vectors import Layout, ScoringMethod
 
 
@@ -38,12 +41,12 @@ class ScoreJob(TextJob, ComparingJob):
         flops_per_token: float,
         sparse_cost: Callable[[int], int] = int,
         limits: PieceLimits = WHOLE,
-        looked_up: Sequence[Vector] = (),
+        looked_up: "LookedUp | None" = None,
     ) -> None:
         """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's.
-        `looked_up`: the queries' vectors where a table has them."""
+        `looked_up`: the queries where a table has their vectors; then all sequences are documents."""
         super().__init__(sequences, by_length(sequences) if looked_up else _groups(sequences, work), limits)
-        self._work, first_document = work, work.queries - len(looked_up)
+        self._work, first_document = work, 0 if looked_up else work.queries
         shape = work.layout.shape(work.queries, len(sequences) - first_document)
         hybrid, weights = work.method is ScoringMethod.HYBRID, work.weights or HybridWeights()
         self.scorings: list[tuple[float, _Scoring]] = []
@@ -63,6 +66,7 @@ class ScoreJob(TextJob, ComparingJob):
             self.costs = self._with_comparing(heads.multi_vector.width, flops_per_token)
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
             extra = [sparse_cost(tokens) for tokens in self.units.tokens]
+            extra[0] += looked_up.tokens.total // LOOKED_UP if looked_up else 0
             self.costs = [cost + more for cost, more in zip(self.costs, extra, strict=True)]
             self._sparse, top_k = SparseScoring(work, shape, first_document, looked_up), 0
             self.scorings.append((weights.sparse, self._sparse))
@@ -198,20 +202,31 @@ class LateScoring:
             self.similarities[places], self.winners[places] = compared.similarities.array, compared.winners.array
 
 
+class LookedUp(NamedTuple):
+    """Queries of inference-free SPLADE: their `tokens`, and the table that has a weight for each."""
+
+    table: QueryTable
+    tokens: RaggedTokens
+
+
 class SparseScoring:
     """The sparse scores of one job, and the vectors of its queries; all of it on the host."""
 
     def __init__(
-        self, work: Score, shape: tuple[int, int], first_document: int, looked_up: Sequence[Vector] = ()
+        self, work: Score, shape: tuple[int, int], first_document: int, looked_up: LookedUp | None = None
     ) -> None:
-        """`first_document`: its number. `looked_up`: the queries' vectors where they are known."""
+        """`first_document`: its number. `looked_up`: the queries where a table has their vectors."""
         self._work, self._first_document, self._finite = work, first_document, True
-        self._queries = dict(enumerate(looked_up))
+        self._queries: dict[int, Vector] = {}
+        self._looked_up = looked_up
         self.scores: Scores = np.empty(shape, dtype=np.float32)
 
     def put(self, slice_rows: SliceRows) -> None:
         """Keeps the vectors of new queries, and scores the documents."""
         first = self._first_document
+        if self._looked_up is not None and not self._queries:
+            vectors_of_queries = self._looked_up.table.look_up(self._looked_up.tokens)
+            self._queries = dict(enumerate(sparse_vectors.unpack(vectors_of_queries)))
         vectors_in_order, finite = slice_rows.sparse.vectors()
         vectors = dict(zip(slice_rows.packed.numbers.tolist(), vectors_in_order, strict=True))
         documents = [number for number in vectors if number >= first]

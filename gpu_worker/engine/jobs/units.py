@@ -16,14 +16,14 @@ from shared.errors import InputTooLong
 Group = tuple[int, ...]
 NOTHING: Counts = np.zeros(0, dtype=np.int64)
 LEAST_FORKED = 4
-"""A text that is cut shares a part of so many of its tokens at least: its room is held as long as that of others."""
+"""A text that is cut shares at least one in so many of its tokens: its room is held as long as that of others."""
 FAMILY_ROOM = 4
-"""Texts that are cut and share tokens take this part of all room at most."""
+"""Texts that are cut and share tokens take at most one part in so many of all room."""
 SHARED_COST = 8
 """So many tokens that a text shares with another of its unit cost as much as one that is computed: they take the time
 and memory of outputs."""
 LEAST_JOINED = 8
-"""A text joins the unit of another where it shares a part of so many of its tokens at least."""
+"""A text joins the unit of another where it shares at least one in so many of its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,8 +313,8 @@ class Units:
     def ranges(self, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
         """What units `start` to `stop` - 1 compute, in three arrays [n]: the numbers of their sequences, ascending, the
         first token of each sequence, and the token behind the last one. Pieces of one sequence are joined."""
-        if not self._ranges and stop - start == len(self.numbers):  # the whole of a job without pieces, as most are
-            count = len(self._lengths)
+        count = len(self._lengths)
+        if not self._ranges and stop - start == len(self.numbers) and sum(map(len, self.numbers)) == count:
             return np.arange(count), np.zeros(count, dtype=np.int64), self._lengths
         numbers = np.array(sorted({number for unit in self.numbers[start:stop] for number in unit}), dtype=np.int64)
         starts, stops = np.zeros_like(numbers), self._lengths[numbers]

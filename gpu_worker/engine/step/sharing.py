@@ -14,7 +14,7 @@ from gpu_worker.ragged.texts import Counts, Ids
 LEAST = 16
 """Fewest tokens that two texts share: to look up fewer costs as much as to compute them."""
 LEAST_SPARED = 0.125
-"""Part of a step's tokens that must be spared: keys, values and rows of its other texts are copied then."""
+"""Part of a step's tokens that must be spared: hidden states of its texts are put together anew then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,11 +57,11 @@ class Step:
         order = whole.order(shared.followers)
         count = len(order) - len(shared.followers)
         alone, followers = order[:count], order[count:]
-        ends = [piece.cache for _, piece in pieces if piece.last]
+        ended_caches = [piece.cache for _, piece in pieces if piece.last]
         places = np.empty(len(order), dtype=np.int64)  # among `texts`, of whole sequences
         places[alone] = np.arange(count)
-        places[followers] = np.arange(count, len(order)) + len(ends)
-        place_of = {cache: place for place, cache in enumerate(ends, count)}
+        places[followers] = np.arange(count, len(order)) + len(ended_caches)
+        place_of = {cache: place for place, cache in enumerate(ended_caches, count)}
         packed = [
             _packed(selection, places[start:stop], [place_of[piece.cache] for piece in of_job if piece.last])
             for selection, of_job, (start, stop) in zip(selections, cut, pairwise(whole.bounds), strict=True)

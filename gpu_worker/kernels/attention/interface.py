@@ -5,7 +5,7 @@ already applied, and with the step's batch as the keyword `ragged`; it wants [1,
 is registered, so transformers builds no mask at all: causality and windows are read here from its arguments.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.pieces import KeySlots, SequenceCache
+from gpu_worker.ragged.pieces import KeysAndValues, KeySlots, SequenceCache, SlotTable
 from shared.errors import ModelRefused
 
 NAME, UNCAPPED = "ragged", "ragged-uncapped"
@@ -77,6 +77,46 @@ class PackedAttention(LayerAttention, Protocol):
         bias.
         """
 
+    def attend_slots(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        batch: RaggedBatch,
+        slots: SlotTable,
+        caches: Sequence[KeysAndValues],
+        terms: AttentionTerms,
+    ) -> Tensor:
+        """Computes attention of a batch with pieces to the keys of their slots; shapes as in `__call__`.
+
+        `slots` are the batch's; `caches` has a layer's keys and values [slots, Hkv, D] of each of its caches. The terms
+        are causal and have no bias.
+
+        Whatever begins in the batch goes through the kernel in one call, each piece that does not in one of its own.
+        """
+        beginnings, of_cache = batch.beginnings, dict(zip(slots.caches, caches, strict=True))
+        output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
+        if beginnings.total:
+            q, k, v = (states[:, : beginnings.total] for states in (query, key, value))
+            output[: beginnings.total] = self(q, k, v, beginnings, terms)
+        for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
+            if piece.start:
+                seen = piece.slots(rows.start)
+                keys, values = (_states_of(seen, of_cache, side, states) for side, states in enumerate((key, value)))
+                output[rows] = self.attend_piece(query[:, rows], keys, values, terms)
+        return output
+
+
+def _states_of(
+    slots: Sequence[KeySlots], caches: Mapping[SequenceCache, KeysAndValues], side: int, states: Tensor
+) -> Tensor:
+    """Keys (`side` 0) or values (1) of slots, [Hkv, K, D]; `states` [Hkv, T, D] are the batch's."""
+    parts = [
+        states[:, some.rows] if some.cache is None else caches[some.cache][side][some.rows].transpose(0, 1)
+        for some in slots
+    ]
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
 
 def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, attended: int, past: int = 0) -> Tensor:
     """Computes softmax attention, written out: query [..., H, L, D], key and value [..., Hkv, K, D] -> [..., H, L, D].
@@ -120,13 +160,12 @@ class OneByOne(PackedAttention):
 class PieceAttention:
     """The attention of one run of a model over a batch with pieces, whose layers call it one after the other.
 
-    It writes keys and values of pieces to their caches. Whatever begins in the batch goes through the usual kernel in
-    one call, and each piece that does not in a call of its own, with the keys of its slots.
+    It writes the keys and values of each layer to the caches of pieces, before any of these is read.
     """
 
     def __init__(self, attention: PackedAttention) -> None:
-        self.of_texts = attention
-        self._layer = 0
+        self._attention, self._layer = attention, 0
+        self._slots: SlotTable | None = None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         """See `LayerAttention`. Raises ModelRefused where a layer needs the whole text at once."""
@@ -134,32 +173,13 @@ class PieceAttention:
             raise ModelRefused("a layer attends to tokens that come later")
         if terms.bias is not None:
             raise ModelRefused("a layer adds a bias by distance")
-        beginnings, pieces = batch.beginnings, list(zip(batch.pieces, batch.piece_rows(), strict=True))
-        output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
-        if beginnings.total:
-            q, k, v = (states[:, : beginnings.total] for states in (query, key, value))
-            output[: beginnings.total] = self.of_texts(q, k, v, beginnings, terms)
-        for piece, rows in pieces:
-            if piece.cache is not None:
-                first = piece.start - piece.cache.start
-                for buffer, states in zip(piece.cache.layer(self._layer, key, value), (key, value), strict=True):
-                    buffer[first : first + len(piece.tokens)] = states[:, rows].transpose(0, 1)
-        for piece, rows in pieces:
-            if piece.start:
-                slots = piece.slots(rows.start)
-                keys, values = (self._states_of(slots, side, key, value) for side in (0, 1))
-                output[rows] = self.of_texts.attend_piece(query[:, rows], keys, values, terms)
+        slots = self._slots = self._slots or batch.slots
+        caches = [cache.layer(self._layer, key, value) for cache in slots.caches]
+        for cache, first, row, count in slots.writes.tolist():
+            for buffer, states in zip(caches[cache], (key, value), strict=True):
+                buffer[first : first + count] = states[:, row : row + count].transpose(0, 1)
         self._layer += 1
-        return output
-
-    def _states_of(self, slots: Sequence[KeySlots], side: int, key: Tensor, value: Tensor) -> Tensor:
-        """Keys (`side` 0) or values (1) [Hkv, K, D] of slots; `key`, `value` are the batch's."""
-
-        def states(cache: SequenceCache | None) -> Tensor:
-            return (key, value)[side] if cache is None else cache.layer(self._layer, key, value)[side].transpose(0, 1)
-
-        parts = [states(some.cache)[:, some.rows] for some in slots]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        return self._attention.attend_slots(query, key, value, batch, slots, caches, terms)
 
 
 def terms_of(

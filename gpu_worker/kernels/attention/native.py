@@ -6,15 +6,16 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns, by_sequence
-from gpu_worker.kernels.attention.interface import AttentionTerms
+from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.ragged.batch import LengthRun, RaggedBatch
+from gpu_worker.ragged.pieces import KeysAndValues, SlotTable
 
 HEAD_STEP = 16
 """The kernels take heads of a multiple of so many numbers."""
 
 
-class NativeAttention:
+class NativeAttention(PackedAttention):
     """Attention by `source/attention.cpp`, which has every term that `AttentionTerms` has.
 
     A token's result has the same bits whatever else is in the batch. A bias is a table of tokens x tokens, so layers
@@ -38,6 +39,22 @@ class NativeAttention:
             return self._otherwise.attend_piece(query, key, value, terms)
         layout = torch.tensor([[0, tokens, 0, keys, keys - tokens]])
         return attention(query, key, value, layout, terms, None)
+
+    def attend_slots(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        batch: RaggedBatch,
+        slots: SlotTable,
+        caches: Sequence[KeysAndValues],
+        terms: AttentionTerms,
+    ) -> Tensor:
+        """See `PackedAttention`: whole texts and pieces in one call, which finds keys where they lie."""
+        if query.shape[-1] % HEAD_STEP or value.shape[-1] % HEAD_STEP:
+            return self._otherwise.attend_slots(query, key, value, batch, slots, caches, terms)
+        layout, segments = torch.from_numpy(batch.layout), torch.from_numpy(slots.segments)
+        return attention(query, key, value, layout, terms, None, segments, [side for cache in caches for side in cache])
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         if terms.bias is None:

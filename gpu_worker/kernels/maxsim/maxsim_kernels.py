@@ -180,7 +180,7 @@ class PlainMaxSim:
 def score_of(query: Tensor, document: Tensor) -> Tensor:
     """The sum over a query's rows [q, D] of the largest product with a row of a document [d, D], all float32."""
     if not len(document):
-        return query.new_tensor(EMPTY_DOCUMENT)
+        return query.new_full((), EMPTY_DOCUMENT)
     best = query.new_full((len(query),), float("-inf"))
     for part in document.split(max(1, COMPARED // max(1, len(query)))):
         torch.maximum(best, (query @ part.T).amax(dim=1), out=best)

@@ -77,7 +77,7 @@ def attention_of(batch: RaggedBatch, attention: PackedAttention) -> LayerAttenti
 
 
 @dataclass(slots=True)
-class _AttentionCounter:
+class _AttentionCounter(PackedAttention):
     """An attention that counts its calls. Only the gate uses it."""
 
     attention: PackedAttention

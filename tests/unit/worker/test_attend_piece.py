@@ -22,7 +22,7 @@ from gpu_worker.kernels.attention.interface import (
     PieceAttention,
     register,
 )
-from gpu_worker.kernels.attention.native import NativeAttention, attention
+from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -128,18 +128,10 @@ class Behind:
     first: int
     rows: Tensor
 
-    def one_by_one(self, attention: PackedAttention, terms: AttentionTerms) -> Tensor:
-        """The attention of the pieces, each in a call of its own."""
+    def run(self, attention: PackedAttention, terms: AttentionTerms) -> Tensor:
+        """The attention of the pieces."""
         states = self.states.query, self.states.key, self.states.value
         return PieceAttention(attention)(*states, self.batch, terms)[self.first :]
-
-    def at_once(self, terms: AttentionTerms) -> Tensor:
-        """The same by the processor's kernel, in one call."""
-        states, slots = self.states, self.batch.slots
-        caches = [side for cache in slots.caches for side in cache.layer(0, states.key, states.value)]
-        layout, segments = torch.from_numpy(self.batch.layout), torch.from_numpy(slots.segments)
-        rows = attention(states.query, states.key, states.value, layout, terms, None, segments, caches)
-        return rows[self.first :]
 
 
 def assert_pieces_equal_the_whole(
@@ -155,7 +147,7 @@ def assert_pieces_equal_the_whole(
     tolerance = TOLERANCES[whole.dtype]
     assert torch.allclose(pieces, whole, atol=tolerance)
     behind = states.behind(len(sizes))
-    assert torch.allclose(behind.one_by_one(attention, terms), whole[behind.rows], atol=tolerance)
+    assert torch.allclose(behind.run(attention, terms), whole[behind.rows], atol=tolerance)
     reference = exact.whole(OneByOne(), terms)
     error, error_of_whole = ((rows.float() - reference).abs().max() for rows in (pieces, whole))
     assert error <= error_of_whole + tolerance
@@ -230,8 +222,7 @@ def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) 
         states, attention = States.of(sum(sizes), heads, widths, dtype), NativeAttention(LIBRARY)
         whole, behind = states.whole(attention, terms), states.behind(len(sizes))
         assert torch.equal(states.pieces(attention, terms, sizes), whole)
-        assert torch.equal(behind.one_by_one(attention, terms), whole[behind.rows])
-        assert torch.equal(behind.at_once(terms), whole[behind.rows])
+        assert torch.equal(behind.run(attention, terms), whole[behind.rows])
 
     check()
 
@@ -247,7 +238,7 @@ def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, dtype: t
     assert torch.equal(states.pieces(attention, terms, [257, 1, 300, 128, 215]), whole)
     for seed in range(4):
         behind = states.behind(seed)
-        assert torch.equal(behind.at_once(terms), whole[behind.rows])
+        assert torch.equal(behind.run(attention, terms), whole[behind.rows])
 
 
 def of_2_13(

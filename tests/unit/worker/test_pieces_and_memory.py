@@ -237,18 +237,25 @@ def test_no_cache_outlives_its_sequence(
     assert (scheduler.room.taken, scheduler.room.waiting, scheduler.queued) == (0, 0, (0, 0))
 
 
+@pytest.mark.parametrize("begin", [0, 60], ids=["alone", "forks"])
 def test_texts_keep_no_more_than_their_room(
-    tables: Tables, device: Executor, caches: "weakref.WeakSet[SequenceCache]"
+    tables: Tables, device: Executor, caches: "weakref.WeakSet[SequenceCache]", begin: int
 ) -> None:
-    """Computed in a thread of their own, by steps of which many fail, two under way; after each action."""
+    """Computed in a thread of their own, by steps of which many fail, two under way; after each action. Also texts of a
+    job that take their first tokens from each other's caches."""
     model = tables.engine("tiny-mistral", "vectors", "float32").model
     token_bytes = model.cutting.token_bytes
-    limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY * token_bytes, token_bytes=token_bytes)
-    crowded = Crowded(ModelEngine(model, device, limits=limits), 0, 0.5, ways=2)
+    limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY * token_bytes, token_bytes=token_bytes, shares=begin > 0)
+    engine = ModelEngine(model, device, limits=limits)
+    crowded = Crowded(engine, 0, 0.5, ways=2)
     scheduler = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)
     lengths = [46, 5, 90, 40, 400, 150, 3, 75, 225, 20, 97]
-    for number, length in enumerate(lengths):
-        scheduler.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(random_ids([length], seed=number))))
+    jobs = [random_ids([length], seed=number) for number, length in enumerate(lengths)]
+    if begin:
+        (first,), rests = random_ids([begin], seed=50), random_ids([10, 25, 3], seed=51)
+        jobs += [[[*first, *rest] for rest in rests]] * 3
+    for number, texts in enumerate(jobs):
+        scheduler.submit(Job(id=number, work=encode(DENSE), tokens=RaggedTokens.of(texts)))
     ended, fullest = list[EndedJob](), 0
     while not isinstance(scheduler.next_action(), Idle):
         ended += advance(scheduler)
@@ -256,8 +263,9 @@ def test_texts_keep_no_more_than_their_room(
         kept = sum(cache.bytes for cache in caches)
         assert kept <= scheduler.room.taken
         fullest = max(fullest, kept)
-    assert {each.id for each in ended if isinstance(each.outcome, JobResult)} == set(range(len(lengths)))
+    assert {each.id for each in ended if isinstance(each.outcome, JobResult)} == set(range(len(jobs)))
     assert crowded.failures
+    assert (engine.shared_tokens > 0) == (begin > 0)
     assert fullest > CAPACITY * token_bytes // 2
     assert (scheduler.room.taken, len(caches)) == (0, 0)
 

@@ -11,11 +11,12 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sparse_encoder import SparseEncoder
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.job import LOOKED_UP
 from gpu_worker.model import queries as model_queries
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from shared.errors import InputTooLong, InvalidInput, ModelRefused
-from shared.jobs import Encode, Job, Score
+from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import InputType, Layout, ScoringMethod
 from support import asymmetric
@@ -82,7 +83,9 @@ def test_a_step_has_jobs_of_both_kinds(tmp_path: Path) -> None:
         Job(id=1, work=encode(SPARSE, input_type=QUERY), tokens=RaggedTokens.of(query_ids(model))),
         Job(id=2, work=encode(SPARSE, input_type=DOCUMENT), tokens=RaggedTokens.of(ids_of(model, TEXTS))),
     ]
-    assert list(engine.open(jobs[0]).costs) == [1]
+    opened = engine.open(jobs[0])
+    cost = 1 + jobs[0].tokens.total // LOOKED_UP
+    assert (list(opened.costs), len(opened.selection(0, 1).numbers)) == ([cost], 0)
     query, document = run(engine, jobs)
     near(sparse_rows(query), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
     near(sparse_rows(document), asymmetric.sparse(oracle.encode_document(TEXTS)), 1e-5)
@@ -121,7 +124,8 @@ def test_queries_have_limits_of_their_own(tmp_path: Path) -> None:
         for query, error in (([5] * (longest + 1), InputTooLong), ([ROWS], InvalidInput), ([-1], InvalidInput)):
             with pytest.raises(error):
                 engine.open(Job(id=1, work=work, tokens=RaggedTokens.of([query, [5]])))
-        assert engine.open(Job(id=1, work=work, tokens=RaggedTokens.of([[5] * longest, [5]]))).costs
+        (answer,) = run(engine, [Job(id=1, work=work, tokens=RaggedTokens.of([[5] * longest, [5]]))])
+        assert isinstance(answer, JobResult)
 
 
 def test_the_card_tells_the_way_of_queries(tmp_path: Path) -> None:
@@ -256,7 +260,7 @@ def test_vectors_of_other_ids_are_refused(tmp_path: Path) -> None:
     del tokenizer["model"]["vocab"][last]
     write_json(folder, tokenizer=tokenizer)
     save_file({"weight": asymmetric.numbers(ROWS - 1).abs()}, folder / "model.safetensors")
-    with pytest.raises(ModelRefused, match="999 token ids of queries and 1000 of documents"):
+    with pytest.raises(ModelRefused, match="weights for 999 token ids"):
         load(str(tmp_path / "saved"), CPU)
 
 

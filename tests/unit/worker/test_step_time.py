@@ -178,8 +178,8 @@ async def test_a_model_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPat
     settings = WorkerSettings.read(["--model", "tiny"])
     with ThreadPoolExecutor(1) as device, capture_logs() as lines, pytest.raises(ModelRefused) as refused:
         await step_of(model(), device, settings)
-    assert str(refused.value) == "its largest step fails: a bug"
-    assert [(line["event"], line["exc_info"]) for line in lines] == [("step failed", refused.value.__cause__)]
+    assert str(refused.value) == "a trial step fails: RuntimeError: a bug"
+    assert [(line["event"], str(line["exc_info"])) for line in lines] == [("step failed", "a bug\nof two lines")]
 
 
 async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
