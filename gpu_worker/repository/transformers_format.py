@@ -45,13 +45,15 @@ def read(path: Path, name: str) -> Recipe:
     """The recipe of a repository without modules.json, requested as `name`. Raises ModelRefused."""
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
-    texts, unread = text_settings.of_tokenizer(path), text_settings.unread(path)
-    notice = f"not read, for want of a modules.json: {', '.join(unread)}" if unread else ""
-    common: dict[str, Any] = {"max_tokens": texts.max_tokens, "notice": notice}
-    return Recipe(**common | _heads(path, config, architecture, texts, name))
+    unread = text_settings.unread(path)
+    return Recipe(
+        max_tokens=text_settings.tokenizer_limit(path),
+        notice=f"not read, for want of a modules.json: {', '.join(unread)}" if unread else "",
+        **_heads(path, config, architecture, name),
+    )
 
 
-def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSettings, name: str) -> dict[str, Any]:
+def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> dict[str, Any]:
     causal = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
     pooling = "lasttoken" if causal else "mean"  # the only token of a causal model that has seen the others
     dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(path, config))
@@ -62,7 +64,7 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
     }
     for suffix, (weights_of, kind) in classes.items():
         if architecture.endswith(suffix):
-            return {"weights_of": weights_of, "classifier": classifier(path, config, kind, texts)}
+            return {"weights_of": weights_of, "classifier": classifier(path, config, kind, TextSettings())}
     if late_interaction.is_stanford(config):
         linear = LayerRecipe(kind="dense", weights="model", keys={"weight": "linear.weight"})
         late = late_interaction.of_stanford(path / "artifact.metadata")
@@ -72,9 +74,9 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
         grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}
         return both | grit | {"dense": replace(dense, poolings=("mean",), normalize=True)}
     if architecture == PROCESS_REWARDS:
-        return {"classifier": _process_rewards(path, config, texts)}
+        return {"classifier": _process_rewards(path, config)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
-        return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
+        return {"weights_of": "causal-lm", "classifier": yes_no(config, TextSettings())}
     if architecture == rerankers.LISTWISE:
         return rerankers.read_listwise(path, config)
     _check_no_chat_template(path)
@@ -125,7 +127,7 @@ def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | No
     )
 
 
-def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) -> ClassifierRecipe:
+def _process_rewards(path: Path, config: dict[str, Any]) -> ClassifierRecipe:
     """Makes a process reward model: two layers over every token, which its own code adds to transformers' Qwen2."""
     layers = tuple(
         LayerRecipe(
@@ -136,7 +138,7 @@ def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) ->
         )
         for place, activation in ((0, "ReLU"), (2, "Identity"))
     )
-    return replace(classifier(path, config, "tokens", texts), layers=layers)
+    return replace(classifier(path, config, "tokens", TextSettings()), layers=layers)
 
 
 def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:

@@ -80,9 +80,9 @@ REFUSED: dict[tuple[str, ...], str] = {
     (T, D, P): "2_Dense reads sentence_embedding, which no module before it makes",
     (T, L, P): "4_LayerNorm reads sentence_embedding",
     (T, "Dropout", P): "5_Dropout reads sentence_embedding",
-    (P, T): "Pooling stands where the Transformer must",
-    (N, T, P): "Normalize stands where the Transformer must",
-    (P,): "Pooling stands where the Transformer must",
+    (P, T): "StaticEmbedding, and module 1 is Pooling",
+    (N, T, P): "StaticEmbedding, and module 1 is Normalize",
+    (P,): "the first module, and no other, must be one of Transformer, MLMTransformer, StaticEmbedding, and module 1",
     (): "holds no module",
 }
 
@@ -100,7 +100,7 @@ def test_an_order_that_the_reference_fails_on_is_refused(encoder: Path, tmp_path
 
 def test_a_second_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
     """The reference would run it over the first one's tokens."""
-    with pytest.raises(ModelRefused, match="there is a second Transformer"):
+    with pytest.raises(ModelRefused, match="the first module, and no other, must be one of"):
         load(str(write(tmp_path / "model", encoder, (T, T, P))), CPU)
 
 
