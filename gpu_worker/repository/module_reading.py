@@ -7,13 +7,13 @@ The list itself is checked entry by entry before any module is read.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from gpu_worker.repository import late_interaction, static_format, text_settings
-from gpu_worker.repository.files import check_inside, check_keys, one_of, read_object, whole
+from gpu_worker.repository.files import check_inside, check_keys, checked, one_of, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat, MaskToken
 from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, LayerRecipe, SparseRecipe, WeightsOf
 from gpu_worker.repository.text_settings import LOGITS, SCORES, SENTENCE, TOKENS, TextSettings
@@ -77,32 +77,27 @@ class ModuleReading:
             raise ModelRefused(f"{self.modules}: {folder} works on {feature} behind the module that makes scores")
 
 
-def listed_modules(file: Path, modules: Any, kinds: Collection[str]) -> Iterator[Module]:
-    """Yields the entries of modules.json, of the classes `kinds`, in their order. Raises ModelRefused."""
-    if not isinstance(modules, list):
-        raise ModelRefused(f"{file} must hold a list of modules")
-    if not modules:
-        raise ModelRefused(f"{file} holds no module")
-    names = set()
-    for module in modules:
-        try:
-            named, folder = module["type"], module["path"]
-        except (KeyError, TypeError):
-            raise ModelRefused(f"{file}: a module lacks type or path") from None
-        entry = module_of(file, named, folder, kinds)
-        name = module.get("name")
-        if not isinstance(name, str) or not name or "." in name:
-            raise ModelRefused(f"{file}: the name of {entry.kind} is {name!r}, it must be a text without a dot")
-        if name in names:
+def listed_modules(file: Path, modules: Any, kinds: Collection[str]) -> list[Module]:
+    """Checks the entries of modules.json, of the classes `kinds`, in their order. Raises ModelRefused."""
+    listed: dict[str, Module] = {}
+    for entry in checked(modules, list, f"{file}: its content"):
+        checked(entry, dict, f"{file}: a module")
+        named, folder, name = (
+            checked(entry.get(key), str, f"{file}: {key} of a module") for key in ("type", "path", "name")
+        )
+        module = module_of(file, named, folder, kinds)
+        if not name or "." in name:
+            raise ModelRefused(f"{file}: the name of {module.kind} is {name!r}, it must be a text without a dot")
+        if name in listed:
             raise ModelRefused(f"{file}: two modules have the name {name!r}, and the first of them would not be run")
-        names.add(name)
-        yield entry
+        listed[name] = module
+    if not listed:
+        raise ModelRefused(f"{file} holds no module")
+    return list(listed.values())
 
 
-def module_of(file: Path, named: Any, folder: Any, kinds: Collection[str]) -> Module:
+def module_of(file: Path, named: str, folder: str, kinds: Collection[str]) -> Module:
     """Checks a module of the type `named` in `folder`. Raises ModelRefused."""
-    if not (isinstance(named, str) and isinstance(folder, str)):
-        raise ModelRefused(f"{file}: type {named!r} and path {folder!r} of a module must be texts")
     origin, _, kind = named.rpartition(".")
     package = origin.partition(".")[0]
     if kind not in kinds:

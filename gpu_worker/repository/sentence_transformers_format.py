@@ -39,7 +39,7 @@ USUAL_QUERY = 8192
 
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """Reads a recipe; `described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
-    listed = list(listed_modules(path / "modules.json", modules, (*NAMES, *ROUTERS)))
+    listed = listed_modules(path / "modules.json", modules, (*NAMES, *ROUTERS))
     queries, of_documents = _router(path, listed)
     return replace(_recipe(path, of_documents, described), queries=queries)
 
@@ -72,7 +72,10 @@ def _router(path: Path, modules: Sequence[Module]) -> tuple[QueriesRecipe | None
 def _route(file: Path, folder: str, types: dict[str, Any], route: str, names: Any) -> list[Module]:
     if not isinstance(names, list) or not names or any(name not in types for name in names):
         raise ModelRefused(f"{file}: structure: the route {route!r} must be a list of names in types")
-    return [module_of(file, types[name], (Path(folder) / name).as_posix(), NAMES) for name in names]
+    return [
+        module_of(file, checked(types[name], str, f"{file}: {name}"), (Path(folder) / name).as_posix(), NAMES)
+        for name in names
+    ]
 
 
 def _default(file: Path, structure: dict[str, Any], parameters: dict[str, Any]) -> InputType:
@@ -199,10 +202,13 @@ def _late(reading: ModuleReading, file_format: LateInteractionFormat, described:
 
 def _classifier(reading: ModuleReading, path: Path, config: dict[str, Any]) -> ClassifierRecipe | None:
     """Makes the head for labels or scores; None for a model of vectors."""
+    texts = reading.texts
     if reading.yes_no is not None:
-        return transformers_format.yes_no(config, reading.texts, reading.yes_no)
+        recipe = transformers_format.yes_no(config, reading.yes_no)
+        return replace(recipe, structured=texts.structured, chat_options=texts.chat_options)
     if reading.weights_of == "sequence-classification":
-        return transformers_format.classifier(path, config, "sequence", reading.texts)
+        recipe = replace(transformers_format.classifier(path, config, "sequence"), needs_template=texts.chat)
+        return replace(recipe, structured=texts.structured, chat_options=texts.chat_options)
     if not reading.layers[SCORES]:
         return None
     assert reading.pooling is not None  # scores are made of what it pools

@@ -19,9 +19,7 @@ from gpu_worker.repository.recipe import (
     MultiVectorRecipe,
     Recipe,
     SparseRecipe,
-    WeightsOf,
 )
-from gpu_worker.repository.text_settings import TextSettings
 from gpu_worker.repository.weights import ENCODERS
 from shared.card import YES
 from shared.errors import ModelRefused
@@ -58,13 +56,10 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> 
     pooling = "lasttoken" if causal else "mean"  # the only token of a causal model that has seen the others
     dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(path, config))
     both = {"dense": dense, "multi_vector": MultiVectorRecipe()}
-    classes: dict[str, tuple[WeightsOf, Literal["sequence", "tokens"]]] = {
-        "ForSequenceClassification": ("sequence-classification", "sequence"),
-        "ForTokenClassification": ("token-classification", "tokens"),
-    }
-    for suffix, (weights_of, kind) in classes.items():
-        if architecture.endswith(suffix):
-            return {"weights_of": weights_of, "classifier": classifier(path, config, kind, TextSettings())}
+    if architecture.endswith("ForSequenceClassification"):
+        return {"weights_of": "sequence-classification", "classifier": classifier(path, config, "sequence")}
+    if architecture.endswith("ForTokenClassification"):
+        return {"weights_of": "token-classification", "classifier": classifier(path, config, "tokens")}
     if late_interaction.is_stanford(config):
         linear = LayerRecipe(kind="dense", weights="model", keys={"weight": "linear.weight"})
         late = late_interaction.of_stanford(path / "artifact.metadata")
@@ -76,7 +71,7 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> 
     if architecture == PROCESS_REWARDS:
         return {"classifier": _process_rewards(path, config)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
-        return {"weights_of": "causal-lm", "classifier": yes_no(config, TextSettings())}
+        return {"weights_of": "causal-lm", "classifier": yes_no(config)}
     if architecture == rerankers.LISTWISE:
         return rerankers.read_listwise(path, config)
     _check_no_chat_template(path)
@@ -113,7 +108,7 @@ def _is_reranker(path: Path, name: str) -> bool:
     return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
 
 
-def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | None] | None = None) -> ClassifierRecipe:
+def yes_no(config: dict[str, Any], ids: tuple[int, int | None] | None = None) -> ClassifierRecipe:
     """Makes a yes/no reranker. `ids` None: the ids of these words, and for Qwen3 a built-in template."""
     return ClassifierRecipe(
         kind="yes-no",
@@ -122,8 +117,6 @@ def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | No
         yes_no=ids,
         builtin_template=ids is None and config.get("model_type") == "qwen3",
         needs_template=ids is None,
-        structured=texts.structured,
-        chat_options=texts.chat_options,
     )
 
 
@@ -138,7 +131,7 @@ def _process_rewards(path: Path, config: dict[str, Any]) -> ClassifierRecipe:
         )
         for place, activation in ((0, "ReLU"), (2, "Identity"))
     )
-    return replace(classifier(path, config, "tokens", TextSettings()), layers=layers)
+    return replace(classifier(path, config, "tokens"), layers=layers)
 
 
 def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
@@ -147,9 +140,7 @@ def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(whole(number, key) for number in checked(config.get("matryoshka_dimensions") or [], list, key)))
 
 
-def classifier(
-    path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"], texts: TextSettings
-) -> ClassifierRecipe:
+def classifier(path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"]) -> ClassifierRecipe:
     """Reads labels and activation from config.json.
 
     The activation is the one under sentence-transformers' key, else a sigmoid for one label or for several that may
@@ -166,14 +157,7 @@ def classifier(
         activation = Activation.SIGMOID
     else:
         activation = Activation.IDENTITY if problem == "regression" else Activation.SOFTMAX
-    return ClassifierRecipe(
-        kind=kind,
-        activation=activation,
-        labels=names,
-        needs_template=texts.chat,
-        structured=texts.structured,
-        chat_options=texts.chat_options,
-    )
+    return ClassifierRecipe(kind=kind, activation=activation, labels=names)
 
 
 def activation_of(file: Path, named: str) -> Activation:

@@ -104,9 +104,19 @@ def test_a_second_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
         load(str(write(tmp_path / "model", encoder, (T, T, P))), CPU)
 
 
-@pytest.mark.parametrize("name", ["0", None, "", 1, "a.b"], ids=["of another", "none", "empty", "number", "dotted"])
-def test_names_tell_modules_apart(encoder: Path, tmp_path: Path, name: str | int | None) -> None:
+NAMED: dict[str, tuple[str | int | None, str]] = {
+    "of another": ("0", "two modules have the name '0'"),
+    "none": (None, "name of a module None must be a text"),
+    "number": (1, "name of a module 1 must be a text"),
+    "empty": ("", "the name of Pooling is '', it must be a text without a dot"),
+    "dotted": ("a.b", "the name of Pooling is 'a.b', it must be a text without a dot"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_names_tell_modules_apart(encoder: Path, tmp_path: Path, case: str) -> None:
     """Of two with one name the reference runs the second in the first one's place; without a name it fails."""
+    name, said = NAMED[case]
     folder = write(tmp_path / "model", encoder, (T, P, N))
     modules = [{"path": FOLDERS[kind], "type": f"sentence_transformers.models.{kind}"} for kind in (T, P, N)]
     for place, module in enumerate(modules):
@@ -117,7 +127,6 @@ def test_names_tell_modules_apart(encoder: Path, tmp_path: Path, name: str | int
     write_json(folder, modules=modules)
     with pytest.raises((KeyError, AttributeError, TypeError)):
         oracle(folder)
-    said = "two modules have the name '0'" if name == "0" else f"the name of Pooling is {name!r}, it must be a text"
     with pytest.raises(ModelRefused, match=said):
         load(str(folder), CPU)
 
