@@ -98,7 +98,7 @@ def _check_requirements(file: Path, requirements: Any) -> None:
     """
     for package, wanted in requirements.items() if isinstance(requirements, dict) else ():
         said = wanted if isinstance(wanted, dict) else {"specifier": wanted}
-        name, specifier = canonicalize_name(OTHER_NAMES.get(package, package)), said.get("specifier", "")
+        name, specifier = canonicalize_name(OTHER_NAMES.get(package) or package), said.get("specifier", "")
         here = _installed(name)
         if not isinstance(specifier, str):
             continue

@@ -143,11 +143,11 @@ def _heads(reading: ModuleReading, described: dict[str, Any]) -> dict[str, Any]:
         raise ModelRefused(f"{reading.modules}: no module makes vectors or scores of the model's logits")
     if reading.pooling is None:
         raise ModelRefused(f"{reading.modules}: there is no Pooling, and vectors of texts are wanted")
-    layers = list(reading.layers[SENTENCE])
+    behind = list(reading.layers[SENTENCE])
     if described.get("truncate_dim") is not None:  # it cuts after all modules, without scaling to unit length again
         cut = whole(described["truncate_dim"], f"{reading.path / DESCRIBED}: truncate_dim")
-        layers.append(LayerRecipe(kind="cut", outputs=cut))
-    layers, normalize = _split_normalize(layers)
+        behind.append(LayerRecipe(kind="cut", outputs=cut))
+    layers, normalize = _split_normalize(behind)
     dimensions = transformers_format.matryoshka(path, config)
     dense = replace(reading.pooling, layers=layers, normalize=normalize, allowed_dimensions=dimensions)
     return {"dense": dense} if reading.static else {"dense": dense, "multi_vector": MultiVectorRecipe()}
