@@ -58,15 +58,19 @@ def resolve(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, limits: Len
     The model's files may give longer lengths than the model has, and words that are no tokens, which are not skipped;
     the file of --late-interaction may not, but for punctuation.
     """
-    _check_overridden(recipe, tokenizer, limits)
-    query_length, document_length = (
-        min(length or limits.usual, limits.longest) for length in (recipe.query_length, recipe.document_length)
-    )
-    skiplist = tuple(sorted(set(tokenizer.ids_of(recipe.skiplist).values())))
+    lengths = {"query_length": recipe.query_length, "document_length": recipe.document_length}
+    for key, length in lengths.items():
+        if key in recipe.overridden and length and length > limits.longest:
+            raise ModelRefused(f"{recipe.said[key][1]} {length}: {limits}")
+    query_length, document_length = (min(length or limits.usual, limits.longest) for length in lengths.values())
+    skipped = tokenizer.ids_of(recipe.skiplist)
+    for word in recipe.skiplist if "skiplist_words" in recipe.overridden else ():
+        if word not in skipped and word not in PUNCTUATION:
+            raise ModelRefused(f"{recipe.said['skiplist_words'][1]}: the vocabulary has no token {word!r}")
     plain = LateInteraction(
         query_length=query_length,
         document_length=document_length,
-        skiplist=skiplist,
+        skiplist=tuple(sorted(set(skipped.values()))),
         skip_in_queries=recipe.skip_in_queries,
         skip_in_documents=recipe.skip_in_documents,
     )
@@ -113,18 +117,6 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
             limit = late.query_length if name == "query" else late.document_length
             reason = f"a {name} may have {limit} tokens, see {name}_length in --late-interaction"
         _check_fits(special + len(reader.ids(prompt + WORD)) + second, f"the prompt {name!r} and a word", limit, reason)
-
-
-def _check_overridden(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, limits: LengthLimits) -> None:
-    lengths = {"query_length": recipe.query_length, "document_length": recipe.document_length}
-    for key, length in lengths.items():
-        if key in recipe.overridden and length and length > limits.longest:
-            raise ModelRefused(f"{recipe.said[key][1]} {length}: {limits}")
-    if "skiplist_words" in recipe.overridden:
-        ids = tokenizer.ids_of(recipe.skiplist)
-        for word in recipe.skiplist:
-            if word not in ids and word not in PUNCTUATION:
-                raise ModelRefused(f"{recipe.said['skiplist_words'][1]}: the vocabulary has no token {word!r}")
 
 
 def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, limits: LengthLimits) -> int:

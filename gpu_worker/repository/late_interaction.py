@@ -7,6 +7,7 @@ config_sentence_transformers.json) and Stanford ColBERT (artifact.metadata). The
 """
 
 import string
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -22,8 +23,6 @@ PUNCTUATION = tuple(string.punctuation)
 CLASSIC_LENGTH = 32
 """Length in tokens to which a query is expanded where no file gives one."""
 SIDES = {"query": "query_prefix", "document": "document_prefix"}
-KEYS = (*SIDES.values(), *LATE, "skiplist_words", "skiplist_tasks", "similarity_fn_name")
-"""Keys of the file of --late-interaction, as sentence-transformers 6 and PyLate write them."""
 PYLATE_KEYS = (*SIDES.values(), "do_query_expansion", "attend_to_expansion_tokens", "skiplist_words")
 """Keys that only PyLate writes; before version 5 of sentence-transformers it wrote no model_type."""
 ATTEND = ("attend_to_expansion_tokens", "attend_to_mask_tokens")
@@ -32,7 +31,6 @@ STRATEGIES: dict[str, Strategy] = {"fixed": QueryExpansion.FIXED, "min": QueryEx
 TASKS = ("query", "document")
 MEAN = "meanmaxsim"
 SCORES = ("maxsim", MEAN)
-UNSAID = (None, "")
 
 
 class LateInteractionFormat(Enum):
@@ -45,11 +43,10 @@ class LateInteractionFormat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskToken:
-    """A MultiVectorMask: tokens that get no vector, in queries, in documents or in both."""
+    """A MultiVectorMask: tokens that get no vector, in texts of its tasks."""
 
     words: tuple[str, ...] = ()
-    queries: bool = False
-    documents: bool = True
+    tasks: tuple[str, ...] = ("document",)
 
 
 def format_of(described: dict[str, Any], config: Path, pylate: bool) -> LateInteractionFormat | None:
@@ -110,14 +107,13 @@ def of_stanford(file: Path) -> LateInteractionRecipe:
         ("query_prefix", "query_token_id", "[unused0]"),
         ("document_prefix", "doc_token_id", "[unused1]"),
     ):
-        where = f"{file}: {theirs}"
-        said[key] = ((_text(metadata.get(theirs), where) or usual) + " ", where)
-    where = f"{file}: query_maxlen"
-    length = _length(metadata.get("query_maxlen") or None, where) or CLASSIC_LENGTH
-    attend = bool(metadata.get("attend_to_mask_tokens"))
-    said["query_expansion"] = ({"strategy": "fixed", "attend": attend, "length": length}, where)
-    said["document_length"] = (metadata.get("doc_maxlen"), f"{file}: doc_maxlen")
+        marker = usual if metadata.get(theirs) in (None, "") else metadata[theirs]
+        said[key] = (checked(marker, str, f"{file}: {theirs}") + " ", f"{file}: {theirs}")
+    length = whole(metadata.get("query_maxlen") or CLASSIC_LENGTH, f"{file}: query_maxlen")
+    expansion = {"strategy": "fixed", "attend": bool(metadata.get("attend_to_mask_tokens")), "length": length}
     skiplist = list(PUNCTUATION) if metadata.get("mask_punctuation", True) else []
+    said["query_expansion"] = (expansion, f"{file}: query_maxlen")
+    said["document_length"] = (metadata.get("doc_maxlen"), f"{file}: doc_maxlen")
     said["skiplist_words"] = (skiplist, f"{file}: mask_punctuation")
     return _recipe(said)
 
@@ -133,7 +129,7 @@ def overridden(recipe: Recipe, file: Path) -> Recipe:
     settings = read_object(file)
     check_keys(settings, KEYS, file, f"which is none of {', '.join(KEYS)}")
     said = late.said | {key: (value, f"{file}: {key}") for key, value in settings.items()}
-    expansion, files_expansion = settings.get("query_expansion"), late.said.get("query_expansion", UNSAID)[0]
+    expansion, files_expansion = settings.get("query_expansion"), late.said.get("query_expansion", (None,))[0]
     if isinstance(expansion, dict) and files_expansion:
         said["query_expansion"] = (files_expansion | expansion, f"{file}: query_expansion")
     made = replace(_recipe(said, late.padding_side), overridden=frozenset(settings))
@@ -149,16 +145,17 @@ def overridden(recipe: Recipe, file: Path) -> Recipe:
     return replace(recipe, late_interaction=made, multi_vector=vectors)
 
 
-def mask_of(file: Path) -> MaskToken:
-    """Reads the config of a MultiVectorMask. Raises ModelRefused."""
-    config = read_object(file, missing={})
+def mask_of(config: dict[str, Any], file: Path) -> MaskToken:
+    """Reads the config of a MultiVectorMask, which is the content of `file`. Raises ModelRefused."""
     if config.get("keep_only_token_ids"):
         raise ModelRefused(f"{file}: keep_only_token_ids is for images, which are not served")
     tasks = config.get("skiplist_tasks")
     tasks = ["document"] if tasks is None else [tasks] if isinstance(tasks, str) else tasks
-    words = _words(config.get("skiplist_words"), f"{file}: skiplist_words")
-    tasks = _words(tasks, f"{file}: skiplist_tasks") or ()
-    return MaskToken(words=words or (), queries="query" in tasks, documents="document" in tasks)
+    words = config.get("skiplist_words")
+    return MaskToken(
+        words=() if words is None else texts(words, f"{file}: skiplist_words"),
+        tasks=texts(tasks, f"{file}: skiplist_tasks"),
+    )
 
 
 def with_markers(prompts: dict[str, str], late: LateInteractionRecipe) -> dict[str, str]:
@@ -190,51 +187,25 @@ def _added_mask(file_format: LateInteractionFormat, file: Path, described: dict[
     """The mask that PyLate's models have without a module for it; by default it skips punctuation."""
     if file_format is LateInteractionFormat.NATIVE:
         return []
-    words = _words(described.get("skiplist_words"), f"{file}: skiplist_words")
-    if words is None:
-        marked = any(key in described for key in SIDES.values())
-        words = PUNCTUATION if file_format is LateInteractionFormat.PYLATE or marked else ()
-    return [MaskToken(words=words)]
+    words = described.get("skiplist_words")
+    if words is not None:
+        return [MaskToken(words=texts(words, f"{file}: skiplist_words"))]
+    marked = any(key in described for key in SIDES.values())
+    return [MaskToken(words=PUNCTUATION if file_format is LateInteractionFormat.PYLATE or marked else ())]
 
 
 def _skiplist(file: Path, masks: list[MaskToken]) -> Said:
     """Joins the tokens that all masks skip."""
     effective = [mask for mask in masks if mask.words] or masks or [MaskToken()]
-    queries = {word: None for mask in effective if mask.queries for word in mask.words}
-    documents = {word: None for mask in effective if mask.documents for word in mask.words}
-    if queries and documents and queries.keys() != documents.keys():
+    tasks = [task for task in TASKS if any(task in mask.tasks for mask in effective)]
+    skipped = [{word for mask in effective if task in mask.tasks for word in mask.words} for task in tasks]
+    if any(words != skipped[0] for words in skipped):
         raise ModelRefused(f"{file}: several MultiVectorMask skip other tokens of queries than of documents")
-    sides = (any(mask.queries for mask in effective), any(mask.documents for mask in effective))
-    return {
-        "skiplist_words": (list(queries or documents), str(file)),
-        "skiplist_tasks": ([task for task, skips in zip(TASKS, sides, strict=True) if skips], str(file)),
-    }
+    words = sorted(skipped[0]) if skipped else []
+    return {"skiplist_words": (words, str(file)), "skiplist_tasks": (tasks, str(file))}
 
 
-def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecipe:
-    """Checks the settings of a model. Raises ModelRefused, naming file and key."""
-    query_length, document_length = (_length(*said.get(key, UNSAID)) for key in LATE[:2])
-    expansion = _expansion(*said.get("query_expansion", UNSAID))
-    if expansion and query_length and query_length < expansion.length:
-        where = said["query_length"][1]
-        raise ModelRefused(f"{where} {query_length} is below the length of query_expansion, {expansion.length}")
-    tasks = _tasks(*said.get("skiplist_tasks", (["document"], "")))
-    return LateInteractionRecipe(
-        query_length=query_length,
-        document_length=document_length,
-        expansion=expansion,
-        skiplist=_words(*said.get("skiplist_words", UNSAID)) or (),
-        skip_in_queries="query" in tasks,
-        skip_in_documents="document" in tasks,
-        markers={side: _text(*said[key]) or "" for side, key in SIDES.items() if key in said},
-        padding_side=padding_side,
-        said=said,
-    )
-
-
-def _expansion(said: Any, where: str) -> Expansion | None:
-    if said is None:
-        return None
+def _expansion(said: Any, where: str) -> Expansion:
     check_keys(checked(said, dict, where), EXPANSION_KEYS, where, f"which is none of {', '.join(EXPANSION_KEYS)}")
     strategy = one_of(said.get("strategy"), STRATEGIES, f"{where}: strategy")
     if said.get("length") is None:
@@ -243,22 +214,48 @@ def _expansion(said: Any, where: str) -> Expansion | None:
         strategy=STRATEGIES[strategy],
         length=whole(said["length"], f"{where}: length"),
         attend=checked(said.get("attend", False), bool, f"{where}: attend"),
-        token=_text(said.get("token"), f"{where}: token"),
+        token=None if said.get("token") is None else checked(said["token"], str, f"{where}: token"),
         source=where,
     )
 
 
-def _length(said: Any, where: str) -> int | None:
-    return None if said is None else whole(said, where)
-
-
-def _text(said: Any, where: str) -> str | None:
-    return None if said is None else checked(said, str, where)
-
-
-def _words(said: Any, where: str) -> tuple[str, ...] | None:
-    return None if said is None else texts(said, where)
+def _text(said: Any, where: str) -> str:
+    return checked(said, str, where)
 
 
 def _tasks(said: Any, where: str) -> tuple[str, ...]:
-    return tuple(one_of(task, TASKS, where) for task in _words(said, where) or ())
+    return tuple(one_of(task, TASKS, where) for task in texts(said, where))
+
+
+CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "query_prefix": _text,
+    "document_prefix": _text,
+    "query_length": whole,
+    "document_length": whole,
+    "query_expansion": _expansion,
+    "skiplist_words": texts,
+    "skiplist_tasks": _tasks,
+}
+KEYS = (*CHECKS, "similarity_fn_name")
+"""Keys of the file of --late-interaction, as sentence-transformers 6 and PyLate write them."""
+
+
+def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecipe:
+    """Checks the settings of a model. Raises ModelRefused, naming file and key."""
+    said = {"skiplist_tasks": (["document"], ""), **said}
+    values = {key: check(*said[key]) for key, check in CHECKS.items() if key in said and said[key][0] is not None}
+    query_length, expansion = values.get("query_length"), values.get("query_expansion")
+    if expansion and query_length and query_length < expansion.length:
+        where = said["query_length"][1]
+        raise ModelRefused(f"{where} {query_length} is below the length of query_expansion, {expansion.length}")
+    return LateInteractionRecipe(
+        query_length=query_length,
+        document_length=values.get("document_length"),
+        expansion=expansion,
+        skiplist=values.get("skiplist_words", ()),
+        skip_in_queries="query" in values.get("skiplist_tasks", ()),
+        skip_in_documents="document" in values.get("skiplist_tasks", ()),
+        markers={side: values.get(key, "") for side, key in SIDES.items() if key in said},
+        padding_side=padding_side,
+        said=said,
+    )

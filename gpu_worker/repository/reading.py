@@ -97,35 +97,28 @@ def _check_requirements(file: Path, requirements: Any) -> None:
     installed one.
     """
     for package, wanted in requirements.items() if isinstance(requirements, dict) else ():
-        specifier, reason = wanted, ""
-        if isinstance(wanted, dict):
-            specifier, reason = wanted.get("specifier", ""), wanted.get("reason", "")
-        name = canonicalize_name(OTHER_NAMES.get(str(package), str(package)))
+        said = wanted if isinstance(wanted, dict) else {"specifier": wanted}
+        name, specifier = canonicalize_name(OTHER_NAMES.get(package) or package), said.get("specifier", "")
         here = _installed(name)
-        if not _met(specifier, here):
+        if not isinstance(specifier, str):
+            continue
+        try:
+            versions = SpecifierSet(specifier, prereleases=True)
+            met = here is not None and here in versions
+        except (InvalidSpecifier, InvalidVersion):
+            continue
+        if not met:
             present = f"{here} is what is here" if here else "it is not installed"
-            because = f" ({reason})" if reason else ""
+            because = f" ({said['reason']})" if said.get("reason") else ""
             raise ModelRefused(
                 f"{file}: requirements: the model wants {name} {specifier}{because}, and {present}: install such a "
                 "version, or take a revision of the model that wants this one"
             )
 
 
-def _met(specifier: Any, here: str | None) -> bool:
-    """Whether a version meets a specifier, or the specifier cannot be parsed."""
-    try:
-        versions = SpecifierSet(specifier, prereleases=True) if isinstance(specifier, str) else None
-        return versions is None or (here is not None and here in versions)
-    except (InvalidSpecifier, InvalidVersion):
-        return True
-
-
 def _installed(package: str) -> str | None:
-    if package == "python":
-        return platform.python_version()
-    if package == "sentence-transformers":
-        return READ_AS
+    fixed_versions = {"python": platform.python_version(), "sentence-transformers": READ_AS}
     try:
-        return version(package)
+        return fixed_versions.get(package) or version(package)
     except PackageNotFoundError:
         return None

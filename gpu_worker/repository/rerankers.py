@@ -29,6 +29,7 @@ QWEN3 = (
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
 QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+QWEN3_TOKENS = ("<|im_start|>", "<think>")
 MARKS = {"system": "{instruction}", "query": "{query}", "document": "{document}"}
 LISTWISE = "JinaForRanking"
 OPENING = (
@@ -57,47 +58,34 @@ def names_roles(template: str) -> bool:
 
 def resolve_yes_no(recipe: ClassifierRecipe, tokenizer: Any) -> ClassifierRecipe:
     """Fills in ids and templates. `tokenizer` is transformers'. Raises ModelRefused."""
-    template, instructed = _templates(recipe, tokenizer)
-    if (
-        template
-        and recipe.needs_template
-        and recipe.kind == "yes-no"
-        and not names_roles(tokenizer.get_chat_template())
-    ):
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    template, instructed = _templates(recipe, tokenizer) if has_template else ("", "")
+    asks_yes_no, ids = recipe.kind == "yes-no", recipe.yes_no
+    if template and recipe.needs_template and asks_yes_no and not names_roles(tokenizer.get_chat_template()):
         raise ModelRefused(
             "no file says how it is asked: its chat template names no role 'query' and no role 'document', and there "
             "is no LogitScore in a modules.json"
         )
-    if not template and recipe.builtin_template and _knows(tokenizer, "<|im_start|>", "<think>"):
+    if not template and recipe.builtin_template and None not in (_find(tokenizer, word) for word in QWEN3_TOKENS):
         template, instructed = QWEN3.replace(MARKS["system"], QWEN3_INSTRUCTION), QWEN3
-    if not template and (recipe.needs_template or (recipe.kind == "yes-no" and _has_template(tokenizer))):
+    if not template and (recipe.needs_template or (asks_yes_no and has_template)):
         raise ModelRefused("no file says how it is asked about a query and a document (a chat template of such roles)")
-    ids = recipe.yes_no
-    if recipe.kind == "yes-no" and ids is None:
-        ids = _id_of(tokenizer, "yes"), _id_of(tokenizer, "no")
+    if asks_yes_no and ids is None:
+        yes, no = _find(tokenizer, "yes"), _find(tokenizer, "no")
+        if yes is None or no is None:
+            raise ModelRefused("the tokenizer has no tokens 'yes' and 'no', which a yes/no reranker scores by")
+        ids = yes, no
     return replace(recipe, yes_no=ids, template=template, instructed_template=instructed)
 
 
-def _has_template(tokenizer: Any) -> bool:
-    return bool(getattr(tokenizer, "chat_template", None))
-
-
-def _knows(tokenizer: Any, *words: str) -> bool:
-    """Whether the tokenizer has a token for every word."""
-    return all(tokenizer.convert_tokens_to_ids(word) not in (None, tokenizer.unk_token_id) for word in words)
-
-
-def _id_of(tokenizer: Any, word: str) -> int:
+def _find(tokenizer: Any, word: str) -> int | None:
+    """The id of a word that is one token; None for any other."""
     identity = tokenizer.convert_tokens_to_ids(word)
-    if identity is None or identity == tokenizer.unk_token_id:
-        raise ModelRefused(f"the tokenizer has no token {word!r}, which a yes/no reranker scores by")
-    return int(identity)
+    return None if identity in (None, tokenizer.unk_token_id) else int(identity)
 
 
 def _templates(recipe: ClassifierRecipe, tokenizer: Any) -> tuple[str, str]:
-    """Renders the templates without and with an instruction; empty where the files have none."""
-    if not _has_template(tokenizer):
-        return "", ""
+    """Renders the templates without and with an instruction; empty for those that do not hold both texts."""
     messages: list[dict[str, Any]] = [
         {"role": role, "content": [{"type": "text", "text": mark}] if recipe.structured else mark}
         for role, mark in MARKS.items()

@@ -13,28 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import late_interaction, text_settings, transformers_format
+from gpu_worker.repository import late_interaction, module_reading, text_settings, transformers_format
 from gpu_worker.repository.files import check_keys, checked, one_of, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat
-from gpu_worker.repository.module_reading import (
-    FIRST,
-    READERS,
-    SCORES,
-    SENTENCE,
-    TOKENS,
-    Module,
-    ModuleReading,
-    listed_modules,
-    module_of,
-)
-from gpu_worker.repository.recipe import (
-    ClassifierRecipe,
-    DenseRecipe,
-    LayerRecipe,
-    MultiVectorRecipe,
-    QueriesRecipe,
-    Recipe,
-)
+from gpu_worker.repository.module_reading import NAMES, Module, ModuleReading, listed_modules, module_of
+from gpu_worker.repository.recipe import ClassifierRecipe, LayerRecipe, MultiVectorRecipe, QueriesRecipe, Recipe
+from gpu_worker.repository.text_settings import SCORES, SENTENCE, TOKENS
 from shared.errors import ModelRefused
 from shared.vectors import Activation, InputType
 
@@ -55,7 +39,7 @@ USUAL_QUERY = 8192
 
 def read(path: Path, modules: Any, described: dict[str, Any]) -> Recipe:
     """Reads a recipe; `described` is config_sentence_transformers.json. Raises ModelRefused, naming file and key."""
-    listed = list(listed_modules(path / "modules.json", modules, (*READERS, *ROUTERS)))
+    listed = listed_modules(path / "modules.json", modules, (*NAMES, *ROUTERS))
     queries, of_documents = _router(path, listed)
     return replace(_recipe(path, of_documents, described), queries=queries)
 
@@ -88,7 +72,10 @@ def _router(path: Path, modules: Sequence[Module]) -> tuple[QueriesRecipe | None
 def _route(file: Path, folder: str, types: dict[str, Any], route: str, names: Any) -> list[Module]:
     if not isinstance(names, list) or not names or any(name not in types for name in names):
         raise ModelRefused(f"{file}: structure: the route {route!r} must be a list of names in types")
-    return [module_of(file, types[name], (Path(folder) / name).as_posix(), READERS) for name in names]
+    return [
+        module_of(file, checked(types[name], str, f"{file}: {name}"), (Path(folder) / name).as_posix(), NAMES)
+        for name in names
+    ]
 
 
 def _default(file: Path, structure: dict[str, Any], parameters: dict[str, Any]) -> InputType:
@@ -104,19 +91,13 @@ def _queries(path: Path, folder: str, default: InputType) -> QueriesRecipe:
     file = path / folder / "config.json"
     why = "which is not supported: the weights must lie beside it, as save writes them"
     check_keys(read_object(file, missing={}), {"frozen"}, file, why)
-    limit = text_settings.of_tokenizer(path / folder).max_tokens
+    limit = text_settings.tokenizer_limit(path / folder)
     return QueriesRecipe(folder=folder, max_tokens=limit or USUAL_QUERY, default=default)
 
 
 def _recipe(path: Path, modules: Sequence[Module], described: dict[str, Any]) -> Recipe:
     """Reads the recipe of these modules."""
-    reading = ModuleReading(path, described)
-    for module in modules:
-        if reading.encoder is None and module.kind not in FIRST:
-            raise ModelRefused(f"{reading.modules}: {module.kind} stands where the Transformer must, at the beginning")
-        reading.pylate |= module.origin.startswith("pylate.")
-        READERS[module.kind](reading, module.folder)
-    assert reading.encoder is not None  # there is a module, and the first one is read
+    reading = module_reading.read(path, modules, described)
     texts = reading.texts
     return Recipe(
         encoder=reading.encoder,
@@ -127,7 +108,7 @@ def _recipe(path: Path, modules: Sequence[Module], described: dict[str, Any]) ->
         lowercase=texts.lowercase,
         config=texts.config,
         notice=_notice(described),
-        **_heads(reading),
+        **_heads(reading, described),
     )
 
 
@@ -140,105 +121,102 @@ def _notice(described: dict[str, Any]) -> str:
     )
 
 
-def _heads(reading: ModuleReading) -> dict[str, Any]:
+def _heads(reading: ModuleReading, described: dict[str, Any]) -> dict[str, Any]:
     """Makes heads from the modules. Raises ModelRefused."""
     if reading.static and (reading.late or reading.layers[SCORES]):
         raise ModelRefused(f"{reading.modules}: a static embedding makes vectors of texts alone")
-    path = reading.path / (reading.encoder or "")
-    config = {} if reading.static else read_object(path / "config.json")
     if reading.late and reading.weights_of == "encoder":
-        return _late(reading, reading.late)
-    for key in (key for key, value in reading.texts.late.items() if value is not None):
-        raise ModelRefused(f"{reading.texts.named}: {key} is for models of late interaction, which this is not")
-    _check_ends(reading)
-    if reading.yes_no is not None:
-        recipe = transformers_format.yes_no(config, reading.texts, reading.yes_no)
-        return {"classifier": replace(recipe, activation=_activation(reading, recipe.activation))}
-    if reading.weights_of == "sequence-classification":
-        recipe = transformers_format.classifier(path, config, "sequence", reading.texts)
-        return {"classifier": replace(recipe, activation=_activation(reading, recipe.activation))}
-    if reading.layers[SCORES]:
-        return {"classifier": _pooled_classifier(reading)}
+        return _late(reading, reading.late, described)
+    _check_used(reading, described)
+    path = reading.path / reading.encoder
+    config = {} if reading.static else read_object(path / "config.json")
+    classifier = _classifier(reading, path, config)
+    if classifier is not None:
+        named = described.get("activation_fn")  # a CrossEncoder's
+        if named:
+            activation = transformers_format.activation_of(reading.path / DESCRIBED, str(named))
+            classifier = replace(classifier, activation=activation)
+        return {"classifier": classifier}
     if reading.splade is not None:
         return {"sparse": reading.splade}
     if reading.weights_of != "encoder":
         raise ModelRefused(f"{reading.modules}: no module makes vectors or scores of the model's logits")
     if reading.pooling is None:
         raise ModelRefused(f"{reading.modules}: there is no Pooling, and vectors of texts are wanted")
-    dense = replace(reading.pooling, allowed_dimensions=transformers_format.matryoshka(path, config))
-    heads = {"dense": _with_layers(dense, [*reading.layers[SENTENCE], *_cut(reading)])}
-    return heads if reading.static else {**heads, "multi_vector": MultiVectorRecipe()}
+    behind = list(reading.layers[SENTENCE])
+    if described.get("truncate_dim") is not None:  # it cuts after all modules, without scaling to unit length again
+        cut = whole(described["truncate_dim"], f"{reading.path / DESCRIBED}: truncate_dim")
+        behind.append(LayerRecipe(kind="cut", outputs=cut))
+    layers, normalize = _split_normalize(behind)
+    dimensions = transformers_format.matryoshka(path, config)
+    dense = replace(reading.pooling, layers=layers, normalize=normalize, allowed_dimensions=dimensions)
+    return {"dense": dense} if reading.static else {"dense": dense, "multi_vector": MultiVectorRecipe()}
 
 
-def _check_ends(reading: ModuleReading) -> None:
-    """Raises ModelRefused for modules whose output no served head would use."""
-    has_scores = reading.yes_no is not None or reading.weights_of == "sequence-classification"
-    if has_scores and reading.layers[SCORES]:
-        raise ModelRefused(f"{reading.modules}: layers over the scores of the model's own head are not supported")
-    if reading.splade is not None and (reading.layers[SENTENCE] or reading.pooling):
-        raise ModelRefused(f"{reading.modules}: no other module may work on what SpladePooling makes")
-    if reading.splade is not None and reading.described.get("max_active_dims") is not None:
+def _split_normalize(layers: Sequence[LayerRecipe]) -> tuple[tuple[LayerRecipe, ...], bool]:
+    """Takes a last Normalize away from layers: requests may switch it off. Returns whether there was one."""
+    normalize = bool(layers) and layers[-1].kind == "unit"
+    return tuple(layers[:-1] if normalize else layers), normalize
+
+
+def _check_used(reading: ModuleReading, described: dict[str, Any]) -> None:
+    """Raises ModelRefused for settings and modules that no served head would use."""
+    for key in (key for key, value in reading.texts.late.items() if value is not None):
+        raise ModelRefused(f"{reading.texts.named}: {key} is for models of late interaction, which this is not")
+    if reading.splade and described.get("max_active_dims") is not None:
         raise ModelRefused(
             f"{reading.path / DESCRIBED}: max_active_dims is not supported: take it away, and ask with sparse_top_k"
         )
-    if reading.layers[TOKENS]:
-        raise ModelRefused(f"{reading.modules}: layers over token_embeddings need a MultiVectorEncoder")
-    if reading.masks:
-        raise ModelRefused(f"{reading.modules}: a MultiVectorMask needs a MultiVectorEncoder")
+    layers, own_scores = reading.layers, reading.yes_no is not None or reading.weights_of == "sequence-classification"
+    for unused, why in (
+        (own_scores and layers[SCORES], "layers over the scores of the model's own head are not supported"),
+        (
+            reading.splade and (layers[SENTENCE] or reading.pooling),
+            "only a Transformer may stand beside a SpladePooling",
+        ),
+        (layers[TOKENS], "layers over token_embeddings need a MultiVectorEncoder"),
+        (reading.masks, "a MultiVectorMask needs a MultiVectorEncoder"),
+    ):
+        if unused:
+            raise ModelRefused(f"{reading.modules}: {why}")
 
 
-def _cut(reading: ModuleReading) -> list[LayerRecipe]:
-    """The layer for truncate_dim: it cuts vectors after all modules, without scaling them to unit length again."""
-    said = reading.described.get("truncate_dim")
-    if said is None:
-        return []
-    return [LayerRecipe(kind="cut", outputs=whole(said, f"{reading.path / DESCRIBED}: truncate_dim"))]
-
-
-def _late(reading: ModuleReading, file_format: LateInteractionFormat) -> dict[str, Any]:
-    """Makes the heads of late interaction. A last Normalize becomes `normalize`; PyLate's models have it implicitly."""
-    modules, layers = reading.modules, list(reading.layers[TOKENS])
+def _late(reading: ModuleReading, file_format: LateInteractionFormat, described: dict[str, Any]) -> dict[str, Any]:
+    """Makes the heads of late interaction. PyLate's models scale token vectors to unit length without a Normalize."""
     if any(layer.kind != "unit" for layer in reading.layers[SENTENCE]):
-        raise ModelRefused(f"{modules}: layers over sentence_embedding make no token vectors")
-    if file_format is LateInteractionFormat.OLD_PYLATE and not layers:
-        raise ModelRefused(f"{modules}: there is no Dense, and a projection of token vectors is wanted")
-    normalize = file_format is not LateInteractionFormat.NATIVE
-    if layers and layers[-1].kind == "unit":
-        normalize = True
-        layers.pop()
-    mean = reading.described.get("similarity_fn_name") == "meanmaxsim"
-    file = reading.path / DESCRIBED
+        raise ModelRefused(f"{reading.modules}: layers over sentence_embedding make no token vectors")
+    if file_format is LateInteractionFormat.OLD_PYLATE and not reading.layers[TOKENS]:
+        raise ModelRefused(f"{reading.modules}: there is no Dense, and a projection of token vectors is wanted")
+    layers, normalize = _split_normalize(reading.layers[TOKENS])
     return {
-        "multi_vector": MultiVectorRecipe(layers=tuple(layers), mean=mean, normalize=normalize),
+        "multi_vector": MultiVectorRecipe(
+            layers=layers,
+            mean=described.get("similarity_fn_name") == late_interaction.MEAN,
+            normalize=normalize or file_format is not LateInteractionFormat.NATIVE,
+        ),
         "late_interaction": late_interaction.of_modules(
-            file_format, file, reading.described, reading.texts, reading.masks
+            file_format, reading.path / DESCRIBED, described, reading.texts, reading.masks
         ),
     }
 
 
-def _with_layers(dense: DenseRecipe, layers: list[LayerRecipe]) -> DenseRecipe:
-    """Puts layers behind a dense head. A last Normalize becomes `normalize`: requests may switch it off."""
-    normalize = bool(layers) and layers[-1].kind == "unit"
-    return replace(dense, layers=tuple(layers[:-1] if normalize else layers), normalize=normalize)
-
-
-def _pooled_classifier(reading: ModuleReading) -> ClassifierRecipe:
-    """Makes a CrossEncoder whose scores come from pooled rows through Dense layers."""
+def _classifier(reading: ModuleReading, path: Path, config: dict[str, Any]) -> ClassifierRecipe | None:
+    """Makes the head for labels or scores; None for a model of vectors."""
+    texts = reading.texts
+    if reading.yes_no is not None:
+        recipe = transformers_format.yes_no(config, reading.yes_no)
+        return replace(recipe, structured=texts.structured, chat_options=texts.chat_options)
+    if reading.weights_of == "sequence-classification":
+        recipe = replace(transformers_format.classifier(path, config, "sequence"), needs_template=texts.chat)
+        return replace(recipe, structured=texts.structured, chat_options=texts.chat_options)
+    if not reading.layers[SCORES]:
+        return None
     assert reading.pooling is not None  # scores are made of what it pools
-    layers = reading.layers[SENTENCE] + reading.layers[SCORES]
+    layers = (*reading.layers[SENTENCE], *reading.layers[SCORES])
     width = layers[-1].outputs
-    activation = _activation(reading, Activation.SIGMOID if width == 1 else Activation.IDENTITY)
     return ClassifierRecipe(
         kind="sequence",
-        activation=activation,
+        activation=Activation.SIGMOID if width == 1 else Activation.IDENTITY,
         labels=tuple(f"LABEL_{index}" for index in range(width)),
-        pooled=replace(reading.pooling, layers=tuple(layers)),
+        pooled=replace(reading.pooling, layers=layers),
     )
-
-
-def _activation(reading: ModuleReading, fallback: Activation) -> Activation:
-    """The activation that a CrossEncoder's files name, else `fallback`."""
-    named = reading.described.get("activation_fn")
-    if named:
-        return transformers_format.activation_of(reading.path / DESCRIBED, str(named))
-    return fallback

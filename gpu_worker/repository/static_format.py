@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.repository.files import checked, one_of, read_object, read_tensors, tensor_files, whole
+from gpu_worker.repository.files import checked, read_object, read_tensors, tensor_files, whole
 from gpu_worker.repository.recipe import DenseRecipe, Recipe
-from gpu_worker.repository.text_settings import TextSettings
 from shared.errors import ModelRefused
 
 MODEL2VEC = "model2vec"
@@ -30,26 +29,19 @@ def is_model2vec(path: Path) -> bool:
 
 def read(path: Path) -> Recipe:
     """Reads the recipe of a folder of model2vec: means of rows, of unit length where its config says `normalize`."""
-    file, limits = path / "config.json", text_settings(path)
+    file = path / "config.json"
     normalize = checked(read_object(file).get("normalize", False), bool, f"{file}: normalize")
-    return Recipe(
-        static=True,
-        dense=DenseRecipe(normalize=normalize),
-        max_tokens=limits.max_tokens,
-        truncation_side=limits.truncation_side,
-    )
+    return Recipe(static=True, dense=DenseRecipe(normalize=normalize), max_tokens=token_limit(path))
 
 
-def text_settings(folder: Path) -> TextSettings:
-    """Reads how texts are cut: as tokenizer.json says under `truncation`, which sentence-transformers leaves on."""
+def token_limit(folder: Path) -> int | None:
+    """Reads the length to which texts are cut: tokenizer.json's `truncation`, which sentence-transformers leaves on."""
     file = folder / "tokenizer.json"
     said = read_object(file).get("truncation")
     if said is None:
-        return TextSettings(named=str(file))
-    side = str(checked(said, dict, f"{file}: truncation").get("direction", "Right")).lower()
-    one_of(side, ("left", "right"), f"{file}: truncation: direction")
-    limit = whole(said.get("max_length"), f"{file}: truncation: max_length")
-    return TextSettings(named=str(file), max_tokens=limit, truncation_side=side)
+        return None
+    length = checked(said, dict, f"{file}: truncation").get("max_length")
+    return whole(length, f"{file}: truncation: max_length")
 
 
 def table(folder: Path) -> Tensor:

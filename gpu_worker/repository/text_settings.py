@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository.files import check_keys, read_object, whole
+from gpu_worker.repository.files import check_keys, one_of, read_object, whole
+from gpu_worker.repository.recipe import WeightsOf
 from shared.errors import ModelRefused
 
 NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -18,13 +19,25 @@ KEYS |= {"query_length", "document_length", "query_expansion", "max_seq_length",
 KEYS |= {"model_args", "model_kwargs", "tokenizer_args", "config_args", "config_kwargs"}
 KEYS |= {"processor_kwargs", "tokenizer_name_or_path"}
 """Keys that sentence-transformers' Transformer takes; it fails on any other."""
-OUTPUTS = {
-    "feature-extraction": ("last_hidden_state", "token_embeddings"),
-    "fill-mask": ("logits", "token_embeddings"),
-    "sequence-classification": ("logits", "scores"),
-    "text-generation": ("logits", "causal_logits"),
+TOKENS, SENTENCE, SCORES, LOGITS = "token_embeddings", "sentence_embedding", "scores", "causal_logits"
+"""Features that modules read and write, as sentence-transformers calls them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerTask:
+    """A task of a Transformer: the transformers class, the name of its output, and the feature that it writes."""
+
+    weights_of: WeightsOf
+    output: str
+    feature: str
+
+
+TASKS = {
+    "feature-extraction": TransformerTask(weights_of="encoder", output="last_hidden_state", feature=TOKENS),
+    "fill-mask": TransformerTask(weights_of="masked-lm", output="logits", feature=TOKENS),
+    "sequence-classification": TransformerTask(weights_of="sequence-classification", output="logits", feature=SCORES),
+    "text-generation": TransformerTask(weights_of="causal-lm", output="logits", feature=LOGITS),
 }
-"""Outputs by task: the name of the model's output, and the feature that later modules read."""
 LOADING = {"attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage"}
 LOADING |= {"revision", "token", "torch_dtype", "trust_remote_code", "use_fast", "add_pooling_layer", "use_safetensors"}
 """Arguments of from_pretrained that change no row: the worker loads weights by its own settings."""
@@ -47,10 +60,10 @@ ENDLESS = 10_000_000
 class TextSettings:
     """Text settings of a transformers folder, read from the file `named`.
 
-    `task`: the transformers class that is meant. `config`: overrides of config.json. `chat`: texts go through a chat
-    template, with `structured` contents and `chat_options`. `late`: keys of late interaction, null included;
-    `call_limit` is a max_length that overrides their lengths. `truncation_side` overrides tokenizer_config.json, as in
-    sentence-transformers. `whole`: texts are never cut, so files set no limit for them.
+    `config`: overrides of config.json. `chat`: texts go through a chat template, with `structured` contents and
+    `chat_options`. `late`: keys of late interaction, null included; `call_limit` is a max_length that overrides their
+    lengths. `truncation_side` overrides tokenizer_config.json, as in sentence-transformers. `whole`: texts are never
+    cut, so files set no limit for them.
     """
 
     named: str = ""
@@ -61,7 +74,7 @@ class TextSettings:
     truncation_side: str | None = None
     max_tokens: int | None = None
     lowercase: bool = False
-    task: str = "feature-extraction"
+    task: TransformerTask = TASKS["feature-extraction"]
     config: dict[str, Any] = field(default_factory=dict)
     chat: bool = False
     structured: bool = False
@@ -70,12 +83,13 @@ class TextSettings:
 
 def read(folder: Path) -> TextSettings:
     """Reads the text settings of a Transformer module. Raises ModelRefused, naming file and key."""
-    file, settings = _first(folder)
-    named = str(file)
+    named, settings = _first(folder)
     check_keys(settings, KEYS, named, "which sentence-transformers does not take")
     if settings.get("tokenizer_name_or_path") is not None:
         raise ModelRefused(f"{named}: tokenizer_name_or_path names a tokenizer elsewhere, which is not supported")
-    message = (settings.get("modality_config") or {}).get("message")
+    task = TASKS[one_of(settings.get("transformer_task", "feature-extraction"), TASKS, f"{named}: transformer_task")]
+    modalities = settings.get("modality_config")
+    message = (modalities or {}).get("message")
     processing = settings.get("processing_kwargs") or {}
     common, text, options = ({**(processing.get(key) or {})} for key in ("common", "text", "chat_template"))
     # As in sentence-transformers: what is common goes over what is for texts, but not where there is a template.
@@ -92,15 +106,24 @@ def read(folder: Path) -> TextSettings:
     check_keys(reading, READING, f"{named}: tokenizer_args", UNSUPPORTED)
     check_keys(_arguments(settings, "model_args", "model_kwargs"), LOADING, f"{named}: model_args", UNSUPPORTED)
     config = _arguments(settings, "config_args", "config_kwargs")
-    task = str(settings.get("transformer_task", "feature-extraction"))
-    _check_outputs(named, settings, task)
+    if modalities is not None:
+        _check_outputs(named, modalities, settings.get("module_output_name"), task)
+    call_limit = _limit(calls.get("max_length"), f"{named}: max_length")
+    if whole or calls.get("max_length") is not None:
+        max_tokens = None if whole else call_limit
+    elif reading.get("model_max_length") is not None:
+        max_tokens = _limit(reading["model_max_length"], f"{named}: model_max_length")
+    elif settings.get("max_seq_length") is not None:
+        max_tokens = _limit(settings["max_seq_length"], f"{named}: max_seq_length")
+    else:
+        max_tokens = tokenizer_limit(folder)
     return TextSettings(
         named=named,
         late={key: settings[key] for key in LATE if key in settings},
-        call_limit=_limit(calls.get("max_length"), f"{named}: max_length"),
+        call_limit=call_limit,
         padding_side=calls.get("padding_side") or reading.get("padding_side"),
         truncation_side=reading.get("truncation_side"),
-        max_tokens=None if whole else _first_limit(folder, named, settings, calls, reading),
+        max_tokens=max_tokens,
         whole=whole,
         lowercase=bool(settings.get("do_lower_case")),
         task=task,
@@ -111,9 +134,10 @@ def read(folder: Path) -> TextSettings:
     )
 
 
-def of_tokenizer(folder: Path) -> TextSettings:
-    """Reads the text settings of a folder without modules.json: only the tokenizer's limit. Raises ModelRefused."""
-    return TextSettings(max_tokens=_first_limit(folder, "", {}, {}, {}))
+def tokenizer_limit(folder: Path) -> int | None:
+    """Reads the limit for tokens of a text in tokenizer_config.json; None for none. Raises ModelRefused."""
+    file = folder / "tokenizer_config.json"
+    return _limit(read_object(file, missing={}).get("model_max_length"), f"{file}: model_max_length")
 
 
 def unread(folder: Path) -> list[str]:
@@ -123,29 +147,13 @@ def unread(folder: Path) -> list[str]:
     return [*(name for name in names if (folder / name).is_file()), *modules]
 
 
-def _first(folder: Path) -> tuple[Path | None, dict[str, Any]]:
+def _first(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The first file that holds anything, and its content."""
     for file in (folder / f"sentence_{name}_config.json" for name in NAMES):
         settings = read_object(file, missing={})
         if settings:
-            return file, settings
-    return None, {}
-
-
-def _first_limit(
-    folder: Path, named: str, settings: dict[str, Any], calls: dict[str, Any], reading: dict[str, Any]
-) -> int | None:
-    """The limit for tokens of a text, from the first place that has one: arguments of a call, arguments of the
-    tokenizer, the module's own key, the tokenizer's file."""
-    file = folder / "tokenizer_config.json"
-    for said, where in (
-        (calls.get("max_length"), f"{named}: max_length"),
-        (reading.get("model_max_length"), f"{named}: model_max_length"),
-        (settings.get("max_seq_length"), f"{named}: max_seq_length"),
-        (read_object(file, missing={}).get("model_max_length"), f"{file}: model_max_length"),
-    ):
-        if said is not None:
-            return _limit(said, where)
-    return None
+            return str(file), settings
+    return "", {}
 
 
 def _limit(said: Any, where: str) -> int | None:
@@ -155,20 +163,15 @@ def _limit(said: Any, where: str) -> int | None:
     return whole(said, where)
 
 
-def _check_outputs(file: str, settings: dict[str, Any], task: str) -> None:
+def _check_outputs(file: str, modalities: dict[str, Any], feature: Any, task: TransformerTask) -> None:
     """Checks that texts go through the model's forward and modules read its usual output. Raises ModelRefused."""
-    modalities, usual = settings.get("modality_config"), OUTPUTS.get(task)
-    if modalities is None or usual is None:
-        return
+    usual = ("forward", task.output)
     for name in ("text", "message"):
         modality = modalities.get(name)
-        if modality is not None and (modality.get("method"), modality.get("method_output_name")) != (
-            "forward",
-            usual[0],
-        ):
-            raise ModelRefused(f"{file}: modality_config: {name} must take {usual[0]} of forward for {task}")
-    if settings.get("module_output_name") != usual[1]:
-        raise ModelRefused(f"{file}: modality_config needs the module_output_name {usual[1]} for {task}")
+        if modality is not None and (modality.get("method"), modality.get("method_output_name")) != usual:
+            raise ModelRefused(f"{file}: modality_config: {name} must take {task.output} of forward for this task")
+    if feature != task.feature:
+        raise ModelRefused(f"{file}: modality_config needs the module_output_name {task.feature} for this task")
 
 
 def _arguments(settings: dict[str, Any], old: str, new: str) -> dict[str, Any]:

@@ -1,17 +1,26 @@
-"""Tokenizers, exported once at load for the frontend. No other module of the worker knows tokenizers."""
+"""Tokenizers, exported once at load for the frontend, and the rule by which they give tokens their types.
+
+No other module of the worker knows tokenizers.
+"""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.repository import inputs
-from gpu_worker.repository.files import check_fetched, first_line, read_object
-from gpu_worker.repository.inputs import TokenizerInputs
+import numpy as np
+import numpy.typing as npt
+
+from gpu_worker.ragged.texts import Counts, Frame, Ids, TokenTypes
+from gpu_worker.repository.files import check_fetched, first_line, one_of, read_object
 from shared.errors import ModelRefused
 from shared.vectors import TruncationSide
 
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+TEXTS = ("a", "", "what is it?", "It has several words, and 333 more: of them some are Capitals.")
+PAIRS = (("a", "b"), ("what is it?", "It has several words, and 333 more."), ("one and two, three", "a"))
+"""Inputs that a tokenizer may give, and the texts and pairs by which it is tried."""
 ROLES = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
 FILES = ("tokenizer.json", "vocab*", "*.vocab", "merges.txt", "*.codes", "*.model", "*.tiktoken", "tekken.json")
 """Names of files that transformers' tokenizer classes read."""
@@ -20,6 +29,43 @@ WITHOUT_DROPOUT = "its tokenizer's BPE dropout, by which one text gets other tok
 SPECIAL = 16
 """Most special tokens that a class and its file are compared by."""
 REMEDY = "fetch the tokenizer's files of this model again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenInputs:
+    """Inputs [L] by name that transformers' tokenizer makes of a text or a pair.
+
+    The second text of a pair begins at `second_segment`, the first token of type 1, as in the frontend.
+    """
+
+    inputs: Mapping[str, Counts]
+    second_segment: int = 0
+
+    @property
+    def ids(self) -> Ids:
+        """Token ids [L]."""
+        return self.inputs[IDS].astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerInputs:
+    """Results of trying a tokenizer on a few texts and pairs: `texts`, `pairs`, and the rule of token types.
+
+    `types` is None where the tokenizer gives none. `types_hold_for_pairs`: the rule holds for pairs too, once the start
+    of the second text is known.
+    """
+
+    types: TokenTypes | None
+    texts: tuple[WrittenInputs, ...] = ()
+    pairs: tuple[WrittenInputs, ...] = ()
+    types_hold_for_pairs: bool = True
+
+
+PLAIN = TokenizerInputs(types=TokenTypes())
+"""Inputs of a tokenizer whose types mark the second text of a pair and nothing else."""
+
+NO_TYPES = TokenizerInputs(types=None)
+"""Inputs of a tokenizer that gives token ids alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +81,7 @@ class TokenizerFile:
     special_tokens: dict[str, int]
     special_ids: tuple[int, ...] = ()
     notice: str = ""
-    inputs: TokenizerInputs = inputs.PLAIN
+    inputs: TokenizerInputs = PLAIN
     truncation_side: TruncationSide = TruncationSide.RIGHT
 
     def ids_of(self, words: Iterable[str]) -> dict[str, int]:
@@ -91,10 +137,10 @@ class TokenizerReader:
         What a class does in Python, or sets only when it is called, is not in the file. `lowercase` is as in `export`.
         """
         special = "".join(f"a {token} b{token}" for token in tokenizer.all_special_tokens[:SPECIAL])
-        for text in [text.lower() for text in inputs.TEXTS] if lowercase else [*inputs.TEXTS, special]:
+        for text in [text.lower() for text in TEXTS] if lowercase else [*TEXTS, special]:
             name = f"its tokenizer ({type(tokenizer).__name__})"
             try:
-                expected = list(tokenizer(text)[inputs.IDS])
+                expected = list(tokenizer(text)[IDS])
             except Exception as error:  # a class may have a meaning of its own for a special token
                 raise ModelRefused(f"{name} fails on {text[:40]!r}: {first_line(error)}") from error
             if self.framed(text) != expected:
@@ -139,18 +185,20 @@ def read_bare(folder: Path) -> TokenizerFile:
 
     So sentence-transformers' StaticEmbedding reads it. Raises ModelRefused.
     """
-    check_fetched(folder / "tokenizer.json")
-    description = read_object(folder / "tokenizer.json")
-    side = ((description.get("truncation") or {}).get("direction") or "Right").upper()
+    file = folder / "tokenizer.json"
+    check_fetched(file)
+    description = read_object(file)
+    side = str((description.get("truncation") or {}).get("direction", "Right")).upper()
+    one_of(side, TruncationSide.__members__, f"{file}: truncation: direction")
     exported = finish(description | {"post_processor": None}, {})
-    return replace(exported, inputs=inputs.NONE, truncation_side=TruncationSide[side])
+    return replace(exported, inputs=NO_TYPES, truncation_side=TruncationSide[side])
 
 
 def export_bare(tokenizer: Any) -> TokenizerFile:
     """Exports transformers' tokenizer for texts without special tokens. Raises ModelRefused."""
     exported = export(tokenizer, lowercase=False)
     bare = finish(json.loads(exported.content) | {"post_processor": None}, exported.special_tokens)
-    return replace(exported, content=bare.content, inputs=inputs.NONE)
+    return replace(exported, content=bare.content, inputs=NO_TYPES)
 
 
 def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
@@ -193,7 +241,7 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
     return replace(
         exported,
         special_ids=tuple(identity for identity in tokenizer.all_special_ids if identity is not None),
-        inputs=inputs.read(tokenizer),
+        inputs=inputs_of(tokenizer),
         truncation_side=TruncationSide[tokenizer.truncation_side.upper()],
     )
 
@@ -211,3 +259,54 @@ def finish(description: dict[str, Any], special: dict[str, int], lowercase: bool
         description["normalizer"] = {"type": "Sequence", "normalizers": steps}
     content = json.dumps(description).encode()
     return TokenizerFile(content=content, special_tokens=special, notice=WITHOUT_DROPOUT if drops else "")
+
+
+def inputs_of(tokenizer: Any) -> TokenizerInputs:
+    """Tries transformers' tokenizer. Raises ModelRefused where types do not follow from special tokens' places."""
+    try:
+        texts = [tokenizer(text) for text in TEXTS]
+        pairs = [tokenizer(*pair) for pair in PAIRS] if TYPES in texts[0] else []
+        frames = _frame(texts), _frame(pairs)
+    except Exception as error:  # any class may fail: some need boxes or nodes beside words
+        raise ModelRefused(
+            f"its tokenizer ({type(tokenizer).__name__}) reads no text by itself: {first_line(error)}"
+        ) from error
+    written, paired = (
+        tuple(_written(encoding) for encoding in encodings if len(encoding[IDS])) for encodings in (texts, pairs)
+    )
+    if TYPES not in texts[0]:
+        return TokenizerInputs(types=None, texts=written)
+    types = TokenTypes(text=frames[0], pair=frames[1])
+    if not all(_holds(types, text) for text in written):
+        raise ModelRefused(f"{type(tokenizer).__name__} gives token types that do not follow from its special tokens")
+    holds = all(_holds(types, pair) for pair in paired)
+    return TokenizerInputs(types=types, texts=written, pairs=paired if holds else (), types_hold_for_pairs=holds)
+
+
+def _written(encoding: Any) -> WrittenInputs:
+    inputs = {name: np.array(values, dtype=np.int64) for name, values in encoding.items()}
+    if TYPES not in inputs or 1 not in encoding.sequence_ids(0):
+        return WrittenInputs(inputs=inputs)
+    second = np.flatnonzero(inputs[TYPES] == 1)
+    return WrittenInputs(inputs=inputs, second_segment=int(second[0]) if len(second) else 0)
+
+
+def _frame(encodings: list[Any]) -> Frame:
+    """Finds the special tokens around the longest of these texts; none where no text has a token of its body."""
+    if not encodings or TYPES not in encodings[0]:
+        return Frame()
+    longest = max(encodings, key=lambda encoding: len(encoding[IDS]))
+    special = np.array([side is None for side in longest.sequence_ids(0)])
+    body = np.flatnonzero(~special)
+    if not len(body):
+        return Frame()
+    tokens = list(zip(longest[IDS], longest[TYPES], strict=True))
+    return Frame(before=tuple(tokens[: body[0]]), body=tokens[body[0]][1], after=tuple(tokens[body[-1] + 1 :]))
+
+
+def _holds(types: TokenTypes, written: WrittenInputs) -> bool:
+    """Whether the rule gives the types that the tokenizer gave."""
+    ids: npt.NDArray[np.int32] = written.ids
+    ends, second = np.array([0, len(ids)]), np.array([written.second_segment])
+    by_rule = types.of(ids, ends, second)
+    return bool((written.inputs[TYPES] == (0 if by_rule is None else by_rule)).all())

@@ -19,9 +19,7 @@ from gpu_worker.repository.recipe import (
     MultiVectorRecipe,
     Recipe,
     SparseRecipe,
-    WeightsOf,
 )
-from gpu_worker.repository.text_settings import TextSettings
 from gpu_worker.repository.weights import ENCODERS
 from shared.card import YES
 from shared.errors import ModelRefused
@@ -45,24 +43,23 @@ def read(path: Path, name: str) -> Recipe:
     """The recipe of a repository without modules.json, requested as `name`. Raises ModelRefused."""
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
-    texts, unread = text_settings.of_tokenizer(path), text_settings.unread(path)
-    notice = f"not read, for want of a modules.json: {', '.join(unread)}" if unread else ""
-    common: dict[str, Any] = {"max_tokens": texts.max_tokens, "notice": notice}
-    return Recipe(**common | _heads(path, config, architecture, texts, name))
+    unread = text_settings.unread(path)
+    return Recipe(
+        max_tokens=text_settings.tokenizer_limit(path),
+        notice=f"not read, for want of a modules.json: {', '.join(unread)}" if unread else "",
+        **_heads(path, config, architecture, name),
+    )
 
 
-def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSettings, name: str) -> dict[str, Any]:
+def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> dict[str, Any]:
     causal = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
     pooling = "lasttoken" if causal else "mean"  # the only token of a causal model that has seen the others
     dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(path, config))
     both = {"dense": dense, "multi_vector": MultiVectorRecipe()}
-    classes: dict[str, tuple[WeightsOf, Literal["sequence", "tokens"]]] = {
-        "ForSequenceClassification": ("sequence-classification", "sequence"),
-        "ForTokenClassification": ("token-classification", "tokens"),
-    }
-    for suffix, (weights_of, kind) in classes.items():
-        if architecture.endswith(suffix):
-            return {"weights_of": weights_of, "classifier": classifier(path, config, kind, texts)}
+    if architecture.endswith("ForSequenceClassification"):
+        return {"weights_of": "sequence-classification", "classifier": classifier(path, config, "sequence")}
+    if architecture.endswith("ForTokenClassification"):
+        return {"weights_of": "token-classification", "classifier": classifier(path, config, "tokens")}
     if late_interaction.is_stanford(config):
         linear = LayerRecipe(kind="dense", weights="model", keys={"weight": "linear.weight"})
         late = late_interaction.of_stanford(path / "artifact.metadata")
@@ -72,9 +69,9 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, texts: TextSet
         grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}
         return both | grit | {"dense": replace(dense, poolings=("mean",), normalize=True)}
     if architecture == PROCESS_REWARDS:
-        return {"classifier": _process_rewards(path, config, texts)}
+        return {"classifier": _process_rewards(path, config)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
-        return {"weights_of": "causal-lm", "classifier": yes_no(config, texts)}
+        return {"weights_of": "causal-lm", "classifier": yes_no(config)}
     if architecture == rerankers.LISTWISE:
         return rerankers.read_listwise(path, config)
     _check_no_chat_template(path)
@@ -111,7 +108,7 @@ def _is_reranker(path: Path, name: str) -> bool:
     return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
 
 
-def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | None] | None = None) -> ClassifierRecipe:
+def yes_no(config: dict[str, Any], ids: tuple[int, int | None] | None = None) -> ClassifierRecipe:
     """Makes a yes/no reranker. `ids` None: the ids of these words, and for Qwen3 a built-in template."""
     return ClassifierRecipe(
         kind="yes-no",
@@ -120,12 +117,10 @@ def yes_no(config: dict[str, Any], texts: TextSettings, ids: tuple[int, int | No
         yes_no=ids,
         builtin_template=ids is None and config.get("model_type") == "qwen3",
         needs_template=ids is None,
-        structured=texts.structured,
-        chat_options=texts.chat_options,
     )
 
 
-def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) -> ClassifierRecipe:
+def _process_rewards(path: Path, config: dict[str, Any]) -> ClassifierRecipe:
     """Makes a process reward model: two layers over every token, which its own code adds to transformers' Qwen2."""
     layers = tuple(
         LayerRecipe(
@@ -136,7 +131,7 @@ def _process_rewards(path: Path, config: dict[str, Any], texts: TextSettings) ->
         )
         for place, activation in ((0, "ReLU"), (2, "Identity"))
     )
-    return replace(classifier(path, config, "tokens", texts), layers=layers)
+    return replace(classifier(path, config, "tokens"), layers=layers)
 
 
 def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
@@ -145,9 +140,7 @@ def matryoshka(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(whole(number, key) for number in checked(config.get("matryoshka_dimensions") or [], list, key)))
 
 
-def classifier(
-    path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"], texts: TextSettings
-) -> ClassifierRecipe:
+def classifier(path: Path, config: dict[str, Any], kind: Literal["sequence", "tokens"]) -> ClassifierRecipe:
     """Reads labels and activation from config.json.
 
     The activation is the one under sentence-transformers' key, else a sigmoid for one label or for several that may
@@ -164,14 +157,7 @@ def classifier(
         activation = Activation.SIGMOID
     else:
         activation = Activation.IDENTITY if problem == "regression" else Activation.SOFTMAX
-    return ClassifierRecipe(
-        kind=kind,
-        activation=activation,
-        labels=names,
-        needs_template=texts.chat,
-        structured=texts.structured,
-        chat_options=texts.chat_options,
-    )
+    return ClassifierRecipe(kind=kind, activation=activation, labels=names)
 
 
 def activation_of(file: Path, named: str) -> Activation:

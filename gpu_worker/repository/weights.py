@@ -8,7 +8,7 @@ own renaming: those inside of the encoder would change what it computes, all oth
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
     Tokenizers read config.json too; it is loaded here first, so that the refusal names it and not the tokenizer.
     """
     file = folder / "config.json"
+    _check_not_quantised(file)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
         for key, value in recipe.config.items():
@@ -84,7 +85,6 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
     except Exception as error:  # each class checks its keys in its own way
         raise ModelRefused(f"{file} cannot be used: {one_line(error)}") from error
     assert isinstance(config, PretrainedConfig)
-    check_not_quantised(file, config)
     return config
 
 
@@ -201,16 +201,14 @@ def from_config(config: PretrainedConfig, weights_of: WeightsOf, dtype: torch.dt
     return chosen.from_config(config, dtype=dtype)
 
 
-def check_not_quantised(file: Path, config: PretrainedConfig) -> None:
-    """Raises ModelRefused where `config`, read from `file`, or a part of it says that weights are quantised."""
-    for section in (config, *(part for part in vars(config).values() if isinstance(part, PretrainedConfig))):
-        for key in QUANTISATION_KEYS:
-            said = getattr(section, key, None)
-            if said is not None:
-                raise ModelRefused(
-                    f"{file}: {key} ({_format(said)}): quantised weights are not served; serve the checkpoint that "
-                    f"they were made from{_origin(file)}; --linear int8 rounds its layers at load"
-                )
+def _check_not_quantised(file: Path) -> None:
+    """Raises ModelRefused where config.json, or a part of it, says that weights are quantised."""
+    config = read_object(file)
+    for section in (config, *(part for part in config.values() if isinstance(part, dict))):
+        for key in (key for key in QUANTISATION_KEYS if section.get(key) is not None):
+            method = section[key].get("quant_method") if isinstance(section[key], dict) else None
+            name = " ".join(str(method or "no quant_method").split())
+            raise _quantised(file, f"{file}: {key} ({name})")
 
 
 def _check_files(folder: Path) -> None:
@@ -227,19 +225,14 @@ def _check_files(folder: Path) -> None:
         except (OSError, SafetensorError) as error:
             raise ModelRefused(f"{file} cannot be read: {first_line(error)}") from None
         for name in (name for name, kind in kinds.items() if kind in STORED):
-            raise ModelRefused(
-                f"{file}: {name} is stored as {kinds[name]}: quantised weights are not served; serve the checkpoint "
-                f"that they were made from{_origin(folder / 'config.json')}"
-            )
+            raise _quantised(folder / "config.json", f"{file}: {name} is stored as {kinds[name]}")
 
 
-def _format(said: object) -> str:
-    """The format's name, as far as config.json tells it."""
-    method = said.get("quant_method") if isinstance(said, Mapping) else getattr(said, "quant_method", None)
-    return " ".join(str(getattr(method, "value", method) or "no quant_method").split())
-
-
-def _origin(file: Path) -> str:
-    """The hub id that a config.json names as the model it was loaded from, for a refusal; "" where it names none."""
-    named = read_object(file, missing={}).get("_name_or_path")
-    return f" (_name_or_path: {named})" if isinstance(named, str) and HUB_ID.fullmatch(named) else ""
+def _quantised(file: Path, what: str) -> ModelRefused:
+    """The refusal of quantised weights. It names the hub id that config.json, `file`, has for their model, if any."""
+    named = read_object(file).get("_name_or_path")
+    origin = f" (_name_or_path: {named})" if isinstance(named, str) and HUB_ID.fullmatch(named) else ""
+    return ModelRefused(
+        f"{what}: quantised weights are not served; serve the checkpoint that they were made from{origin}; --linear "
+        "int8 rounds its layers at load"
+    )

@@ -107,6 +107,13 @@ def reshape(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def lack(folder: Path) -> None:
+    """A checkpoint without a weight of a layer."""
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def without_dtype(folder: Path) -> None:
     """The number format under the key of older files."""
     config = json.loads((folder / "config.json").read_text())
@@ -121,13 +128,17 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "a config that is a list": (text("config.json", "[1]"), ["config.json", "JSON object", "list"]),
     "a config that is no JSON": (text("config.json", "{"), ["config.json", "cannot be read"]),
     "a pooling that is a list": (text(POOLING, "[]"), [POOLING, "JSON object"]),
+    "a pooling that is missing": (without(POOLING), [POOLING, "is missing"]),
+    "modules that are no JSON": (text("modules.json", "{"), ["modules.json cannot be read"]),
     "modules that are an object": (text("modules.json", '{"a": 1}'), ["modules.json", "list"]),
     "a weight of another shape": (reshape, ["encoder.layer.0.output.dense.weight", "[64, 100]", "[64, 128]"]),
+    "a weight that is missing": (lack, ["the checkpoint lacks encoder.layer.1.output.dense.weight"]),
+    "weights that are none": (text("model.safetensors", "not a tensor"), ["model.safetensors cannot be read"]),
     "truncated weights": (cut("model.safetensors"), ["model.safetensors", "cannot be read"]),
     "an unknown pooling": (settings(POOLING, pooling_mode="median"), [POOLING, "pooling_mode", "median"]),
     "an unknown pooling among others": (settings(POOLING, pooling_mode=["cls", "x"]), [POOLING, "pooling_mode x"]),
     "an unknown module": (modules(type="x.CLIPModel", path="4"), ["modules.json", "type x.CLIPModel"]),
-    "a module without a path": (modules(type="x.Dense"), ["modules.json", "type or path"]),
+    "a module without a path": (modules(type="x.Dense"), ["modules.json: path of a module None must be a text"]),
     "an unknown activation": (
         settings(LINEAR, activation_function="torch.nn.modules.activation.Nothing"),
         ["activation_function", "Nothing"],

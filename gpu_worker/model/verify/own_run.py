@@ -26,7 +26,7 @@ from gpu_worker.model.encoder.encoder import hidden_of, takes_token_types
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
 from gpu_worker.repository.files import first_line
-from gpu_worker.repository.inputs import IDS, MASK, TYPES, TokenizerInputs, WrittenInputs
+from gpu_worker.repository.tokenizer import IDS, MASK, TYPES, TokenizerInputs, WrittenInputs
 from gpu_worker.repository.weights import OWN_ATTENTION
 from shared.errors import ModelRefused
 

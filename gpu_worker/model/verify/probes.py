@@ -17,7 +17,7 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.spans import launches
 from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
-from gpu_worker.repository.inputs import WrittenInputs
+from gpu_worker.repository.tokenizer import WrittenInputs
 
 SHORT_LENGTHS = (5, 40, 1, 17, 17)
 """Lengths of short texts in tokens: unequal ones, and two that are equal."""

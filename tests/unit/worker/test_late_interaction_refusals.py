@@ -88,6 +88,7 @@ REFUSED: dict[str, tuple[Change, list[str], bool]] = {
     "a mask for images": (native({"keep_only_token_ids": [7]}), ["2_MultiVectorMask/config.json", "keep_only"], False),
     "two masks that differ": (two_masks, ["modules.json", "MultiVectorMask"], False),
     "pooled documents": (pooled, ["modules.json", "HierarchicalTokenPooling", "scored"], False),
+    "a strategy that is a list": (expansion(strategy=["min"]), [*EXPANSION, "strategy ['min'] is not one of"], False),
     "a length that is a text": (native(document_length="many"), [BESIDE_FILE, "document_length 'many'"], False),
     "a skiplist that is a word": (pylate(skiplist_words="abc"), [PYLATE_FILE, "skiplist_words"], False),
     "a prefix that is a number": (pylate(query_prefix=5), [PYLATE_FILE, "query_prefix 5"], True),

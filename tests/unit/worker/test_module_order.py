@@ -80,9 +80,9 @@ REFUSED: dict[tuple[str, ...], str] = {
     (T, D, P): "2_Dense reads sentence_embedding, which no module before it makes",
     (T, L, P): "4_LayerNorm reads sentence_embedding",
     (T, "Dropout", P): "5_Dropout reads sentence_embedding",
-    (P, T): "Pooling stands where the Transformer must",
-    (N, T, P): "Normalize stands where the Transformer must",
-    (P,): "Pooling stands where the Transformer must",
+    (P, T): "StaticEmbedding, and module 1 is Pooling",
+    (N, T, P): "StaticEmbedding, and module 1 is Normalize",
+    (P,): "the first module, and no other, must be one of Transformer, MLMTransformer, StaticEmbedding, and module 1",
     (): "holds no module",
 }
 
@@ -100,13 +100,23 @@ def test_an_order_that_the_reference_fails_on_is_refused(encoder: Path, tmp_path
 
 def test_a_second_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
     """The reference would run it over the first one's tokens."""
-    with pytest.raises(ModelRefused, match="there is a second Transformer"):
+    with pytest.raises(ModelRefused, match="the first module, and no other, must be one of"):
         load(str(write(tmp_path / "model", encoder, (T, T, P))), CPU)
 
 
-@pytest.mark.parametrize("name", ["0", None, "", 1, "a.b"], ids=["of another", "none", "empty", "number", "dotted"])
-def test_names_tell_modules_apart(encoder: Path, tmp_path: Path, name: str | int | None) -> None:
+NAMED: dict[str, tuple[str | int | None, str]] = {
+    "of another": ("0", "two modules have the name '0'"),
+    "none": (None, "name of a module None must be a text"),
+    "number": (1, "name of a module 1 must be a text"),
+    "empty": ("", "the name of Pooling is '', it must be a text without a dot"),
+    "dotted": ("a.b", "the name of Pooling is 'a.b', it must be a text without a dot"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_names_tell_modules_apart(encoder: Path, tmp_path: Path, case: str) -> None:
     """Of two with one name the reference runs the second in the first one's place; without a name it fails."""
+    name, said = NAMED[case]
     folder = write(tmp_path / "model", encoder, (T, P, N))
     modules = [{"path": FOLDERS[kind], "type": f"sentence_transformers.models.{kind}"} for kind in (T, P, N)]
     for place, module in enumerate(modules):
@@ -117,7 +127,6 @@ def test_names_tell_modules_apart(encoder: Path, tmp_path: Path, name: str | int
     write_json(folder, modules=modules)
     with pytest.raises((KeyError, AttributeError, TypeError)):
         oracle(folder)
-    said = "two modules have the name '0'" if name == "0" else f"the name of Pooling is {name!r}, it must be a text"
     with pytest.raises(ModelRefused, match=said):
         load(str(folder), CPU)
 

@@ -2,10 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
@@ -19,7 +17,6 @@ from gpu_worker.repository import reading as repository
 from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
 from gpu_worker.settings import WorkerSettings
 from harness.random_models import synthetic
-from shared.errors import ModelRefused
 from support.references import mini_lm_path, words
 from support.tiny import CPU, embed, write_json
 
@@ -73,52 +70,6 @@ def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
         prompts={"query": "q: "},
         default_prompt_name="query",
     )
-
-
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        ({"modules": MODULES[:1]}, r"config\.json is missing"),
-        ({"modules": "{"}, r"modules\.json cannot be read"),
-        ({"modules": [{"path": ""}]}, "lacks type or path"),
-        ({"modules": [{"type": "x.CLIPModel", "path": ""}]}, r"x\.CLIPModel is not one of Asym, Dense, Dropout"),
-        ({"modules": MODULES, "config": {}}, r"1_Pooling/config\.json is missing"),
-        (
-            {"modules": MODULES, "config": {}, "1_Pooling__config": {"pooling_mode": "median"}},
-            r"1_Pooling/config\.json: pooling_mode median is not one of cls, max, mean",
-        ),
-        (
-            {
-                "modules": MODULES,
-                "config": {},
-                "1_Pooling__config": {"embedding_dimension": 64},
-                "config_sentence_transformers": {"default_prompt_name": "x"},
-            },
-            "default_prompt_name 'x' is none",
-        ),
-    ],
-)
-def test_a_broken_repository_names_the_file_and_the_key(tmp_path: Path, files: dict[str, Any], said: str) -> None:
-    """One line."""
-    with pytest.raises(ModelRefused, match=said) as raised:
-        repository.read(write_json(tmp_path, **files))
-    assert "\n" not in str(raised.value)
-
-
-def test_weights_that_are_missing_or_broken_are_refused(encoder: Path, tmp_path: Path) -> None:
-    """Not filled with random numbers in silence."""
-    from safetensors.torch import load_file, save_file
-
-    for file in encoder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    weights = load_file(tmp_path / "model.safetensors")
-    weights.pop("encoder.layer.1.output.dense.weight")
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelRefused, match=r"lacks encoder\.layer\.1\.output\.dense\.weight"):
-        load(str(tmp_path), CPU)
-    (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
-    with pytest.raises(ModelRefused, match=r"model\.safetensors cannot be read"):
-        load(str(tmp_path), CPU)
 
 
 def test_lowercase_is_put_before_the_tokenizer() -> None:

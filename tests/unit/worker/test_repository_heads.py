@@ -250,6 +250,15 @@ def test_a_reranker_whose_question_is_not_known_is_refused(
         load(str(write_plain_reranker(tmp_path / "Some-Reranker", family, template)), CPU)
 
 
+def test_a_tokenizer_without_the_words_is_refused(tmp_path: Path) -> None:
+    """By both words."""
+    folder = write_plain_reranker(tmp_path / "model", "tiny-qwen3", ASKED)
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"yes"', '"yea"'))
+    with pytest.raises(ModelRefused, match="the tokenizer has no tokens 'yes' and 'no'"):
+        load(str(folder), CPU)
+
+
 @pytest.mark.parametrize("options", [{}, {"closing": "w26"}])
 def test_a_classifier_of_pairs_by_a_template(tmp_path: Path, options: dict[str, str]) -> None:
     """As sentence-transformers saves it, with arguments for the template; plain, it is read the same."""

@@ -1,5 +1,6 @@
 """Static embeddings: read as sentence-transformers and model2vec write them, and equal to them."""
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,15 @@ def model2vec(folder: Path, normalize: bool = True, **tensors: torch.Tensor) -> 
     save_file(tensors, folder / "model.safetensors")
     reader().backend_tokenizer.save(str(folder / "tokenizer.json"))
     return write_json(folder, config={"model_type": "model2vec", "hidden_dim": 8, "normalize": normalize})
+
+
+def test_a_direction_that_is_none_is_refused(tmp_path: Path) -> None:
+    """By the file and the key."""
+    folder = model2vec(tmp_path / "m2v", embeddings=numbers(ROWS, 8))
+    described = json.loads((folder / "tokenizer.json").read_text())
+    write_json(folder, tokenizer=described | {"truncation": {"max_length": 7, "direction": "up"}})
+    with pytest.raises(ModelRefused, match=r"tokenizer\.json: truncation: direction UP is not one of RIGHT, LEFT"):
+        load(str(folder), CPU)
 
 
 @pytest.mark.parametrize("normalize", [True, False])

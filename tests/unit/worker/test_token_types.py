@@ -23,8 +23,8 @@ from gpu_worker.model.source import quiet
 from gpu_worker.model.verify.own_run import feeding_of
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.texts import Frame, TokenTypes
-from gpu_worker.repository import inputs
-from gpu_worker.repository.inputs import PLAIN, TokenizerInputs, WrittenInputs
+from gpu_worker.repository import tokenizer
+from gpu_worker.repository.tokenizer import PLAIN, TokenizerInputs, WrittenInputs
 from harness.random_models import miniature
 from harness.random_models.own_tokenizer import class_of, own_tokenizer
 from shared.errors import ModelRefused
@@ -194,7 +194,7 @@ def test_what_the_gate_is_fed_is_what_the_tokenizer_gives(tmp_path: Path, monkey
     assert written.inputs["token_type_ids"].tolist()[-1] == 2
     assert written.ids.tolist() == ids_of(model, ["a"])[0]
     nothing = replace(PLAIN, types=TokenTypes(zeros=True))
-    monkeypatch.setattr(inputs, "read", lambda tokenizer: replace(nothing, texts=model.tokenizer.inputs.texts))
+    monkeypatch.setattr(tokenizer, "inputs_of", lambda tokenizer: replace(nothing, texts=model.tokenizer.inputs.texts))
     with pytest.raises(ModelRefused, match="hidden states differ"):
         load(str(tmp_path), CPU)
 
@@ -208,7 +208,7 @@ class Boxes:
 
 def test_a_tokenizer_that_reads_no_text_is_refused() -> None:
     with pytest.raises(ModelRefused, match=r"its tokenizer \(Boxes\) reads no text by itself: boxes are missing"):
-        inputs.read(Boxes())
+        tokenizer.inputs_of(Boxes())
 
 
 def one_text(**others: list[int]) -> TokenizerInputs:

@@ -26,52 +26,9 @@ from gpu_worker.repository.tokenizer import TokenizerReader
 from shared.errors import ModelRefused
 from support.tiny import write_json
 
-WORDS = [
-    "a",
-    "b",
-    "c",
-    "ab",
-    "abc",
-    "##b",
-    "##bc",
-    "Ab",
-    "É",
-    "E",
-    "e",
-    "é",
-    "字",
-    "!",
-    "[SEP]",
-    "[MASK]",
-    "<mask>",
-    "</s>",
-    "own",
-]
-LETTERS = [
-    "a",
-    "b",
-    "c",
-    "A",
-    "e",
-    "E",
-    "d",
-    "n",
-    "o",
-    "w",
-    "s",
-    "k",
-    "m",
-    "<",
-    ">",
-    "/",
-    "[",
-    "]",
-    "S",
-    "P",
-    "M",
-    "K",
-    "!",
-]
+WORDS = ["a", "b", "c", "ab", "abc", "##b", "##bc", "Ab", "É", "E", "e", "é", "字", "!"]
+WORDS += ["[SEP]", "[MASK]", "<mask>", "</s>", "own"]
+LETTERS = [*"abcAeEdnowskm<>/[]SPMK!"]
 LETTERS += ["Ġ", "Ġa", "ab", "Ãī", "Ã©", "å", "Ń", "Ĺ"]
 TEXTS = ["a", "", "abc ab", " ab  É\n字!", "a [SEP] b [MASK]", "a<mask> </s>b", "own a own", "ab cleaned n't"]
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from tokenizers import AddedToken
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
@@ -154,14 +154,6 @@ def test_tokens_that_were_never_trained_are_told_at_load(
     assert checked(folder) == 0
     assert said in capsys.readouterr().out
     assert np.isfinite(embed(folder, ["w1 w2"])).all()
-
-
-def small(folder: Path, words: list[str]) -> Path:
-    """A model whose matrix has a row for each word, and no other."""
-    config = AutoConfig.for_model("bert", **(synthetic.SHAPES["tiny-bert"][2] | {"vocab_size": len(words)}))
-    AutoModel.from_config(config).save_pretrained(folder)
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-    return folder
 
 
 def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) -> None:
