@@ -47,7 +47,10 @@ def read(recipe: QueriesRecipe, path: Path, trust_remote_code: bool) -> Queries:
     size = len(reader.vocabulary())
     if len(weights) != size:
         raise ModelRefused(f"{folder}: there are {len(weights)} weights for {size} tokens")
-    notices = (exported.notice, fitting.check_vocabulary(exported, reader, len(weights)))
+    try:
+        notices = (exported.notice, fitting.check_vocabulary(exported, reader, len(weights)))
+    except ModelRefused as refused:
+        raise ModelRefused(f"{folder}: {refused}") from None
     return Queries(
         table=QueryTable(weights.numpy()),
         tokenizer=exported,

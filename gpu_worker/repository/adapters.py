@@ -215,7 +215,7 @@ def _config(folder: Path) -> AdapterConfig:
         layers=tuple(whole(layer, at["layers_to_transform"], 0) for layer in _listed(said.get("layers_to_transform"))),
         layers_pattern=tuple(
             _pattern(checked(pattern, str, at["layers_pattern"]), at["layers_pattern"])
-            for pattern in _listed(said.get("layers_pattern"))
+            for pattern in _listed(said.get("layers_pattern") or None)
         ),
     )
 
@@ -228,6 +228,8 @@ def _number(value: Any, where: str) -> float:
 
 def _names(value: Any, where: str) -> str | tuple[str, ...]:
     """A pattern, or names."""
+    if not isinstance(value, str | list | None):
+        raise ModelRefused(f"{where} {value!r} must be a pattern or a list of names")
     return _pattern(value, where) if isinstance(value, str) else texts(value or [], where)
 
 

@@ -69,7 +69,8 @@ def one_of(said: Any, choices: Iterable[str], where: str) -> str:
     """Checks a value from a JSON file that has a few choices, as `checked` does."""
     names = tuple(choices)
     if said not in names:
-        raise ModelRefused(f"{where} {said} is not one of {', '.join(names)}")
+        said_so = said if isinstance(said, str) and said else reprlib.repr(said)
+        raise ModelRefused(f"{where} {said_so} is not one of {', '.join(names)}")
     return str(said)
 
 

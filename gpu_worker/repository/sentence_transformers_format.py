@@ -31,7 +31,7 @@ SIDES = {"query": InputType.QUERY, "document": InputType.DOCUMENT}
 """The routes, by the names of the tasks of sentence-transformers' encode_query and encode_document."""
 SERVED = (
     "a Router is served only as inference-free SPLADE, with a SparseStaticEmbedding for queries, and a Transformer "
-    "(fill-mask) and a SpladePooling for documents"
+    "(fill-mask) and a SpladePooling for documents; save the modules of other routes as models of their own"
 )
 USUAL_QUERY = 8192
 """Most tokens of a query where its files set no limit: it costs next to nothing."""
@@ -53,8 +53,10 @@ def _router(path: Path, modules: Sequence[Module]) -> tuple[QueriesRecipe | None
     if router is None:
         return None, modules
     if len(modules) > 1:
-        raise ModelRefused(f"{path / 'modules.json'}: other modules beside a {router.kind}: {SERVED}")
+        raise ModelRefused(f"{path / 'modules.json'}: other modules than its {router.kind}: {SERVED}")
     file = path / router.folder / "router_config.json"
+    if not file.is_file():  # an Asym of earlier versions
+        raise ModelRefused(f"{path / 'modules.json'}: {router.kind} without {file.name}: {SERVED}")
     described = read_object(file)
     parts = ("types", "structure", "parameters")
     types, structure, parameters = (checked(described.get(key), dict, f"{file}: {key}") for key in parts)
@@ -70,7 +72,8 @@ def _router(path: Path, modules: Sequence[Module]) -> tuple[QueriesRecipe | None
 
 
 def _route(file: Path, folder: str, types: dict[str, Any], route: str, names: Any) -> list[Module]:
-    if not isinstance(names, list) or not names or any(name not in types for name in names):
+    listed = isinstance(names, list) and all(isinstance(name, str) and name in types for name in names)
+    if not names or not listed:
         raise ModelRefused(f"{file}: structure: the route {route!r} must be a list of names in types")
     return [
         module_of(file, checked(types[name], str, f"{file}: {name}"), (Path(folder) / name).as_posix(), NAMES)

@@ -215,7 +215,7 @@ def test_two_models_behind_a_router_are_refused(tmp_path: Path) -> None:
         load(str(folder), CPU)
     listed.append({"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{PACKAGE}Normalize"})
     write_json(folder, modules=listed)
-    with pytest.raises(ModelRefused, match=r"modules\.json: other modules beside a Asym: a Router is served only as"):
+    with pytest.raises(ModelRefused, match=r"modules\.json: other modules than its Asym: a Router is served only as"):
         load(str(folder), CPU)
 
 
