@@ -1,13 +1,10 @@
 """The execution mode of a model: packed, or else by equal length. The first mode that passes the gate serves."""
 
-import traceback
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
@@ -19,8 +16,7 @@ from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.tune.linear import STOCK, pack
 from gpu_worker.model.tune.merged import merge, saved_products, separate
 from gpu_worker.model.verify import own_run
-from gpu_worker.model.verify.gate import Reference
-from gpu_worker.repository.files import first_line
+from gpu_worker.model.verify.gate import Reference, reason_of
 from shared.errors import ModelRefused
 
 
@@ -170,16 +166,6 @@ def _attends_as_llama_4(config: Any) -> bool:
 def _capped(config: Any) -> bool:
     """Whether the config bounds attention scores (softcap)."""
     return getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
-
-
-def reason_of(error: Exception) -> str:
-    """Why a mode does not serve; for foreign code, the function that failed. Reraises where memory ran out."""
-    if isinstance(error, ModelRefused):
-        return str(error)
-    if ran_out(error):
-        raise error
-    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)[0][0]
-    return f"{innermost.f_code.co_qualname} fails on such a batch: {first_line(error)}"
 
 
 def _head_width(base: nn.Module) -> int:

@@ -24,12 +24,11 @@ from gpu_worker.model.queries import Queries
 from gpu_worker.model.served_adapters import ServedAdapter, install_adapters, read_adapters
 from gpu_worker.model.source import LoadOptions, Source, fingerprint_of, open_source, quiet, vocabulary_rows
 from gpu_worker.model.tune.linear import PrepackedLinear, check_int8, install_native
-from gpu_worker.model.tuning import Untuned, Verified, take_references, tune, verify
+from gpu_worker.model.tuning import Untuned, take_references, tune, verify
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.gate import check_means
 from gpu_worker.model.verify.own_run import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.repository import fitting, rerankers
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
@@ -113,10 +112,10 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
     )
     mode = tune(untuned, options, fitted.longest)
     memory.move_to_huge_pages([mode.encoder.model, *heads.modules()])
-    verified = verify(mode.encoder, heads, references.encoder, options)
     notices = (source.recipe.notice, references.encoder.notice, mode.notice, probes.notice(fitted.longest))
     flops = 2.0 * max(multiplied, mode.encoder.width**2)
-    model = _assembled(source, options, fitted, heads, mode, verified, notices=notices, flops_per_token=flops)
+    model = _assembled(source, options, fitted, heads, mode, notices=notices, flops_per_token=flops)
+    model = verify(model, references.encoder, options)
     if source.queries:
         model = _with_queries(model, source.queries, options.max_tokens)
     return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(adapters, 1)))
@@ -136,19 +135,18 @@ def _static(source: Source, options: LoadOptions) -> Model:
     check_means(encoder, heads.dense, probes)
     if encoder.device.type == "cpu":
         install_native(heads.modules(), library.load())
-    bits = reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False)
-    verified = Verified(cutting=Cutting(refusal=WHOLE), unshared=WHOLE, other_bits=bits)
+    bits = reason_for_other_bits(encoder, heads, probes, pieces=False)
     mode = ExecutionMode(encoder=encoder, linear=NO_LINEAR)
-    return _assembled(
+    model = _assembled(
         source,
         options,
         _Fitted(rows=table.num_embeddings, limits=limits),
         heads,
         mode,
-        verified,
         notices=[source.recipe.notice],
         flops_per_token=2.0 * encoder.width,
     )
+    return replace(model, whole_texts=WHOLE, unshared=WHOLE, other_bits=bits)
 
 
 def _assembled(
@@ -157,7 +155,6 @@ def _assembled(
     fitted: _Fitted,
     heads: Heads,
     mode: ExecutionMode,
-    verified: Verified,
     *,
     notices: Iterable[str],
     flops_per_token: float,
@@ -185,9 +182,6 @@ def _assembled(
         flops_per_token=flops_per_token,
         weight_bytes=_weight_bytes([mode.encoder.model, *heads.modules()]),
         maxsim=maxsim.choose(source.placement.device, rows),
-        cutting=verified.cutting,
-        unshared=verified.unshared,
-        other_bits=verified.other_bits,
         listwise=replace(listwise, dimensions=heads.dense.width) if listwise and heads.dense else None,
     )
 

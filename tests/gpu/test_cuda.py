@@ -79,7 +79,7 @@ def test_varlen_takes_pieces_of_a_text(cuda: torch.device, window: int | None, g
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma3"])
 def test_causal_families_run_in_pieces(name: str) -> None:
     """The load compares texts in pieces with the model's own run of the whole ones; two of these have windows."""
-    assert not load(random_model(name), Placement.choose(DEVICE, "bfloat16")).cutting.refusal
+    assert not load(random_model(name), Placement.choose(DEVICE, "bfloat16")).whole_texts
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -6,6 +6,8 @@ model's own class, with the attention that transformers chooses, fed with the in
 Every way to compute a batch is held against it: packed, by the kernels, in graphs, in pieces.
 """
 
+import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpu_worker.device.memory import ran_out
 from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
 from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -48,6 +51,7 @@ from gpu_worker.model.verify.tolerances import (
 )
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.texts import TokenTypes
+from gpu_worker.repository.files import first_line
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
 
@@ -376,6 +380,17 @@ def _distance(hidden: Tensor, exact: Tensor) -> float:
 def _scale(exact: Sequence[Tensor]) -> float:
     """The size of hidden states by which distances are judged."""
     return max(1.0, size_of(torch.cat([*exact])))
+
+
+def reason_of(error: Exception) -> str:
+    """Why a way to run a model does not serve; for foreign code, the function that failed. Reraises where memory ran
+    out."""
+    if isinstance(error, ModelRefused):
+        return str(error)
+    if ran_out(error):
+        raise error
+    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)[0][0]
+    return f"{innermost.f_code.co_qualname} fails on such a batch: {first_line(error)}"
 
 
 def _check_attention_calls(encoder: PackedEncoder, calls: int) -> None:

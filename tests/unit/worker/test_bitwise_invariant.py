@@ -117,8 +117,8 @@ class Draw:
     def limits(self, model: Model) -> PieceLimits:
         """Pieces and shared beginnings, as far as the model lets its texts have them."""
         return PieceLimits(
-            longest=0 if model.cutting.refusal else self.longest_piece,
-            token_bytes=model.cutting.token_bytes,
+            longest=0 if model.whole_texts else self.longest_piece,
+            token_bytes=model.token_bytes,
             shares=self.shares and not model.unshared,
             together=self.together,
         )
@@ -337,7 +337,7 @@ def test_no_rounding_by_the_instructions_is_in_the_fingerprint(monkeypatch: pyte
 
 def _reason(model: Model) -> str:
     probes = Probes.of(model.encoder.model.config, MOST)
-    return reason_for_other_bits(model.encoder, model.heads, probes, cuts=False, shares=False)
+    return reason_for_other_bits(model.encoder, model.heads, probes, pieces=False)
 
 
 def test_runs_find_a_model_that_mixes_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,7 +242,7 @@ def test_texts_keep_no_more_than_their_room(
 ) -> None:
     """Computed in a thread of their own, by steps of which many fail, two under way; after each action."""
     model = tables.engine("tiny-mistral", "vectors", "float32").model
-    token_bytes = model.cutting.token_bytes
+    token_bytes = model.token_bytes
     limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY * token_bytes, token_bytes=token_bytes)
     crowded = Crowded(ModelEngine(model, device, limits=limits), 0, 0.5, ways=2)
     scheduler = Scheduler(crowded, step_tokens=64, queued_tokens=10**6, cache_bytes=limits.cache_bytes)

@@ -31,7 +31,7 @@ CHUNKS = [16, pytest.param(64, marks=pytest.mark.slow), pytest.param(128, marks=
 @contextmanager
 def cut_texts(engine: ModelEngine, chunk: int) -> Iterator[None]:
     """The engine cuts texts so for a while."""
-    assert not engine.model.cutting.refusal
+    assert not engine.model.whole_texts
     engine.cut_texts(PieceLimits(longest=chunk))
     try:
         yield
