@@ -86,10 +86,10 @@ def try_model_type(kind: str) -> SupportedModel:
     return SupportedModel(
         kind=kind,
         model=name,
-        runs=EQUAL_LENGTH if model.unpacked_reason else PACKED,
+        runs=EQUAL_LENGTH if model.encoder.unpacked_reason else PACKED,
         long_texts=_long_texts(model.whole_texts),
         layers=model.native_layers,
-        why=model.unpacked_reason,
+        why=model.encoder.unpacked_reason,
     )
 
 

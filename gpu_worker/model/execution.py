@@ -22,24 +22,19 @@ from shared.errors import ModelRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionMode:
-    """An encoder that passed the gate. `linear` names how its linear layers run, for the card. `unpacked_reason` is why
-    it does not run packed, empty where it does.
-
-    `findings` are lines for the log about its layers, its attention and its graphs.
+    """An encoder that passed the gate. `linear` names how its linear layers run, for the card. `findings` are lines for
+    the log about its layers, its attention and its graphs.
     """
 
     encoder: Encoder
     linear: str = STOCK
-    unpacked_reason: str = ""
     findings: tuple[str, ...] = ()
 
     @property
     def notice(self) -> str:
         """What a user should know about the mode."""
-        if not self.unpacked_reason:
-            return ""
-        slower = "steps of many lengths take longer than those of one"
-        return f"texts run by equal length, not packed ({self.unpacked_reason}): {slower}"
+        reason, slower = self.encoder.unpacked_reason, "steps of many lengths take longer than those of one"
+        return f"texts run by equal length, not packed ({reason}): {slower}" if reason else ""
 
     def with_findings(self, *findings: str) -> "ExecutionMode":
         """The same mode with further lines for the log."""
@@ -91,38 +86,26 @@ def _packed_encoder(
 
 
 def _packed_mode(encoder: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
-    """The packed mode, with merged layers taken apart where it does not pass with them. Raises ModelRefused where it
-    passes in no way."""
-    base = encoder.model
+    """The packed mode: where it does not pass by the processor's kernel, by PyTorch's attention; where not with merged
+    layers, with these taken apart, since some models amplify the last bit. Raises ModelRefused where it passes in no
+    way."""
+    base, faster, findings = encoder.model, encoder.attention, list[str]()
     try:
-        findings = _check_attention(encoder, reference)
+        reference.check(encoder)
     except ModelRefused:
-        if not saved_products(base):
+        if isinstance(faster, NativeAttention):
+            encoder.attention = EqualRuns()
+            findings.append(f"no {faster.name}: the model does not run by it as by its own")
+        elif saved_products(base):
+            separate(base)
+            findings.append("no merged products: the model does not run by them as by its own")
+        else:
             raise
-        separate(base)
-        findings = _check_attention(encoder, reference)
-        findings.append("no merged products: the model does not run by them as by its own")
+        reference.check(encoder)
     fewer, missing = saved_products(base), attention_choice.missing_kernels(placement.device)
     findings += [missing] if missing else []
     findings += [f"{fewer} products of a step are made together with others"] if fewer else []
     return ExecutionMode(encoder=encoder, findings=tuple(findings))
-
-
-def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
-    """Checks a packed encoder, and replaces its attention by PyTorch's own where the faster one does not pass.
-
-    Some models amplify the last bit. Returns findings; raises ModelRefused where neither attention passes.
-    """
-    faster = packed.attention
-    try:
-        reference.check(packed)
-    except ModelRefused:
-        if not isinstance(faster, NativeAttention):
-            raise
-        packed.attention = EqualRuns()
-        reference.check(packed)
-        return [f"no {faster.name}: the model does not run by it as by its own"]
-    return []
 
 
 def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) -> ExecutionMode:
@@ -133,13 +116,19 @@ def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) ->
         if implementation is None:
             continue
         own_run.run_by(base, implementation)
-        encoder = EqualLengthEncoder(base, attention=implementation, token_types=reference.types, width=reference.width)
+        encoder = EqualLengthEncoder(
+            base,
+            attention=implementation,
+            token_types=reference.types,
+            width=reference.width,
+            unpacked_reason=unpacked_reason,
+        )
         try:
             reference.check(encoder)
         except Exception as error:
             reason = reason_of(error)
             continue
-        return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason)
+        return ExecutionMode(encoder=encoder)
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})")
 
 

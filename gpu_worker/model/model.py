@@ -27,7 +27,7 @@ class Model:
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     `notice` is what a user should know, `findings` what was found out while loading, in lines for the log. `linear`
     names how linear layers run, for the card.
-    `unpacked_reason` is why texts run by equal length, empty where they run packed. `whole_texts` is why no text is
+    `whole_texts` is why no text is
     computed in pieces, empty where long ones may be; `token_bytes` is what the device then keeps of each token
     meanwhile. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a text may have
     other bits among others than alone; empty where it has the same.
@@ -50,7 +50,6 @@ class Model:
     fingerprint: str
     notice: str
     findings: tuple[str, ...]
-    unpacked_reason: str
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSimKernel

@@ -18,12 +18,13 @@ from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.encoder import Encoder, Run, rotary_of_the_step
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.execution import ExecutionMode, choose_mode
+from gpu_worker.model.heads.building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.native.model import NativeEncoder, NativeModel
-from gpu_worker.model.served_adapters import ServedAdapter
+from gpu_worker.model.served_adapters import ServedAdapter, install_adapters
 from gpu_worker.model.source import LoadOptions, Source
 from gpu_worker.model.tune.graphs import Bucket, GraphSettings, with_graphs
 from gpu_worker.model.tune.linear import INT8, PACKED, STOCK, install_int8, install_native, pack, undoing
@@ -40,6 +41,7 @@ from gpu_worker.model.verify.gate import (
 from gpu_worker.model.verify.own_run import FUSED, Feeding
 from gpu_worker.model.verify.pieces import bytes_of_a_token, reason_for_whole_texts
 from gpu_worker.model.verify.probes import Probes
+from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
@@ -49,47 +51,50 @@ ACCELERATED = "texts share first tokens on processors only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class References:
-    """Runs of the model's own code on the gate's texts: hidden states; logits, where it has a head; hidden states with
-    each adapter, where some are served over it."""
-
-    encoder: Reference
-    heads: HeadReference | None
-    adapters: AdapterReference | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Untuned:
-    """A model as it was loaded, `base`, without its head; `heads`, which may have been taken from it; and the runs that
-    it is compared with. `uncounted` is as in `Encoder`."""
+    """A model as it was loaded, `base`, without its head; `heads`, which may have been taken from it; and the runs of
+    its own code that it is compared with: `reference`, `of_heads` where it has a head, `of_adapters` where some are
+    served over it. `uncounted` is as in `Encoder`."""
 
     base: Any
     heads: Heads
-    references: References
+    reference: Reference
+    of_heads: HeadReference | None
+    of_adapters: AdapterReference | None
     placement: Placement
     uncounted: int | None
 
     def check_heads(self, encoder: Encoder) -> None:
         """Raises ModelRefused where heads give other logits."""
-        if self.references.heads is not None:
-            self.references.heads.check(encoder, self.heads)
+        if self.of_heads is not None:
+            self.of_heads.check(encoder, self.heads)
 
 
 def take_references(
-    source: Source, positions: int, probes: Probes, feeding: Feeding, adapters: Sequence[ServedAdapter]
-) -> References:
-    """Runs the model as it was loaded, with each adapter that is served over it. Raises ModelRefused."""
-    model = source.model
+    source: Source, limits: LengthLimits, probes: Probes, feeding: Feeding, adapters: Sequence[ServedAdapter]
+) -> Untuned:
+    """Runs the model as it was loaded, with each adapter that is served over it; then takes heads from it, and puts
+    these adapters over it. Raises ModelRefused."""
+    model, recipe = source.model, source.recipe
     if type(model).__name__ == "LongformerForSequenceClassification":
         model.base_model.register_forward_pre_hook(_attend_to_the_first_token, with_kwargs=True)
+    base, parts = model.base_model, {adapter.name: adapter.parts for adapter in adapters}
     # The encoder comes before the heads: its long text finds out models that short texts change for good.
-    encoder = take_reference(model.base_model, probes, feeding)
-    parts = {adapter.name: adapter.parts for adapter in adapters}
-    has_head = source.recipe.weights_of != "encoder"
-    return References(
-        encoder=encoder,
-        adapters=take_adapter_reference(model, encoder, parts) if parts else None,
-        heads=take_head_reference(model, source.recipe, encoder, positions) if has_head else None,
+    reference = take_reference(base, probes, feeding)
+    of_adapters = take_adapter_reference(model, reference, parts) if parts else None
+    has_head = recipe.weights_of != "encoder"
+    of_heads = take_head_reference(model, recipe, reference, limits.positions) if has_head else None
+    heads = HeadBuilder(recipe, model, source.placement, source.layers, reference.width).build()
+    if adapters:
+        install_adapters(model, adapters)
+    return Untuned(
+        base=base,
+        heads=heads,
+        reference=reference,
+        of_heads=of_heads,
+        of_adapters=of_adapters,
+        placement=source.placement,
+        uncounted=limits.uncounted,
     )
 
 
@@ -98,19 +103,18 @@ def tune(model: Untuned, options: LoadOptions, longest: int) -> ExecutionMode:
 
     Raises ModelRefused where there is no such way.
     """
-    references = model.references
     if options.rounded:
         mode = _rounded_mode(model)
         _forget_layers(model.base, mode.encoder)
         return mode
     mode = _exact_mode(model)
-    if options.graphs is not None and references.adapters is None:  # graphs know no adapters
-        mode = _mode_with_graphs(mode, references.encoder, options.graphs, longest)
+    if options.graphs is not None and model.of_adapters is None:  # graphs know no adapters
+        mode = _mode_with_graphs(mode, model.reference, options.graphs, longest)
     if not isinstance(mode.encoder, NativeEncoder):  # whose heads were compared with it
         model.check_heads(mode.encoder)
     _forget_layers(model.base, mode.encoder)
-    if references.adapters is not None:
-        references.adapters.check(mode.encoder, mode.unpacked_reason)
+    if model.of_adapters is not None:
+        model.of_adapters.check(mode.encoder)
     return mode
 
 
@@ -149,7 +153,6 @@ def _exact_mode(model: Untuned) -> ExecutionMode:
 
 def _rounded_mode(model: Untuned) -> ExecutionMode:
     """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
-    references = model.references
     exact, reasons = _checked_native_encoder(model)
     if exact is not None:
         del exact  # before its layers are copied once more
@@ -158,9 +161,9 @@ def _rounded_mode(model: Untuned) -> ExecutionMode:
         mode = _mode_by_its_class(model)
         model.check_heads(mode.encoder)
         layers = install_int8(model.base, model.heads.modules())
-    findings = [*reasons, f"{layers}: {references.encoder.check_rounded(mode.encoder)}"]
-    if references.heads is not None:
-        figures = references.heads.check_rounded(mode.encoder, model.heads)
+    findings = [*reasons, f"{layers}: {model.reference.check_rounded(mode.encoder)}"]
+    if model.of_heads is not None:
+        figures = model.of_heads.check_rounded(mode.encoder, model.heads)
         findings.append(f"logits of rounded layers: {figures}")
     return replace(mode, linear=INT8).with_findings(*findings)
 
@@ -172,7 +175,7 @@ def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[
     undo = undoing(nn.ModuleList(heads))
     try:
         encoder = _native_encoder(model, PackedLinear)
-        model.references.encoder.check(encoder)
+        model.reference.check(encoder)
         install_native(heads, kernels)
         model.check_heads(encoder)
         return encoder, []
@@ -184,12 +187,12 @@ def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[
 
 def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
     """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
-    if model.references.adapters is not None:
+    if model.of_adapters is not None:
         raise ModelRefused("adapters run over layers as transformers wrote them")
     rotary = rotary_of_the_step(model.base.config.get_text_config())
     if rotary:
         raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
-    kernels, reference = library.load(), model.references.encoder
+    kernels, reference = library.load(), model.reference
     native = NativeModel(model.base, kernels, linear, capped=reference.attention != FUSED)
     install_native([native.embeddings], kernels)
     return NativeEncoder(native, kernels, model.uncounted, reference.types, reference.width)
@@ -230,7 +233,7 @@ def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
 
 def _mode_by_its_class(model: Untuned, *, packs: bool = False) -> ExecutionMode:
     """A mode with the layers that transformers wrote. `packs`: linear layers are packed."""
-    return choose_mode(model.base, model.references.encoder, model.placement, model.uncounted, packs=packs)
+    return choose_mode(model.base, model.reference, model.placement, model.uncounted, packs=packs)
 
 
 def _mode_with_graphs(

@@ -234,9 +234,8 @@ class HeadReference:
 
     def check(self, encoder: Encoder, heads: Heads) -> None:
         """Chooses which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
+        batch, hidden = self._run(encoder)
         with torch.inference_mode():
-            batch = self._batch(encoder)
-            hidden = encoder(batch)
             if isinstance(heads.classifier, HeadClassifier):
                 self._choose_row(heads.classifier, hidden, batch)
             verdict = exact_logits(logits_of(heads, hidden, batch), self.expected, encoder.dtype)
@@ -247,15 +246,17 @@ class HeadReference:
 
         Raises ModelRefused where they are too far off.
         """
+        batch, hidden = self._run(encoder)
         with torch.inference_mode():
-            batch = self._batch(encoder)
-            verdict = rounded_logits(logits_of(heads, encoder(batch), batch), self.expected)
+            verdict = rounded_logits(logits_of(heads, hidden, batch), self.expected)
         verdict.check("rounded layers change its logits too much")
         return verdict.figures
 
-    def _batch(self, encoder: Encoder) -> RaggedBatch:
-        """All texts as one batch."""
-        return self.probes.batch(range(len(self.probes.texts)), encoder)
+    def _run(self, encoder: Encoder) -> tuple[RaggedBatch, Tensor]:
+        """All texts as one batch, and its hidden states [T, H]."""
+        batch = self.probes.batch(range(len(self.probes.texts)), encoder)
+        with torch.inference_mode():
+            return batch, encoder(batch)
 
     def _choose_row(self, classifier: HeadClassifier, hidden: Tensor, batch: RaggedBatch) -> None:
         """Sets the pooling of a classifier to the one whose logits err least."""
@@ -306,13 +307,11 @@ class AdapterReference:
     numbers: Sequence[int]
     expected: Mapping[str, Expected]
 
-    def check(self, encoder: Encoder, unpacked_reason: str) -> None:
-        """Runs texts of all adapters, and of none, in one step. `unpacked_reason`: why texts do not run packed.
-
-        Raises ModelRefused where they do not, or where rows differ from the reference, with figures.
-        """
-        if unpacked_reason:
-            raise ModelRefused(f"--adapter needs a model that runs packed, this one does not: {unpacked_reason}")
+    def check(self, encoder: Encoder) -> None:
+        """Runs texts of all adapters, and of none, in one step. Raises ModelRefused where they do not run packed, or
+        where rows differ from the reference, with figures."""
+        if reason := encoder.unpacked_reason:
+            raise ModelRefused(f"--adapter needs a model that runs packed, this one does not: {reason}")
         count = len(self.expected)
         adapters = np.arange(count).repeat(len(self.numbers)).tolist()
         batch = self.probes.batch([*self.numbers] * count, encoder, adapters)

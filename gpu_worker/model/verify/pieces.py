@@ -33,7 +33,7 @@ def reason_for_whole_texts(encoder: Encoder, reference: Reference) -> str:
     """Why texts are computed whole and each by itself; empty where they need not be. May raise what means that memory
     ran out."""
     packed = encoder.as_written
-    if not packed.runs_packed:
+    if packed.unpacked_reason:
         return UNPACKED
     if not packed.causal:
         return TWO_SIDED

@@ -78,7 +78,7 @@ def test_the_load_notices(head: int) -> None:
 
 def rows(model: Model) -> np.ndarray:
     """Of a short text, a longer one and a long one."""
-    assert not model.unpacked_reason
+    assert not model.encoder.unpacked_reason
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (3, 40, 300)]
     return dense_rows(ask(ModelEngine(model), encode(DENSE), texts))
 
