@@ -1,4 +1,5 @@
-"""The execution mode of a model: packed, or else by equal length. The first mode that passes the gate serves."""
+"""The execution mode of a model by the layers of its own class: packed, or else by equal length. The first mode that
+passes the gate serves."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +14,32 @@ from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.model.encoder.encoder import Encoder, EqualLengthEncoder, rotary_of_the_step
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.tune.linear import STOCK, pack
 from gpu_worker.model.tune.merged import merge, saved_products, separate
 from gpu_worker.model.verify import own_run
-from gpu_worker.model.verify.gate import Reference, reason_of
+from gpu_worker.model.verify.gate import AdapterReference, HeadReference, Reference, reason_of
 from shared.errors import ModelRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untuned:
+    """A model as it was loaded, `base`, without its head; `heads`, which may have been taken from it; and the runs of
+    its own code that it is compared with: `reference`, `of_heads` where it has a head, `of_adapters` where some are
+    served over it. `uncounted` is as in `Encoder`."""
+
+    base: Any
+    heads: Heads
+    reference: Reference
+    placement: Placement
+    uncounted: int | None
+    of_heads: HeadReference | None = None
+    of_adapters: AdapterReference | None = None
+
+    def check_heads(self, encoder: Encoder) -> None:
+        """Raises ModelRefused where heads give other logits."""
+        if self.of_heads is not None:
+            self.of_heads.check(encoder, self.heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,34 +63,28 @@ class ExecutionMode:
         return replace(self, findings=(*self.findings, *findings))
 
 
-def choose_mode(
-    base: Any, reference: Reference, placement: Placement, uncounted: int | None, *, packs: bool = False
-) -> ExecutionMode:
-    """The mode of a transformers model without its head, by the layers of its own class: packed where it can run so,
-    else by equal length. Changes the model in place into what serves.
-
-    `reference` is its own run. `uncounted` is as in `Encoder`. `packs`: linear layers are packed, also those that an
-    encoder of ours makes replaceable. Raises ModelRefused with the reasons of both modes.
+def choose_mode(model: Untuned, *, packs: bool = False) -> ExecutionMode:
+    """The mode of a model by the layers of its own class: packed where it can run so, else by equal length. Changes the
+    model in place into what serves. `packs`: linear layers are packed, also those that an encoder of ours makes
+    replaceable. Raises ModelRefused with the reasons of both modes.
     """
+    base = model.base
     if rotary_of_the_step(base.config.get_text_config()) == "dynamic":
         raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
     try:
-        return _packed_mode(_packed_encoder(base, reference, placement, uncounted, packs), reference, placement)
+        return _packed_mode(model, _packed_encoder(model, packs))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then equal length is tried
         reason = reason_of(error)
     if relative.installed(base):  # its own attention is gone
         raise ModelRefused(f"{type(base).__name__}: {reason}")
-    return _equal_length_mode(base, reference, reason)
+    return _equal_length_mode(base, model.reference, reason)
 
 
-def _packed_encoder(
-    base: Any, reference: Reference, placement: Placement, uncounted: int | None, packs: bool
-) -> PackedEncoder:
+def _packed_encoder(model: Untuned, packs: bool) -> PackedEncoder:
     """Changes the model in place so that it runs packed. Raises ModelRefused for what would surely fail."""
+    base, reference, placement = model.base, model.reference, model.placement
     config = base.config.get_text_config()
-    rotary = rotary_of_the_step(config)
-    if rotary:
-        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+    check_rotary(base)
     make_packed(base)
     if relative.installed(base) and packs:
         # Layers that the model's own classes look into could not be replaced before; ours do not look into them.
@@ -82,16 +98,16 @@ def _packed_encoder(
         softcap=config._attn_implementation == attention.NAME and _capped(config),
         bias=relative.serves(config),
     )
-    return PackedEncoder(base, attention_kernel, uncounted, reference.types, reference.width)
+    return PackedEncoder(base, attention_kernel, model.uncounted, reference.types, reference.width)
 
 
-def _packed_mode(encoder: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
+def _packed_mode(model: Untuned, encoder: PackedEncoder) -> ExecutionMode:
     """The packed mode: where it does not pass by the processor's kernel, by PyTorch's attention; where not with merged
     layers, with these taken apart, since some models amplify the last bit. Raises ModelRefused where it passes in no
     way."""
-    base, faster, findings = encoder.model, encoder.attention, list[str]()
+    base, faster, findings = model.base, encoder.attention, list[str]()
     try:
-        reference.check(encoder)
+        model.reference.check(encoder)
     except ModelRefused:
         if isinstance(faster, NativeAttention):
             encoder.attention = EqualRuns()
@@ -101,8 +117,8 @@ def _packed_mode(encoder: PackedEncoder, reference: Reference, placement: Placem
             findings.append("no merged products: the model does not run by them as by its own")
         else:
             raise
-        reference.check(encoder)
-    fewer, missing = saved_products(base), attention_choice.missing_kernels(placement.device)
+        model.reference.check(encoder)
+    fewer, missing = saved_products(base), attention_choice.missing_kernels(model.placement.device)
     findings += [missing] if missing else []
     findings += [f"{fewer} products of a step are made together with others"] if fewer else []
     return ExecutionMode(encoder=encoder, findings=tuple(findings))
@@ -130,6 +146,12 @@ def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) ->
             continue
         return ExecutionMode(encoder=encoder)
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})")
+
+
+def check_rotary(base: Any) -> None:
+    """Raises ModelRefused where positions depend on the longest text of a step."""
+    if rotary := rotary_of_the_step(base.config.get_text_config()):
+        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
 
 
 def make_packed(base: Any) -> None:

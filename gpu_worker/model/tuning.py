@@ -6,20 +6,18 @@ fastest comes first; each changes the model, and the first that passes serves.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model.encoder.encoder import Encoder, Run, rotary_of_the_step
+from gpu_worker.model.encoder.encoder import Encoder, Run
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.execution import ExecutionMode, choose_mode
+from gpu_worker.model.execution import ExecutionMode, Untuned, check_rotary, choose_mode
 from gpu_worker.model.heads.building import HeadBuilder
-from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
@@ -30,8 +28,6 @@ from gpu_worker.model.tune.graphs import Bucket, GraphSettings, with_graphs
 from gpu_worker.model.tune.linear import INT8, PACKED, STOCK, install_int8, install_native, pack, undoing
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.gate import (
-    AdapterReference,
-    HeadReference,
     Reference,
     reason_of,
     take_adapter_reference,
@@ -48,26 +44,6 @@ NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
 """Why no text is cut, and why none shares tokens, where the user wants it so."""
 ACCELERATED = "texts share first tokens on processors only"
 """An H200 took twice the time for texts that share two fifths of their tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untuned:
-    """A model as it was loaded, `base`, without its head; `heads`, which may have been taken from it; and the runs of
-    its own code that it is compared with: `reference`, `of_heads` where it has a head, `of_adapters` where some are
-    served over it. `uncounted` is as in `Encoder`."""
-
-    base: Any
-    heads: Heads
-    reference: Reference
-    of_heads: HeadReference | None
-    of_adapters: AdapterReference | None
-    placement: Placement
-    uncounted: int | None
-
-    def check_heads(self, encoder: Encoder) -> None:
-        """Raises ModelRefused where heads give other logits."""
-        if self.of_heads is not None:
-            self.of_heads.check(encoder, self.heads)
 
 
 def take_references(
@@ -122,8 +98,8 @@ def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
     """Finds out what texts may have of each other. Raises what means that memory ran out."""
     encoder, wanted = model.encoder, options.cuts or options.shares
     reason = reason_for_whole_texts(encoder, reference) if wanted else ""
-    unshared = reason if encoder.device.type == "cpu" else ACCELERATED
-    whole, unshared = reason if options.cuts else NOT_WANTED, unshared if options.shares else NOT_SHARED
+    whole = reason if options.cuts else NOT_WANTED
+    unshared = NOT_SHARED if not options.shares else reason if encoder.device.type == "cpu" else ACCELERATED
     bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=wanted and not reason)
     token_bytes = 0 if whole else bytes_of_a_token(encoder, reference)
     return replace(model, whole_texts=whole, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
@@ -144,7 +120,7 @@ def _exact_mode(model: Untuned) -> ExecutionMode:
     """On a processor the whole model by its kernels where these have its family and the gate agrees, with all linear
     layers beside it; else its class, with packed linear layers."""
     if model.placement.device.type != "cpu":
-        return _mode_by_its_class(model)
+        return choose_mode(model)
     encoder, reasons = _checked_native_encoder(model)
     if encoder is not None:
         return _native_mode(encoder)
@@ -158,7 +134,7 @@ def _rounded_mode(model: Untuned) -> ExecutionMode:
         del exact  # before its layers are copied once more
         mode, layers = _native_mode(_native_encoder(model, QuantizedLinear)), "whole layers in int8 by token"
     else:
-        mode = _mode_by_its_class(model)
+        mode = choose_mode(model)
         model.check_heads(mode.encoder)
         layers = install_int8(model.base, model.heads.modules())
     findings = [*reasons, f"{layers}: {model.reference.check_rounded(mode.encoder)}"]
@@ -189,9 +165,7 @@ def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
     """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
     if model.of_adapters is not None:
         raise ModelRefused("adapters run over layers as transformers wrote them")
-    rotary = rotary_of_the_step(model.base.config.get_text_config())
-    if rotary:
-        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+    check_rotary(model.base)
     kernels, reference = library.load(), model.reference
     native = NativeModel(model.base, kernels, linear, capped=reference.attention != FUSED)
     install_native([native.embeddings], kernels)
@@ -222,18 +196,13 @@ def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
     undo = undoing(layers)
     packs = pack(layers)
     try:
-        return replace(_mode_by_its_class(model, packs=packs), linear=PACKED if packs else STOCK)
+        return replace(choose_mode(model, packs=packs), linear=PACKED if packs else STOCK)
     except ModelRefused:
         if not packs or relative.installed(model.base):
             raise
     undo()  # some models amplify the last bit, so that any other rounding gives other hidden states
     finding = "linear layers: torch, since the model does not run as its own with packed ones"
-    return _mode_by_its_class(model).with_findings(finding)
-
-
-def _mode_by_its_class(model: Untuned, *, packs: bool = False) -> ExecutionMode:
-    """A mode with the layers that transformers wrote. `packs`: linear layers are packed."""
-    return choose_mode(model.base, model.reference, model.placement, model.uncounted, packs=packs)
+    return choose_mode(model).with_findings(finding)
 
 
 def _mode_with_graphs(
