@@ -12,7 +12,7 @@ from torch import Tensor
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import own_run
-from support.matrix_units import LEAST, emulate
+from support.matrix_units import emulate
 from support.native import no_kernels
 from support.onednn import needs_packed_layers
 from support.random_models import random_model
@@ -56,17 +56,6 @@ def test_factors_are_rounded_where_they_may_be(multiply: Callable[[Tensor, Tenso
     with own_run.onednn_products():
         assert error(multiply) > 50 * own_run.EXACT
     assert error(multiply) < own_run.EXACT
-
-
-@pytest.mark.usefixtures("units")
-def test_small_products_are_none_of_onednns() -> None:
-    """PyTorch does not ask for them; one more multiplication, and it does."""
-    thirds = torch.full((1, LEAST), 1 / 3)
-    with own_run.onednn_products():
-        assert torch.equal(torch.mm(thirds[:, :1], thirds), thirds * thirds[0, 0])
-        assert not torch.equal(
-            torch.mm(thirds[:, :1], torch.full((1, LEAST + 1), 1 / 3))[:, :-1], thirds * thirds[0, 0]
-        )
 
 
 @pytest.mark.usefixtures("units")
