@@ -113,7 +113,7 @@ class Ours:
         assert not self._submitted
         together = (step_tokens or self.step_tokens) // PIECES_PER_STEP  # as `piece_limits` does
         limits = PieceLimits(longest=tokens, shares=shares, together=together)
-        self._engine.cut_texts(replace(limits, token_bytes=self.model.cutting.token_bytes) if tokens else limits)
+        self._engine.cut_texts(replace(limits, token_bytes=self.model.token_bytes) if tokens else limits)
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""

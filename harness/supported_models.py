@@ -26,7 +26,7 @@ from transformers import __version__ as transformers_version
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import quiet
-from gpu_worker.model.verify.runs import TWO_SIDED, UNPACKED, Cutting
+from gpu_worker.model.verify.pieces import TWO_SIDED, UNPACKED
 from gpu_worker.repository.files import first_line
 from harness.environment import ROOT
 from harness.random_models import miniature
@@ -86,18 +86,16 @@ def try_model_type(kind: str) -> SupportedModel:
     return SupportedModel(
         kind=kind,
         model=name,
-        runs=EQUAL_LENGTH if model.unpacked_reason else PACKED,
-        long_texts=_long_texts(model.cutting),
+        runs=EQUAL_LENGTH if model.encoder.unpacked_reason else PACKED,
+        long_texts=_long_texts(model.whole_texts),
         layers=model.native_layers,
-        why=model.unpacked_reason,
+        why=model.encoder.unpacked_reason,
     )
 
 
-def _long_texts(cutting: Cutting) -> str:
-    """How long texts are computed, for the table."""
-    if cutting.allowed:
-        return IN_PIECES
-    return "" if cutting.refusal in (UNPACKED, TWO_SIDED) else cutting.refusal
+def _long_texts(whole: str) -> str:
+    """How long texts are computed, for the table. `whole`: why not in pieces, empty where they are."""
+    return "" if whole in (UNPACKED, TWO_SIDED) else whole or IN_PIECES
 
 
 def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:

@@ -62,7 +62,7 @@ def _run_workloads(
             for count in workload.in_flight:
                 labels = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
                 report.add_row("rows", labels | measured(engine, workload, count, seconds))
-    if any(workload.kind == "tokens" for workload in workloads) and engine.model.cutting.allowed:
+    if any(workload.kind == "tokens" for workload in workloads) and not engine.model.whole_texts:
         for row in pieces(engine, report.scale):
             report.add_row("pieces", {"model": model, **row})
     for kind, workload in product(kinds, [workload for workload in workloads if workload.name in HEADLINES]):

@@ -96,7 +96,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         notice=model.notice,
         max_sim=model.maxsim.name,
         truncation_side=model.tokenizer.truncation_side,
-        whole_texts=model.cutting.refusal,
+        whole_texts=model.whole_texts,
         query_route=_query_route(model.queries) if model.queries else None,
         pools_spans=abilities.pools_spans,
         bitwise_invariant=not model.other_bits,

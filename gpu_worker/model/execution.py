@@ -1,13 +1,11 @@
-"""The execution mode of a model: packed, or else by equal length. The first mode that passes the gate serves."""
+"""The execution mode of a model by the layers of its own class: packed, or else by equal length. The first mode that
+passes the gate serves."""
 
-import traceback
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from gpu_worker.device.memory import ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
@@ -16,68 +14,77 @@ from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.model.encoder.encoder import Encoder, EqualLengthEncoder, rotary_of_the_step
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.tune.linear import STOCK, pack
 from gpu_worker.model.tune.merged import merge, saved_products, separate
 from gpu_worker.model.verify import own_run
-from gpu_worker.model.verify.gate import Reference
-from gpu_worker.repository.files import first_line
+from gpu_worker.model.verify.gate import AdapterReference, HeadReference, Reference, reason_of
 from shared.errors import ModelRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionMode:
-    """An encoder that passed the gate. `linear` names how its linear layers run, for the card. `unpacked_reason` is why
-    it does not run packed, empty where it does.
+class Untuned:
+    """A model as it was loaded, `base`, without its head; `heads`, which may have been taken from it; and the runs of
+    its own code that it is compared with: `reference`, `of_heads` where it has a head, `of_adapters` where some are
+    served over it. `uncounted` is as in `Encoder`."""
 
-    `findings` are lines for the log about its layers, its attention and its graphs.
+    base: Any
+    heads: Heads
+    reference: Reference
+    placement: Placement
+    uncounted: int | None
+    of_heads: HeadReference | None = None
+    of_adapters: AdapterReference | None = None
+
+    def check_heads(self, encoder: Encoder) -> None:
+        """Raises ModelRefused where heads give other logits."""
+        if self.of_heads is not None:
+            self.of_heads.check(encoder, self.heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionMode:
+    """An encoder that passed the gate. `linear` names how its linear layers run, for the card. `findings` are lines for
+    the log about its layers, its attention and its graphs.
     """
 
     encoder: Encoder
     linear: str = STOCK
-    unpacked_reason: str = ""
     findings: tuple[str, ...] = ()
 
     @property
     def notice(self) -> str:
         """What a user should know about the mode."""
-        if not self.unpacked_reason:
-            return ""
-        slower = "steps of many lengths take longer than those of one"
-        return f"texts run by equal length, not packed ({self.unpacked_reason}): {slower}"
+        reason, slower = self.encoder.unpacked_reason, "steps of many lengths take longer than those of one"
+        return f"texts run by equal length, not packed ({reason}): {slower}" if reason else ""
 
     def with_findings(self, *findings: str) -> "ExecutionMode":
         """The same mode with further lines for the log."""
         return replace(self, findings=(*self.findings, *findings))
 
 
-def choose_mode(
-    base: Any, reference: Reference, placement: Placement, uncounted: int | None, *, packs: bool = False
-) -> ExecutionMode:
-    """The mode of a transformers model without its head, by the layers of its own class: packed where it can run so,
-    else by equal length. Changes the model in place into what serves.
-
-    `reference` is its own run. `uncounted` is as in `Encoder`. `packs`: linear layers are packed, also those that an
-    encoder of ours makes replaceable. Raises ModelRefused with the reasons of both modes.
+def choose_mode(model: Untuned, *, packs: bool = False) -> ExecutionMode:
+    """The mode of a model by the layers of its own class: packed where it can run so, else by equal length. Changes the
+    model in place into what serves. `packs`: linear layers are packed, also those that an encoder of ours makes
+    replaceable. Raises ModelRefused with the reasons of both modes.
     """
+    base = model.base
     if rotary_of_the_step(base.config.get_text_config()) == "dynamic":
         raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
     try:
-        return _packed_mode(_packed_encoder(base, reference, placement, uncounted, packs), reference, placement)
+        return _packed_mode(model, _packed_encoder(model, packs))
     except Exception as error:  # foreign code that was not made for this fails anywhere; then equal length is tried
         reason = reason_of(error)
     if relative.installed(base):  # its own attention is gone
         raise ModelRefused(f"{type(base).__name__}: {reason}")
-    return _equal_length_mode(base, reference, reason)
+    return _equal_length_mode(base, model.reference, reason)
 
 
-def _packed_encoder(
-    base: Any, reference: Reference, placement: Placement, uncounted: int | None, packs: bool
-) -> PackedEncoder:
+def _packed_encoder(model: Untuned, packs: bool) -> PackedEncoder:
     """Changes the model in place so that it runs packed. Raises ModelRefused for what would surely fail."""
+    base, reference, placement = model.base, model.reference, model.placement
     config = base.config.get_text_config()
-    rotary = rotary_of_the_step(config)
-    if rotary:
-        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
+    check_rotary(base)
     make_packed(base)
     if relative.installed(base) and packs:
         # Layers that the model's own classes look into could not be replaced before; ours do not look into them.
@@ -91,42 +98,30 @@ def _packed_encoder(
         softcap=config._attn_implementation == attention.NAME and _capped(config),
         bias=relative.serves(config),
     )
-    return PackedEncoder(base, attention_kernel, uncounted, reference.types, reference.width)
+    return PackedEncoder(base, attention_kernel, model.uncounted, reference.types, reference.width)
 
 
-def _packed_mode(encoder: PackedEncoder, reference: Reference, placement: Placement) -> ExecutionMode:
-    """The packed mode, with merged layers taken apart where it does not pass with them. Raises ModelRefused where it
-    passes in no way."""
-    base = encoder.model
+def _packed_mode(model: Untuned, encoder: PackedEncoder) -> ExecutionMode:
+    """The packed mode: where it does not pass by the processor's kernel, by PyTorch's attention; where not with merged
+    layers, with these taken apart, since some models amplify the last bit. Raises ModelRefused where it passes in no
+    way."""
+    base, faster, findings = model.base, encoder.attention, list[str]()
     try:
-        findings = _check_attention(encoder, reference)
+        model.reference.check(encoder)
     except ModelRefused:
-        if not saved_products(base):
+        if isinstance(faster, NativeAttention):
+            encoder.attention = EqualRuns()
+            findings.append(f"no {faster.name}: the model does not run by it as by its own")
+        elif saved_products(base):
+            separate(base)
+            findings.append("no merged products: the model does not run by them as by its own")
+        else:
             raise
-        separate(base)
-        findings = _check_attention(encoder, reference)
-        findings.append("no merged products: the model does not run by them as by its own")
-    fewer, missing = saved_products(base), attention_choice.missing_kernels(placement.device)
+        model.reference.check(encoder)
+    fewer, missing = saved_products(base), attention_choice.missing_kernels(model.placement.device)
     findings += [missing] if missing else []
     findings += [f"{fewer} products of a step are made together with others"] if fewer else []
     return ExecutionMode(encoder=encoder, findings=tuple(findings))
-
-
-def _check_attention(packed: PackedEncoder, reference: Reference) -> list[str]:
-    """Checks a packed encoder, and replaces its attention by PyTorch's own where the faster one does not pass.
-
-    Some models amplify the last bit. Returns findings; raises ModelRefused where neither attention passes.
-    """
-    faster = packed.attention
-    try:
-        reference.check(packed)
-    except ModelRefused:
-        if not isinstance(faster, NativeAttention):
-            raise
-        packed.attention = EqualRuns()
-        reference.check(packed)
-        return [f"no {faster.name}: the model does not run by it as by its own"]
-    return []
 
 
 def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) -> ExecutionMode:
@@ -137,14 +132,26 @@ def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) ->
         if implementation is None:
             continue
         own_run.run_by(base, implementation)
-        encoder = EqualLengthEncoder(base, attention=implementation, token_types=reference.types, width=reference.width)
+        encoder = EqualLengthEncoder(
+            base,
+            attention=implementation,
+            token_types=reference.types,
+            width=reference.width,
+            unpacked_reason=unpacked_reason,
+        )
         try:
             reference.check(encoder)
         except Exception as error:
             reason = reason_of(error)
             continue
-        return ExecutionMode(encoder=encoder, unpacked_reason=unpacked_reason)
+        return ExecutionMode(encoder=encoder)
     raise ModelRefused(f"{type(base).__name__} runs neither packed ({unpacked_reason}) nor by equal length ({reason})")
+
+
+def check_rotary(base: Any) -> None:
+    """Raises ModelRefused where positions depend on the longest text of a step."""
+    if rotary := rotary_of_the_step(base.config.get_text_config()):
+        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
 
 
 def make_packed(base: Any) -> None:
@@ -170,16 +177,6 @@ def _attends_as_llama_4(config: Any) -> bool:
 def _capped(config: Any) -> bool:
     """Whether the config bounds attention scores (softcap)."""
     return getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
-
-
-def reason_of(error: Exception) -> str:
-    """Why a mode does not serve; for foreign code, the function that failed. Reraises where memory ran out."""
-    if isinstance(error, ModelRefused):
-        return str(error)
-    if ran_out(error):
-        raise error
-    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)[0][0]
-    return f"{innermost.f_code.co_qualname} fails on such a batch: {first_line(error)}"
 
 
 def _head_width(base: nn.Module) -> int:

@@ -21,15 +21,14 @@ from gpu_worker.model.heads.building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model as Model
 from gpu_worker.model.queries import Queries
-from gpu_worker.model.served_adapters import ServedAdapter, install_adapters, read_adapters
+from gpu_worker.model.served_adapters import ServedAdapter, read_adapters
 from gpu_worker.model.source import LoadOptions, Source, fingerprint_of, open_source, quiet, vocabulary_rows
 from gpu_worker.model.tune.linear import PrepackedLinear, check_int8, install_native
-from gpu_worker.model.tuning import Untuned, Verified, take_references, tune, verify
+from gpu_worker.model.tuning import take_references, tune, verify
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.gate import check_means
 from gpu_worker.model.verify.own_run import Feeding, feeding_of
 from gpu_worker.model.verify.probes import ProbeCosts, Probes
-from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.repository import fitting, rerankers
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
@@ -96,27 +95,17 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
         return _static(source, options)
     adapters = read_adapters(source, options.adapters, options.trust_remote_code)
     fitted = _fitted(source, options)
-    base = source.model.base_model  # heads of transformers' classes take the model apart
-    multiplied = _multiplied_weights(base)
+    multiplied = _multiplied_weights(source.model.base_model)
     feeding = _feeding(source, fitted.late)
     probes = _probes(source, fitted, feeding, 2.0 * multiplied)
-    references = take_references(source, fitted.limits.positions, probes, feeding, adapters)
-    heads = _heads(source, references.encoder.width)
-    if adapters:
-        install_adapters(source.model, adapters)
-    untuned = Untuned(
-        base=base,
-        heads=heads,
-        references=references,
-        placement=source.placement,
-        uncounted=fitted.limits.uncounted,
-    )
+    untuned = take_references(source, fitted.limits, probes, feeding, adapters)
+    heads, reference = untuned.heads, untuned.reference
     mode = tune(untuned, options, fitted.longest)
     memory.move_to_huge_pages([mode.encoder.model, *heads.modules()])
-    verified = verify(mode.encoder, heads, references.encoder, options)
-    notices = (source.recipe.notice, references.encoder.notice, mode.notice, probes.notice(fitted.longest))
+    notices = (source.recipe.notice, reference.notice, mode.notice, probes.notice(fitted.longest))
     flops = 2.0 * max(multiplied, mode.encoder.width**2)
-    model = _assembled(source, options, fitted, heads, mode, verified, notices=notices, flops_per_token=flops)
+    model = _assembled(source, options, fitted, heads, mode, notices=notices, flops_per_token=flops)
+    model = verify(model, reference, options)
     if source.queries:
         model = _with_queries(model, source.queries, options.max_tokens)
     return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(adapters, 1)))
@@ -130,25 +119,24 @@ def _static(source: Source, options: LoadOptions) -> Model:
     limits = LengthLimits(usual=limit, requested=options.max_tokens, positions=ENDLESS, uncounted=None)
     fitting.check(source.recipe, source.reader, limits, None)
     encoder = StaticEncoder(table)
-    heads = _heads(source, encoder.width)
+    heads = HeadBuilder(source.recipe, table, source.placement, source.layers, encoder.width).build()
     probes = Probes.of_table(table.num_embeddings)
     assert heads.dense is not None
     check_means(encoder, heads.dense, probes)
     if encoder.device.type == "cpu":
         install_native(heads.modules(), library.load())
-    bits = reason_for_other_bits(encoder, heads, probes, cuts=False, shares=False)
-    verified = Verified(cutting=Cutting(refusal=WHOLE), unshared=WHOLE, other_bits=bits)
+    bits = reason_for_other_bits(encoder, heads, probes, pieces=False)
     mode = ExecutionMode(encoder=encoder, linear=NO_LINEAR)
-    return _assembled(
+    model = _assembled(
         source,
         options,
         _Fitted(rows=table.num_embeddings, limits=limits),
         heads,
         mode,
-        verified,
         notices=[source.recipe.notice],
         flops_per_token=2.0 * encoder.width,
     )
+    return replace(model, whole_texts=WHOLE, unshared=WHOLE, other_bits=bits)
 
 
 def _assembled(
@@ -157,7 +145,6 @@ def _assembled(
     fitted: _Fitted,
     heads: Heads,
     mode: ExecutionMode,
-    verified: Verified,
     *,
     notices: Iterable[str],
     flops_per_token: float,
@@ -181,20 +168,11 @@ def _assembled(
         fingerprint=fingerprint_of(source, limit, fitted.late, mode.linear),
         notice="; ".join(filter(None, notices)),
         findings=(*source.findings, *mode.findings),
-        unpacked_reason=mode.unpacked_reason,
         flops_per_token=flops_per_token,
         weight_bytes=_weight_bytes([mode.encoder.model, *heads.modules()]),
         maxsim=maxsim.choose(source.placement.device, rows),
-        cutting=verified.cutting,
-        unshared=verified.unshared,
-        other_bits=verified.other_bits,
         listwise=replace(listwise, dimensions=heads.dense.width) if listwise and heads.dense else None,
     )
-
-
-def _heads(source: Source, width: int) -> Heads:
-    """The heads of a model whose hidden states have `width` numbers. Those of transformers' classes take it apart."""
-    return HeadBuilder(source.recipe, source.model, source.placement, source.layers, width).build()
 
 
 def _multiplied_weights(base: Any) -> int:

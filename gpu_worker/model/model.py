@@ -8,7 +8,6 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.model import NativeModel
 from gpu_worker.model.queries import Queries
-from gpu_worker.model.verify.runs import Cutting
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
@@ -16,6 +15,7 @@ from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKEN
 
 STATIC = "static"
 """The family of static embeddings."""
+NOT_TRIED = "it was not tried"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,10 @@ class Model:
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     `notice` is what a user should know, `findings` what was found out while loading, in lines for the log. `linear`
     names how linear layers run, for the card.
-    `unpacked_reason` is why texts run by equal length, empty where they run packed. `cutting`: whether long texts may
-    be computed in pieces. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a
-    text may have other bits among others than alone; empty where it has the same.
+    `whole_texts` is why no text is
+    computed in pieces, empty where long ones may be; `token_bytes` is what the device then keeps of each token
+    meanwhile. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a text may have
+    other bits among others than alone; empty where it has the same.
     `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
     of such a model, 0 for the base.
     `queries`: how those of inference-free SPLADE are looked up; the rest is of documents.
@@ -49,13 +50,13 @@ class Model:
     fingerprint: str
     notice: str
     findings: tuple[str, ...]
-    unpacked_reason: str
     flops_per_token: float
     weight_bytes: int
     maxsim: MaxSimKernel
-    cutting: Cutting
-    other_bits: str
-    unshared: str = "it was not tried"
+    whole_texts: str = NOT_TRIED
+    token_bytes: int = 0
+    unshared: str = NOT_TRIED
+    other_bits: str = NOT_TRIED
     listwise: Listwise | None = None
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()

@@ -6,96 +6,71 @@ fastest comes first; each changes the model, and the first that passes serves.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model.encoder.encoder import Encoder, Run, rotary_of_the_step
+from gpu_worker.model.encoder.encoder import Encoder, Run
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.model.execution import ExecutionMode, choose_mode, reason_of
-from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.execution import ExecutionMode, Untuned, check_rotary, choose_mode
+from gpu_worker.model.heads.building import HeadBuilder
+from gpu_worker.model.model import Model
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.native.model import NativeEncoder, NativeModel
-from gpu_worker.model.served_adapters import ServedAdapter
+from gpu_worker.model.served_adapters import ServedAdapter, install_adapters
 from gpu_worker.model.source import LoadOptions, Source
 from gpu_worker.model.tune.graphs import Bucket, GraphSettings, with_graphs
 from gpu_worker.model.tune.linear import INT8, PACKED, STOCK, install_int8, install_native, pack, undoing
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.gate import (
-    AdapterReference,
-    HeadReference,
     Reference,
+    reason_of,
     take_adapter_reference,
     take_head_reference,
     take_reference,
 )
 from gpu_worker.model.verify.own_run import FUSED, Feeding
+from gpu_worker.model.verify.pieces import bytes_of_a_token, reason_for_whole_texts
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.runs import Cutting, cutting, reason_to_share_nothing
+from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
 NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
 """Why no text is cut, and why none shares tokens, where the user wants it so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class References:
-    """Runs of the model's own code on the gate's texts: hidden states; logits, where it has a head; hidden states with
-    each adapter, where some are served over it."""
-
-    encoder: Reference
-    heads: HeadReference | None
-    adapters: AdapterReference | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """What texts may have of each other. `unshared`: why they share no first tokens, `other_bits`: why one may have
-    other bits among others than alone; empty where they may share, and where the bits are the same."""
-
-    cutting: Cutting
-    unshared: str
-    other_bits: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untuned:
-    """A model as it was loaded, `base`, without its head; `heads`, which may have been taken from it; and the runs that
-    it is compared with. `uncounted` is as in `Encoder`."""
-
-    base: Any
-    heads: Heads
-    references: References
-    placement: Placement
-    uncounted: int | None
-
-    def check_heads(self, encoder: Encoder) -> None:
-        """Raises ModelRefused where heads give other logits."""
-        if self.references.heads is not None:
-            self.references.heads.check(encoder, self.heads)
+ACCELERATED = "texts share first tokens on processors only"
+"""An H200 took twice the time for texts that share two fifths of their tokens."""
 
 
 def take_references(
-    source: Source, positions: int, probes: Probes, feeding: Feeding, adapters: Sequence[ServedAdapter]
-) -> References:
-    """Runs the model as it was loaded, with each adapter that is served over it. Raises ModelRefused."""
-    model = source.model
+    source: Source, limits: LengthLimits, probes: Probes, feeding: Feeding, adapters: Sequence[ServedAdapter]
+) -> Untuned:
+    """Runs the model as it was loaded, with each adapter that is served over it; then takes heads from it, and puts
+    these adapters over it. Raises ModelRefused."""
+    model, recipe = source.model, source.recipe
     if type(model).__name__ == "LongformerForSequenceClassification":
         model.base_model.register_forward_pre_hook(_attend_to_the_first_token, with_kwargs=True)
+    base, parts = model.base_model, {adapter.name: adapter.parts for adapter in adapters}
     # The encoder comes before the heads: its long text finds out models that short texts change for good.
-    encoder = take_reference(model.base_model, probes, feeding)
-    parts = {adapter.name: adapter.parts for adapter in adapters}
-    has_head = source.recipe.weights_of != "encoder"
-    return References(
-        encoder=encoder,
-        adapters=take_adapter_reference(model, encoder, parts) if parts else None,
-        heads=take_head_reference(model, source.recipe, encoder, positions) if has_head else None,
+    reference = take_reference(base, probes, feeding)
+    of_adapters = take_adapter_reference(model, reference, parts) if parts else None
+    has_head = recipe.weights_of != "encoder"
+    of_heads = take_head_reference(model, recipe, reference, limits.positions) if has_head else None
+    heads = HeadBuilder(recipe, model, source.placement, source.layers, reference.width).build()
+    if adapters:
+        install_adapters(model, adapters)
+    return Untuned(
+        base=base,
+        heads=heads,
+        reference=reference,
+        of_heads=of_heads,
+        of_adapters=of_adapters,
+        placement=source.placement,
+        uncounted=limits.uncounted,
     )
 
 
@@ -104,28 +79,30 @@ def tune(model: Untuned, options: LoadOptions, longest: int) -> ExecutionMode:
 
     Raises ModelRefused where there is no such way.
     """
-    references = model.references
     if options.rounded:
         mode = _rounded_mode(model)
         _forget_layers(model.base, mode.encoder)
         return mode
     mode = _exact_mode(model)
-    if options.graphs is not None and references.adapters is None:  # graphs know no adapters
-        mode = _mode_with_graphs(mode, references.encoder, options.graphs, longest)
+    if options.graphs is not None and model.of_adapters is None:  # graphs know no adapters
+        mode = _mode_with_graphs(mode, model.reference, options.graphs, longest)
     if not isinstance(mode.encoder, NativeEncoder):  # whose heads were compared with it
         model.check_heads(mode.encoder)
     _forget_layers(model.base, mode.encoder)
-    if references.adapters is not None:
-        references.adapters.check(mode.encoder, mode.unpacked_reason)
+    if model.of_adapters is not None:
+        model.of_adapters.check(mode.encoder)
     return mode
 
 
-def verify(encoder: Encoder, heads: Heads, reference: Reference, options: LoadOptions) -> Verified:
+def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
     """Finds out what texts may have of each other. Raises what means that memory ran out."""
-    cut = cutting(encoder, reference) if options.cuts else Cutting(refusal=NOT_WANTED)
-    unshared = reason_to_share_nothing(encoder, reference) if options.shares else NOT_SHARED
-    bits = reason_for_other_bits(encoder, heads, reference.probes, cuts=cut.allowed, shares=not unshared)
-    return Verified(cutting=cut, unshared=unshared, other_bits=bits)
+    encoder, wanted = model.encoder, options.cuts or options.shares
+    reason = reason_for_whole_texts(encoder, reference) if wanted else ""
+    whole = reason if options.cuts else NOT_WANTED
+    unshared = NOT_SHARED if not options.shares else reason if encoder.device.type == "cpu" else ACCELERATED
+    bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=wanted and not reason)
+    token_bytes = 0 if whole else bytes_of_a_token(encoder, reference)
+    return replace(model, whole_texts=whole, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
 
 
 def _attend_to_the_first_token(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -143,7 +120,7 @@ def _exact_mode(model: Untuned) -> ExecutionMode:
     """On a processor the whole model by its kernels where these have its family and the gate agrees, with all linear
     layers beside it; else its class, with packed linear layers."""
     if model.placement.device.type != "cpu":
-        return _mode_by_its_class(model)
+        return choose_mode(model)
     encoder, reasons = _checked_native_encoder(model)
     if encoder is not None:
         return _native_mode(encoder)
@@ -152,18 +129,17 @@ def _exact_mode(model: Untuned) -> ExecutionMode:
 
 def _rounded_mode(model: Untuned) -> ExecutionMode:
     """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
-    references = model.references
     exact, reasons = _checked_native_encoder(model)
     if exact is not None:
         del exact  # before its layers are copied once more
         mode, layers = _native_mode(_native_encoder(model, QuantizedLinear)), "whole layers in int8 by token"
     else:
-        mode = _mode_by_its_class(model)
+        mode = choose_mode(model)
         model.check_heads(mode.encoder)
         layers = install_int8(model.base, model.heads.modules())
-    findings = [*reasons, f"{layers}: {references.encoder.check_rounded(mode.encoder)}"]
-    if references.heads is not None:
-        figures = references.heads.check_rounded(mode.encoder, model.heads)
+    findings = [*reasons, f"{layers}: {model.reference.check_rounded(mode.encoder)}"]
+    if model.of_heads is not None:
+        figures = model.of_heads.check_rounded(mode.encoder, model.heads)
         findings.append(f"logits of rounded layers: {figures}")
     return replace(mode, linear=INT8).with_findings(*findings)
 
@@ -175,7 +151,7 @@ def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[
     undo = undoing(nn.ModuleList(heads))
     try:
         encoder = _native_encoder(model, PackedLinear)
-        model.references.encoder.check(encoder)
+        model.reference.check(encoder)
         install_native(heads, kernels)
         model.check_heads(encoder)
         return encoder, []
@@ -187,12 +163,10 @@ def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[
 
 def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
     """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
-    if model.references.adapters is not None:
+    if model.of_adapters is not None:
         raise ModelRefused("adapters run over layers as transformers wrote them")
-    rotary = rotary_of_the_step(model.base.config.get_text_config())
-    if rotary:
-        raise ModelRefused(f"rope_type {rotary} changes a text's vector with the longest text beside it")
-    kernels, reference = library.load(), model.references.encoder
+    check_rotary(model.base)
+    kernels, reference = library.load(), model.reference
     native = NativeModel(model.base, kernels, linear, capped=reference.attention != FUSED)
     install_native([native.embeddings], kernels)
     return NativeEncoder(native, kernels, model.uncounted, reference.types, reference.width)
@@ -222,18 +196,13 @@ def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
     undo = undoing(layers)
     packs = pack(layers)
     try:
-        return replace(_mode_by_its_class(model, packs=packs), linear=PACKED if packs else STOCK)
+        return replace(choose_mode(model, packs=packs), linear=PACKED if packs else STOCK)
     except ModelRefused:
         if not packs or relative.installed(model.base):
             raise
     undo()  # some models amplify the last bit, so that any other rounding gives other hidden states
     finding = "linear layers: torch, since the model does not run as its own with packed ones"
-    return _mode_by_its_class(model).with_findings(finding)
-
-
-def _mode_by_its_class(model: Untuned, *, packs: bool = False) -> ExecutionMode:
-    """A mode with the layers that transformers wrote. `packs`: linear layers are packed."""
-    return choose_mode(model.base, model.references.encoder, model.placement, model.uncounted, packs=packs)
+    return choose_mode(model).with_findings(finding)
 
 
 def _mode_with_graphs(

@@ -79,14 +79,14 @@ def test_varlen_takes_pieces_of_a_text(cuda: torch.device, window: int | None, g
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma3"])
 def test_causal_families_run_in_pieces(name: str) -> None:
     """The load compares texts in pieces with the model's own run of the whole ones; two of these have windows."""
-    assert not load(random_model(name), Placement.choose(DEVICE, "bfloat16")).cutting.refusal
+    assert not load(random_model(name), Placement.choose(DEVICE, "bfloat16")).whole_texts
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", TINY)
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """The load compares the packed run with the model's own eager attention on the device, and raises."""
-    assert not load(random_model(name), Placement.choose(DEVICE, dtype)).unpacked_reason  # type: ignore[arg-type]
+    assert not load(random_model(name), Placement.choose(DEVICE, dtype)).encoder.unpacked_reason  # type: ignore[arg-type]
 
 
 def tokens(*lengths: int) -> RaggedTokens:

@@ -28,8 +28,8 @@ class Encoder:
     """
 
     description: str
-    runs_packed = False
-    """Whether texts of all lengths run end to end, in one run."""
+    unpacked_reason = ""
+    """Why texts of several lengths do not run end to end, in one run; empty where they do."""
     causal = False
     """Whether tokens attend to earlier ones alone, as far as layers say so before they are called."""
     padding_tokens = 0
@@ -67,10 +67,12 @@ class EqualLengthEncoder(Encoder):
     """A model that cannot run packed: texts of equal length form a dense batch for its own code, which makes positions
     and masks. Nothing is padded, but every length in a step takes a run of its own."""
 
-    def __init__(self, model: Any, *, attention: str, token_types: TokenTypes | None, width: int) -> None:
+    def __init__(
+        self, model: Any, *, attention: str, token_types: TokenTypes | None, width: int, unpacked_reason: str
+    ) -> None:
         """`attention` is transformers' name of the implementation that the model runs: eager or sdpa."""
         super().__init__(model, uncounted=None, token_types=token_types, width=width)
-        self.description = f"equal length ({attention})"
+        self.description, self.unpacked_reason = f"equal length ({attention})", unpacked_reason
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         return torch.cat([self._run(batch, run) for run in batch.runs()])

@@ -22,8 +22,6 @@ from gpu_worker.ragged.texts import TokenTypes
 class PackedEncoder(Encoder):
     """An encoder in which every layer attends through `attention`."""
 
-    runs_packed = True
-
     def __init__(
         self,
         model: Any,

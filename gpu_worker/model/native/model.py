@@ -175,8 +175,6 @@ class NativeModel(nn.Module):
 class NativeEncoder(Encoder):
     """The encoder of a model that runs by the kernels."""
 
-    runs_packed = True
-
     def __init__(
         self,
         model: NativeModel,

@@ -2,7 +2,8 @@
 
 The rule: the model runs whole by the processor's kernels, or looks up rows of a table; so do the products of its heads,
 which have nothing that PyTorch computes otherwise among other rows. Short probes are then compared alone, among others
-in any order, in pieces, and with tokens of other texts. What follows the heads, such as MaxSim, runs by the kernels.
+in any order, and in pieces that attend to tokens of other texts, too. What follows the heads, such as MaxSim, runs by
+the kernels.
 """
 
 import inspect
@@ -20,13 +21,13 @@ from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.heads.heads import CutRows, Heads, SpladeHead, Unit
 from gpu_worker.model.native.model import NativeEncoder
 from gpu_worker.model.tune.linear import EvenGelu, NativeLinear
+from gpu_worker.model.verify.pieces import run_in_pieces
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.runs import run_in_pieces, run_sharing
 from gpu_worker.ragged.batch import RaggedBatch
 
 NOT_NATIVE = "its layers do not run whole by the processor's kernels"
 """Why texts may have other bits among others, where that is known without a run."""
-COMPARED = 4
+COMPARED = 5
 """Probes that are compared: the first ones, which are short."""
 EVEN = (
     *(NativeLinear, EvenGelu, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.ReLU, nn.Tanh),
@@ -40,11 +41,9 @@ Rows = Mapping[str, Sequence[Tensor]]
 """Rows of each text of a batch, by the name of what made them."""
 
 
-def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cuts: bool, shares: bool) -> str:
-    """Why a text may have other bits among others than alone; empty where it has the same.
-
-    `cuts`: texts may be computed in pieces; `shares`: they may share first tokens.
-    """
+def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, pieces: bool) -> str:
+    """Why a text may have other bits among others than alone; empty where it has the same. `pieces`: texts may be
+    computed in pieces, or behind others that begin alike."""
     if not isinstance(encoder, NativeEncoder | StaticEncoder):
         return NOT_NATIVE
     if encoder.device.type != "cpu" or not library.load().formats:
@@ -53,8 +52,7 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, cut
         if not _is_even(module):
             return f"its head has a {type(module).__name__}, which PyTorch computes"
     runs: dict[str, Run] = {"among others": encoder}
-    runs |= {"in pieces": partial(run_in_pieces, encoder)} if cuts else {}
-    runs |= {"with tokens of another text": partial(run_sharing, encoder)} if shares else {}
+    runs |= {"in pieces": partial(run_in_pieces, encoder)} if pieces else {}
     numbers = range(len(probes.texts))[:COMPARED]
     with torch.inference_mode():
         batches = [probes.batch([number], encoder) for number in numbers]

@@ -6,6 +6,8 @@ model's own class, with the attention that transformers chooses, fed with the in
 Every way to compute a batch is held against it: packed, by the kernels, in graphs, in pieces.
 """
 
+import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpu_worker.device.memory import ran_out
 from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
 from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -48,6 +51,7 @@ from gpu_worker.model.verify.tolerances import (
 )
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.texts import TokenTypes
+from gpu_worker.repository.files import first_line
 from gpu_worker.repository.recipe import Recipe
 from shared.errors import ModelRefused
 
@@ -230,9 +234,8 @@ class HeadReference:
 
     def check(self, encoder: Encoder, heads: Heads) -> None:
         """Chooses which row a classifier reads. Raises ModelRefused where the head's logits are not the model's."""
+        batch, hidden = self._run(encoder)
         with torch.inference_mode():
-            batch = self._batch(encoder)
-            hidden = encoder(batch)
             if isinstance(heads.classifier, HeadClassifier):
                 self._choose_row(heads.classifier, hidden, batch)
             verdict = exact_logits(logits_of(heads, hidden, batch), self.expected, encoder.dtype)
@@ -243,15 +246,17 @@ class HeadReference:
 
         Raises ModelRefused where they are too far off.
         """
+        batch, hidden = self._run(encoder)
         with torch.inference_mode():
-            batch = self._batch(encoder)
-            verdict = rounded_logits(logits_of(heads, encoder(batch), batch), self.expected)
+            verdict = rounded_logits(logits_of(heads, hidden, batch), self.expected)
         verdict.check("rounded layers change its logits too much")
         return verdict.figures
 
-    def _batch(self, encoder: Encoder) -> RaggedBatch:
-        """All texts as one batch."""
-        return self.probes.batch(range(len(self.probes.texts)), encoder)
+    def _run(self, encoder: Encoder) -> tuple[RaggedBatch, Tensor]:
+        """All texts as one batch, and its hidden states [T, H]."""
+        batch = self.probes.batch(range(len(self.probes.texts)), encoder)
+        with torch.inference_mode():
+            return batch, encoder(batch)
 
     def _choose_row(self, classifier: HeadClassifier, hidden: Tensor, batch: RaggedBatch) -> None:
         """Sets the pooling of a classifier to the one whose logits err least."""
@@ -302,13 +307,11 @@ class AdapterReference:
     numbers: Sequence[int]
     expected: Mapping[str, Expected]
 
-    def check(self, encoder: Encoder, unpacked_reason: str) -> None:
-        """Runs texts of all adapters, and of none, in one step. `unpacked_reason`: why texts do not run packed.
-
-        Raises ModelRefused where they do not, or where rows differ from the reference, with figures.
-        """
-        if unpacked_reason:
-            raise ModelRefused(f"--adapter needs a model that runs packed, this one does not: {unpacked_reason}")
+    def check(self, encoder: Encoder) -> None:
+        """Runs texts of all adapters, and of none, in one step. Raises ModelRefused where they do not run packed, or
+        where rows differ from the reference, with figures."""
+        if reason := encoder.unpacked_reason:
+            raise ModelRefused(f"--adapter needs a model that runs packed, this one does not: {reason}")
         count = len(self.expected)
         adapters = np.arange(count).repeat(len(self.numbers)).tolist()
         batch = self.probes.batch([*self.numbers] * count, encoder, adapters)
@@ -376,6 +379,17 @@ def _distance(hidden: Tensor, exact: Tensor) -> float:
 def _scale(exact: Sequence[Tensor]) -> float:
     """The size of hidden states by which distances are judged."""
     return max(1.0, size_of(torch.cat([*exact])))
+
+
+def reason_of(error: Exception) -> str:
+    """Why a way to run a model does not serve; for foreign code, the function that failed. Reraises where memory ran
+    out."""
+    if isinstance(error, ModelRefused):
+        return str(error)
+    if ran_out(error):
+        raise error
+    innermost = deque(traceback.walk_tb(error.__traceback__), maxlen=1)[0][0]
+    return f"{innermost.f_code.co_qualname} fails on such a batch: {first_line(error)}"
 
 
 def _check_attention_calls(encoder: PackedEncoder, calls: int) -> None:

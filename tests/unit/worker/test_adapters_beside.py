@@ -142,12 +142,12 @@ def test_long_texts_in_pieces_keep_their_adapter(tmp_path: Path) -> None:
         for seed in (1, 2)
     }
     model = loaded(tmp_path / "base", folders)
-    assert not model.cutting.refusal
+    assert not model.whole_texts
     names, ids = ["", "1", "2"], random_ids([100, 7, 64])
     whole = rows(model, [(name, ids) for name in names])
     engine, limits = (
         ModelEngine(model),
-        PieceLimits(longest=16, cache_bytes=1 << 30, token_bytes=model.cutting.token_bytes),
+        PieceLimits(longest=16, cache_bytes=1 << 30, token_bytes=model.token_bytes),
     )
     engine.cut_texts(limits, adapters_by_fingerprint(model, limits))
     prints = {"": ""} | {each.names[0]: name for name, each in adapters_by_fingerprint(model, limits).items()}

@@ -141,7 +141,7 @@ def test_llama_4_runs_by_equal_length(options: dict[str, Any], tmp_path: Path) -
     assert own.config.floor_scale == 24
     chosen = texts(60, 60, 15, 16, 17, 49)
     model = load(str(tmp_path), CPU)
-    assert model.unpacked_reason == "its layers attend in chunks, or scale queries by their place in a run"
+    assert model.encoder.unpacked_reason == "its layers attend in chunks, or scale queries by their place in a run"
     assert furthest(rows(tmp_path, chosen), alone(own, chosen)) <= 2e-5
 
 
@@ -153,7 +153,7 @@ def test_a_mask_changes_its_own_text_alone(tmp_path: Path) -> None:
     chosen[3][2] = chosen[3][9] = MASK
     theirs = alone(own, chosen)
     model = load(str(tmp_path), CPU)
-    assert model.unpacked_reason
+    assert model.encoder.unpacked_reason
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
     own.set_attn_implementation(attention.NAME)
     batch = RaggedBatch.pack([np.array(text, dtype=np.int32) for text in chosen], CPU.device, uncounted_id_of(own))
@@ -169,7 +169,7 @@ def test_a_step_may_have_more_tokens_than_a_text_has_positions(tmp_path: Path) -
     chosen = texts(*(120, 120, 77, 30, 30, 1))
     assert sum(map(len, chosen)) > miniature.POSITIONS
     model = load(str(tmp_path), CPU)
-    assert "max_position_embeddings" in model.unpacked_reason
+    assert "max_position_embeddings" in model.encoder.unpacked_reason
     assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), alone(own, chosen)) <= 2e-5
 
 
@@ -222,7 +222,7 @@ def test_rotary_positions_that_a_long_text_stretches_do_not_stretch_its_mates(tm
     factors = {"short_factor": [1.0] * 8, "long_factor": [3.0] * 8}
     own = written(tmp_path, "phi3", rope_parameters=stretched | factors, original_max_position_embeddings=32)
     model = load(str(tmp_path), CPU)
-    assert model.unpacked_reason == "rope_type longrope changes a text's vector with the longest text beside it"
+    assert model.encoder.unpacked_reason == "rope_type longrope changes a text's vector with the longest text beside it"
     assert "steps of many lengths take longer" in model.notice
     chosen = texts(10, 60, 33, 10)
     theirs = alone(own, chosen)

@@ -1,7 +1,8 @@
 """Attention of a piece, wherever the keys before it lie, equals the rows of one run over the whole sequence, in every
 kernel."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,19 @@ from gpu_worker.kernels.attention.native import NativeAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.loading import load
+from gpu_worker.model.source import LoadOptions
+from gpu_worker.model.tuning import verify
 from gpu_worker.model.verify.gate import take_reference
+from gpu_worker.model.verify.pieces import reason_for_whole_texts
 from gpu_worker.model.verify.probes import Probes
-from gpu_worker.model.verify.runs import cutting, reason_to_share_nothing
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache, first_slots
 from harness.random_models import synthetic
 from support import varlen_twin
 from support.flaws import Flawed
 from support.native import LIBRARY, needs_kernels
+from support.random_models import random_model
 from support.tiny import CPU, referee
 
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
@@ -315,33 +320,32 @@ def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", CPU).eval()
     reference = referee(model)
-    assert cutting(PackedEncoder(model, Flawed("none"), None), reference).allowed
-    assert not reason_to_share_nothing(PackedEncoder(model, Flawed("none"), None), reference)
-    flawed = PackedEncoder(model, Flawed(flaw), None)
-    refused = cutting(flawed, reference)
-    assert not refused.allowed
-    assert "differ" in refused.refusal
-    assert "differ" in reason_to_share_nothing(flawed, reference)
+    assert not reason_for_whole_texts(PackedEncoder(model, Flawed("none"), None), reference)
+    assert "differ" in reason_for_whole_texts(PackedEncoder(model, Flawed(flaw), None), reference)
 
 
-@pytest.mark.parametrize("wrong", [slice(0, 1), slice(1, -1)], ids=["of another text", "of another follower"])
-def test_the_gate_refuses_followers_that_attend_to_wrong_slots(wrong: slice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether these lie in a text that follows none, or in a follower itself; pieces with caches have no such slots."""
+@pytest.mark.parametrize(
+    ("cached", "wrong"),
+    [(False, slice(0, 1)), (False, slice(1, -1)), (True, slice(0, 1)), (True, slice(1, None))],
+    ids=["rows of another text", "rows of another follower", "another text's cache", "its own cache"],
+)
+def test_the_gate_refuses_pieces_that_attend_to_wrong_slots(
+    cached: bool, wrong: slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register()
     config, _ = synthetic.shape_of("tiny-qwen3")
     model = synthetic.build(config, "encoder", CPU).eval()
-    reference, encoder, honest = referee(model), PackedEncoder(model, OneByOne(), None), Piece.slots
+    reference, encoder, honest = referee(model), PackedEncoder(model, OneByOne(), None), PieceAttention._states_of
 
-    def flawed(piece: Piece, row: int) -> tuple[KeySlots, ...]:
-        slots = list(honest(piece, row))
-        if piece.cache is None:
-            slots[wrong] = [some._replace(first=some.first + (-1 if some.first else 1)) for some in slots[wrong]]
-        return tuple(slots)
+    def flawed(attention: PieceAttention, slots: Sequence[KeySlots], *states: Any) -> Tensor:
+        read = list(slots)
+        if (read[-1].cache is not None) == cached:
+            read[wrong] = [some._replace(first=some.first + (-1 if some.first else 1)) for some in read[wrong]]
+        return honest(attention, read, *states)
 
-    assert not reason_to_share_nothing(encoder, reference)
-    monkeypatch.setattr(Piece, "slots", flawed)
-    assert cutting(encoder, reference).allowed
-    assert "differ" in reason_to_share_nothing(encoder, reference)
+    assert not reason_for_whole_texts(encoder, reference)
+    monkeypatch.setattr(PieceAttention, "_states_of", flawed)
+    assert reason_for_whole_texts(encoder, reference).startswith("its texts do not run in pieces as they run whole")
 
 
 def test_the_gate_needs_no_more_positions_than_a_model_has() -> None:
@@ -352,16 +356,16 @@ def test_the_gate_needs_no_more_positions_than_a_model_has() -> None:
     reference = take_reference(model, Probes.of(model.config, 64, limit=64))
     execution.make_packed(model)
     assert max(map(len, reference.probes.texts)) == 64
-    assert not reason_to_share_nothing(PackedEncoder(model, OneByOne(), None), reference)
+    assert not reason_for_whole_texts(PackedEncoder(model, OneByOne(), None), reference)
 
 
 def test_texts_share_nothing_on_an_accelerator() -> None:
     """Whatever its attention could do there."""
-    register()
+    model = load(random_model("tiny-qwen3"), CPU, LoadOptions(max_tokens=64))
+    assert not model.unshared
     config, _ = synthetic.shape_of("tiny-qwen3")
-    model = synthetic.build(config, "encoder", CPU).eval()
-    reference = referee(model)
-    packed = PackedEncoder(model, OneByOne(), None)
-    assert not reason_to_share_nothing(packed, reference)
-    model.to("meta")
-    assert reason_to_share_nothing(packed, reference) == "texts share first tokens on processors only"
+    base = synthetic.build(config, "encoder", CPU).eval()
+    reference = referee(base)
+    elsewhere = PackedEncoder(base.to("meta"), OneByOne(), None)
+    unshared = verify(replace(model, encoder=elsewhere), reference, LoadOptions()).unshared
+    assert unshared == "texts share first tokens on processors only"

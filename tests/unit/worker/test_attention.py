@@ -119,7 +119,7 @@ def test_runs_cover_the_batch(lengths: list[int]) -> None:
 def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     """Packed equals its own eager attention, text by text, or load raises; test_parity.py loads all in float32, and
     honest runs of other kinds pass in bfloat16 before the gate refuses wrong ones."""
-    assert not load(random_model(name), Placement.choose("cpu", dtype)).unpacked_reason  # type: ignore[arg-type]
+    assert not load(random_model(name), Placement.choose("cpu", dtype)).encoder.unpacked_reason  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", some("tiny-bert"))

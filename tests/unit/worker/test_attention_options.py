@@ -80,7 +80,7 @@ def test_a_softcap_that_the_default_does_not_know_does_not_count(
     monkeypatch.setattr(Gemma2Model, "_supports_sdpa", True)
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", ignoring)
     model = served(tmp_path, "gemma2", attn_logit_softcapping=1.0)
-    assert not model.unpacked_reason
+    assert not model.encoder.unpacked_reason
     assert OTHER_MEANING in model.notice
 
 
@@ -88,7 +88,7 @@ def test_a_kernel_of_a_package_is_not_needed(tmp_path: Path) -> None:
     """It computes what PyTorch's attention computes; sentence-transformers fails without the package."""
     write(tmp_path, "bert", attn_implementation="flash_attention_2")
     asked = load(str(tmp_path), CPU)
-    assert asked.encoder.runs_packed
+    assert not asked.encoder.unpacked_reason
 
 
 def outcome(folder: Path, kind: str, options: dict[str, Any]) -> str:

@@ -19,7 +19,6 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.kernels.cpu.products import product
-from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, NativeMaxSim, PlainMaxSim, Texts
 from gpu_worker.model.card import card_of
 from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.loading import Model, load
@@ -117,8 +116,8 @@ class Draw:
     def limits(self, model: Model) -> PieceLimits:
         """Pieces and shared beginnings, as far as the model lets its texts have them."""
         return PieceLimits(
-            longest=0 if model.cutting.refusal else self.longest_piece,
-            token_bytes=model.cutting.token_bytes,
+            longest=0 if model.whole_texts else self.longest_piece,
+            token_bytes=model.token_bytes,
             shares=self.shares and not model.unshared,
             together=self.together,
         )
@@ -264,21 +263,6 @@ def test_products_of_any_sizes_equal_pytorchs(rows: int, inputs: int, outputs: i
     assert torch.equal(product(x[row:][:1], weight[column:][:1])[0, 0], ours[row, column])
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(0, 70), min_size=1, max_size=5), st.lists(st.integers(0, 90), min_size=1, max_size=12))
-def test_maxsim_equals_its_twin(query_lengths: list[int], document_lengths: list[int]) -> None:
-    """Each score has the bits that its query and its document give alone."""
-    torch.manual_seed(0)
-    queries, documents = torch.randn(sum(query_lengths), 24), torch.randn(sum(document_lengths), 24)
-    kernel = NativeMaxSim(LIBRARY)
-    sides = [Texts.end_to_end(np.array(lengths)) for lengths in (query_lengths, document_lengths)]
-    whole = Comparison(queries=sides[0], documents=sides[1], layout=Layout.MATRIX)
-    ours, expected = kernel(queries, documents, [whole]), PlainMaxSim()(queries, documents, [whole])
-    assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-4)
-    last = Comparison(queries=sides[0].part(0, 1), documents=whole.documents.part(0, 1), layout=Layout.PAIRS)
-    assert torch.equal(kernel(queries, documents, [last])[0], ours[0])
-
-
 def test_layers_keep_their_shapes() -> None:
     """Leading dimensions of any number, sizes that the kernels do not take, a layer without a bias."""
     layer, x = nn.Linear(37, 5, bias=False), torch.randn(2, 3, 37)
@@ -337,7 +321,7 @@ def test_no_rounding_by_the_instructions_is_in_the_fingerprint(monkeypatch: pyte
 
 def _reason(model: Model) -> str:
     probes = Probes.of(model.encoder.model.config, MOST)
-    return reason_for_other_bits(model.encoder, model.heads, probes, cuts=False, shares=False)
+    return reason_for_other_bits(model.encoder, model.heads, probes, pieces=False)
 
 
 def test_runs_find_a_model_that_mixes_texts(monkeypatch: pytest.MonkeyPatch) -> None:

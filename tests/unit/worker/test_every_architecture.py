@@ -88,9 +88,9 @@ def test_what_is_causal_and_packed_runs_in_pieces(kind: str, tmp_path: Path) -> 
     """Whether a class looks ahead is what transformers' own code does, and no other reason is left to run whole."""
     write(tmp_path, kind)
     if looks_ahead(kind, tmp_path):
-        assert compare(kind, tmp_path, MIXED[:2]).cutting.refusal == "its tokens attend to tokens that come later"
+        assert compare(kind, tmp_path, MIXED[:2]).whole_texts == "its tokens attend to tokens that come later"
     else:
-        assert not compare_in_pieces(kind, tmp_path, LENGTHS_IN_PIECES, chunks=(16, 64, 128)).cutting.refusal
+        assert not compare_in_pieces(kind, tmp_path, LENGTHS_IN_PIECES, chunks=(16, 64, 128)).whole_texts
 
 
 @torch.inference_mode()

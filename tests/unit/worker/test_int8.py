@@ -228,7 +228,7 @@ def test_rounding_excuses_no_mistake(attention: OneByOne, monkeypatch: pytest.Mo
     monkeypatch.delitem(FAMILIES, "bert")
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: attention)
     model = loaded("tiny-bert", "int8")
-    assert "it does not run among other texts as it runs alone" in model.unpacked_reason
+    assert "it does not run among other texts as it runs alone" in model.encoder.unpacked_reason
     assert model.encoder.description.startswith("equal length")
 
 
@@ -253,7 +253,11 @@ def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_p
     """Whole layers run in packed batches alone; linear layers run anywhere. Nor does an exact load try whole layers."""
     miniature.write(tmp_path, family)
     eight, exact = load(str(tmp_path), CPU, LoadOptions(linear="int8")), load(str(tmp_path), CPU)
-    assert eight.unpacked_reason == exact.unpacked_reason == "transformers' class takes no attention but its own"
+    assert (
+        eight.encoder.unpacked_reason
+        == exact.encoder.unpacked_reason
+        == "transformers' class takes no attention but its own"
+    )
     assert any(isinstance(module, Int8Linear) for module in eight.encoder.model.modules())
     assert not any("native" in line for line in exact.findings)
 

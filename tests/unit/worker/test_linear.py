@@ -7,10 +7,15 @@ import torch
 from torch import nn
 
 from gpu_worker.device.placement import Placement
+from gpu_worker.model.loading import load
+from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune import linear as module
-from gpu_worker.model.tune.linear import PrepackedLinear, pack, undoing
+from gpu_worker.model.tune.linear import STOCK, PrepackedLinear, pack, undoing
 from harness.random_models import synthetic
+from support.native import no_kernels
 from support.onednn import HALF, needs_packed_layers
+from support.random_models import random_model
+from support.tiny import CPU
 
 pytestmark = needs_packed_layers
 
@@ -39,7 +44,7 @@ def test_packed_layers_equal_the_stock_ones(bias: bool, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("flaw", ["missing", "wrong"])
 def test_an_operator_that_is_missing_or_wrong_serves_nothing(flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another build of PyTorch, or one whose operator computes something else."""
+    """Another build of PyTorch, or one whose operator computes something else, which the gate finds out."""
 
     class Flawed(PrepackedLinear):
         def __init__(self, linear: nn.Linear) -> None:
@@ -50,10 +55,13 @@ def test_an_operator_that_is_missing_or_wrong_serves_nothing(flaw: str, monkeypa
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) + 1
 
+    no_kernels(monkeypatch)
     monkeypatch.setattr(module, "PrepackedLinear", Flawed)
-    model = block()
-    assert not pack(model)
-    assert type(model[0]) is nn.Linear
+    model = load(random_model("tiny-bert"), CPU, LoadOptions(max_tokens=64))
+    assert model.linear == STOCK
+    assert ("linear layers: torch, since the model does not run as its own with packed ones" in model.findings) == (
+        flaw == "wrong"
+    )
 
 
 def test_every_linear_layer_of_a_model_is_packed() -> None:

@@ -87,7 +87,7 @@ def test_rows_at_markers_are_those_of_the_models_own_code(engine: ModelEngine, t
 @pytest.mark.parametrize("longest", [16, 64])
 def test_blocks_in_pieces_are_whole_blocks(whole: ModelEngine, twin: Twin, longest: int) -> None:
     """Markers of several pieces come together, whatever the steps and their company."""
-    assert not whole.model.cutting.refusal
+    assert not whole.model.whole_texts
     wanted = expected(twin)
     whole.cut_texts(PieceLimits(longest=longest))
     for seed in range(3):
@@ -184,9 +184,9 @@ def test_layers_with_windows_have_the_limits_of_the_later_model(tmp_path: Path) 
     told = engine.model.listwise
     assert told is not None
     assert (told.query_length, told.document_length) == (1024, 8192)
-    assert not engine.model.cutting.refusal
+    assert not engine.model.whole_texts
     wanted = expected(twin)
-    kept = engine.model.cutting.token_bytes
+    kept = engine.model.token_bytes
     for longest, shares in ((0, False), (16, False), (100, False), (0, True), (64, True)):
         engine.cut_texts(PieceLimits(longest=longest, shares=shares, together=4096, token_bytes=kept))
         for result in run_in_steps(engine, [job(twin), job(twin, 2)], seed=longest):

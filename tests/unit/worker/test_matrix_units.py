@@ -12,7 +12,7 @@ from torch import Tensor
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.verify import own_run
-from support.matrix_units import LEAST, emulate
+from support.matrix_units import emulate
 from support.native import no_kernels
 from support.onednn import needs_packed_layers
 from support.random_models import random_model
@@ -59,17 +59,6 @@ def test_factors_are_rounded_where_they_may_be(multiply: Callable[[Tensor, Tenso
 
 
 @pytest.mark.usefixtures("units")
-def test_small_products_are_none_of_onednns() -> None:
-    """PyTorch does not ask for them; one more multiplication, and it does."""
-    thirds = torch.full((1, LEAST), 1 / 3)
-    with own_run.onednn_products():
-        assert torch.equal(torch.mm(thirds[:, :1], thirds), thirds * thirds[0, 0])
-        assert not torch.equal(
-            torch.mm(thirds[:, :1], torch.full((1, LEAST + 1), 1 / 3))[:, :-1], thirds * thirds[0, 0]
-        )
-
-
-@pytest.mark.usefixtures("units")
 @pytest.mark.parametrize("head", [8, 64])
 def test_the_load_notices(head: int) -> None:
     """The gate's own run is not multiplied by oneDNN then."""
@@ -78,7 +67,7 @@ def test_the_load_notices(head: int) -> None:
 
 def rows(model: Model) -> np.ndarray:
     """Of a short text, a longer one and a long one."""
-    assert not model.unpacked_reason
+    assert not model.encoder.unpacked_reason
     texts = [np.arange(5, 5 + length, dtype=np.int32) for length in (3, 40, 300)]
     return dense_rows(ask(ModelEngine(model), encode(DENSE), texts))
 

@@ -15,6 +15,7 @@ from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
+from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import LoadOptions, open_source
 from gpu_worker.model.tune.graphs import compiled_run
 from gpu_worker.model.tune.merged import MergedLinear, merge, saved_products, separate
@@ -84,7 +85,10 @@ def test_the_gate_decides_whether_products_are_merged(right: bool, monkeypatch: 
         monkeypatch.setattr(MergedLinear, "forward", lambda layer, states: 2 * F.linear(states, layer.weight))
     monkeypatch.setattr(execution.attention_choice, "choose", lambda *_, **__: Varlen())
     placement = Placement(device=torch.device("cuda"), dtype=torch.float32)
-    mode = execution.choose_mode(encoder.model, reference, placement, uncounted=None)
+    base = encoder.model
+    mode = execution.choose_mode(
+        execution.Untuned(base=base, heads=Heads(), reference=reference, placement=placement, uncounted=None)
+    )
     assert isinstance(mode.encoder, PackedEncoder)
     assert saved_products(encoder.model) == (FEWER["tiny-qwen3"] * LAYERS if right else 0)
     merged = "9 products of a step are made together with others"

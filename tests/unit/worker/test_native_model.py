@@ -2,7 +2,6 @@
 alike have the same bits, alone and in any batch."""
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,8 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.native.model import NativeEncoder, NativeModel, _Call
 from gpu_worker.model.source import LoadOptions
+from gpu_worker.model.verify.pieces import run_in_pieces
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache
 from harness.random_models import miniature
 from shared.errors import ModelRefused
 from support.native import LIBRARY, needs_kernels
@@ -106,80 +105,18 @@ def test_pairs_have_token_types(name: str) -> None:
     assert not torch.equal(run(encoder, texts, (4, 0, 150)), run(encoder, texts))
 
 
-def in_pieces(encoder: NativeEncoder, lengths: list[int], seed: int) -> list[Tensor]:
-    """Hidden states of each text, whose pieces of random sizes come in steps of one or two beside a whole text."""
-    chance = random.Random(seed)
-    texts = [text(length) for length in lengths]
-    caches, starts = [SequenceCache(length) for length in lengths], [0] * len(lengths)
-    with torch.inference_mode():
-        while open_texts := [number for number, ids in enumerate(texts) if starts[number] < len(ids)]:
-            pieces = []
-            for number in chance.sample(open_texts, min(chance.randint(1, 2), len(open_texts))):
-                start = starts[number]
-                starts[number] = min(start + chance.randint(1, 2 + lengths[number] // 3), lengths[number])
-                pieces.append(Piece(texts[number], start, starts[number], caches[number]))
-            pieces.sort(key=lambda piece: piece.start > 0)
-            batch = RaggedBatch.pack([texts[0][:9]], encoder.device, encoder.uncounted, pieces=pieces)
-            hidden = encoder(batch)
-            for piece, rows in zip(pieces, batch.piece_rows(), strict=True):
-                piece.keep_hidden(hidden[rows])
-    return [cache.hidden for cache in caches]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma2"])
 def test_pieces_give_the_bits_of_whole_texts(name: str, dtype: Dtype) -> None:
-    """With a window, and with layers that run apart."""
-    encoder, lengths = encoder_of(random_model(name), dtype), [45, 300, 30]
-    whole = run(encoder, [text(length) for length in lengths])
-    assert torch.equal(torch.cat(in_pieces(encoder, lengths, seed=1)), whole)
-    one_by_one(encoder)
-    assert torch.equal(torch.cat(in_pieces(encoder, lengths, seed=2)), whole)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("name", "shared"), [("tiny-qwen3", 1), ("tiny-qwen3", 299), ("tiny-mistral", 40)])
-def test_texts_that_begin_alike_give_the_bits_of_whole_texts(name: str, shared: int, dtype: Dtype) -> None:
-    """Beside whole texts and pieces."""
-    encoder, texts, cut = encoder_of(random_model(name), dtype), [text(9), text(300)], text(45, 7)
-    alike = [np.concatenate([texts[1][:shared], text(length, 400)]) for length in (1, 70)]
-    followers = [Piece(ids, shared, len(ids), shared=(KeySlots(None, 9, shared),)) for ids in alike]
-    cache, rows = SequenceCache(45), list[Tensor]()
-    with torch.inference_mode():
-        for start, stop in ((0, 20), (20, 45)):
-            pieces = [Piece(cut, start, stop, cache), *followers]
-            rows.append(encoder(RaggedBatch.pack(texts, encoder.device, pieces=pieces)))
-    piece, whole = run(encoder, [cut]), run(encoder, texts)
-    own = torch.cat([run(encoder, [ids])[shared:] for ids in alike])
-    assert torch.equal(torch.cat(rows), torch.cat([whole, piece[:20], own, whole, piece[20:], own]))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("steps", "name"), [(1, "tiny-qwen3"), (2, "tiny-qwen3"), (1, "tiny-gemma2")])
-def test_pieces_of_texts_that_begin_alike_take_keys_from_each_other(steps: int, name: str, dtype: Dtype) -> None:
-    """In the step in which the first one computes them, and in a later one; also of one that took some itself.
-    Gemma 2's layers run in calls of their own."""
+    """As the gate cuts texts: keys lie in rows of other texts, in their caches and in a text's own, of this step and of
+    the one before; with a window, and with layers that run apart."""
     encoder = encoder_of(random_model(name), dtype)
-    leader = text(60)
-    second = np.concatenate([leader[:30], text(50, 400)])
-    third = np.concatenate([second[:45], text(20, 600)])
-    first_cache = SequenceCache(60)
-    second_cache = SequenceCache(80, first_cache.slots(30))
-    third_cache = SequenceCache(65, second_cache.slots(45))
-    pieces = [
-        Piece(leader, 0, 60, first_cache),
-        Piece(second, 30, 80, second_cache),
-        Piece(third, 45, 65, third_cache),
-    ]
+    texts = [text(length, 2 * length) for length in (1, 2, 9, 30, 45, 70, 299, 300, 301, 17, 17, 2)]
+    batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted)
     with torch.inference_mode():
-        for group in [pieces] if steps == 1 else [pieces[:1], pieces[1:]]:
-            batch = RaggedBatch.pack([text(9)], encoder.device, pieces=group)
-            hidden = encoder(batch)
-            for piece, rows in zip(group, batch.piece_rows(), strict=True):
-                piece.keep_hidden(hidden[rows])
-    whole = [run(encoder, [ids]) for ids in (leader, second, third)]
-    own = [whole[0], whole[1][30:], whole[2][45:]]
-    assert all(map(torch.equal, [first_cache.hidden, second_cache.hidden, third_cache.hidden], own))
+        assert torch.equal(run_in_pieces(encoder, batch), encoder(batch))
+        one_by_one(encoder)
+        assert torch.equal(run_in_pieces(encoder, batch), encoder(batch))
 
 
 def test_a_model_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_every_output_of_every_family_is_that_of_transformers(
 ) -> None:
     """From the files to the numbers, through the gate."""
     engine = tables.engine(name, output, dtype)
-    assert not engine.model.unpacked_reason
+    assert not engine.model.encoder.unpacked_reason
     found = parity.ours(engine, output, Texts.of(name, output, dtype))
     assert_parity(found, Expected.of(tables, name, output, dtype), dtype)
 

@@ -62,7 +62,7 @@ def job(*lengths: int) -> Job:
 
 
 def test_the_memory_of_a_token_is_counted(model: Model) -> None:
-    assert model.cutting.token_bytes == TOKEN_BYTES
+    assert model.token_bytes == TOKEN_BYTES
     assert model.max_tokens == POSITIONS
 
 
@@ -163,7 +163,7 @@ def outcomes_of(scheduler: Scheduler, taken: list[int]) -> Iterator[EndedJob]:
 
 
 def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
-    kept = model.cutting.token_bytes
+    kept = model.token_bytes
     for chosen, longest in ((None, 256), (96, 96)):
         found = limits.piece_limits(model, 2048, chosen, MEBIBYTE)
         assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, token_bytes=kept, shares=True, together=256)
@@ -219,7 +219,7 @@ def test_memory_for_no_pieces_is_refused() -> None:
 def test_an_embedded_engine_has_both_settings() -> None:
     settings = settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 64, "cache_megabytes": 1, "device": "cpu"})
     assert (settings.chunk_tokens, settings.cache_megabytes) == (64, 1)
-    assert not load_model(settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 0, "device": "cpu"})).cutting.allowed
+    assert load_model(settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 0, "device": "cpu"})).whole_texts
     with pytest.raises(ValueError, match=r"^--cache-megabytes 1 is for texts in pieces, --chunk-tokens is 0$"):
         settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 0, "cache_megabytes": 1})
     with pytest.raises(ValueError, match=r"^chunk_tokens = -1: "):

@@ -24,7 +24,7 @@ QUICK |= {("tiny-qwen3", "labels"), ("tiny-gemma3", "vectors")}
 )
 def test_texts_in_pieces_give_what_transformers_gives(tables: Tables, name: str, output: str, chunk: int) -> None:
     engine, texts = tables.engine(name, output, "float32"), Texts.of(name, output, "float32")
-    assert not engine.model.cutting.refusal
+    assert not engine.model.whole_texts
     engine.cut_texts(PieceLimits(longest=chunk))
     try:
         for seed in range(3):

@@ -244,7 +244,7 @@ def test_texts_keep_no_more_than_their_room(
     """Computed in a thread of their own, by steps of which many fail, two under way; after each action. Also texts of a
     job that take their first tokens from each other's caches."""
     model = tables.engine("tiny-mistral", "vectors", "float32").model
-    token_bytes = model.cutting.token_bytes
+    token_bytes = model.token_bytes
     limits = PieceLimits(longest=CHUNK, cache_bytes=CAPACITY * token_bytes, token_bytes=token_bytes, shares=begin > 0)
     engine = ModelEngine(model, device, limits=limits)
     crowded = Crowded(engine, 0, 0.5, ways=2)

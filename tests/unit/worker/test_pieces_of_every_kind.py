@@ -5,18 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.model.loading import load
-from gpu_worker.model.source import LoadOptions
 from shared.jobs import Classify, Job
 from shared.ragged import RaggedTokens
-from support.every_kind import MOST, assert_alike, assert_same_bits, vector_engine, vector_jobs
+from support.every_kind import assert_alike, vector_engine, vector_jobs
 from support.in_pieces import run_in_steps
-from support.native import LIBRARY, needs_kernels
 from support.parity import Tables
-from support.random_models import random_model
 from support.tiny import random_ids, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,7 +26,7 @@ CHUNKS = [16, pytest.param(64, marks=pytest.mark.slow), pytest.param(128, marks=
 @contextmanager
 def cut_texts(engine: ModelEngine, chunk: int) -> Iterator[None]:
     """The engine cuts texts so for a while."""
-    assert not engine.model.cutting.refusal
+    assert not engine.model.whole_texts
     engine.cut_texts(PieceLimits(longest=chunk))
     try:
         yield
@@ -95,33 +90,3 @@ def test_logits_in_pieces(tables: Tables, output: str, work: Classify, dtype: st
     with cut_texts(engine, chunk):
         for seed in range(2):
             assert_alike(run_in_steps(engine, jobs, seed), expected, dtype)
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    "chunk", [7, 16, pytest.param(1, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("dtype", sorted(str(dtype)[6:] for dtype in LIBRARY.formats))
-@pytest.mark.parametrize(
-    "name", ["tiny-qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tiny-gemma2", "tiny-mistral"))]
-)
-def test_same_bits_in_pieces_of_any_size(name: str, dtype: str, chunk: int) -> None:
-    """What `bitwise_invariant` promises does not depend on how texts are cut."""
-    engine, jobs = vector_engine(name, dtype, splade=False), jobs_for()
-    assert not engine.model.other_bits
-    expected = run(engine, jobs)
-    with cut_texts(engine, chunk):
-        assert_same_bits(run_in_steps(engine, jobs, chunk), expected)
-
-
-@needs_kernels
-@pytest.mark.parametrize("chunk", [7, 16])
-def test_a_reranker_has_the_same_bits_in_pieces(chunk: int) -> None:
-    """One that answers yes or no."""
-    engine = ModelEngine(
-        load(random_model("tiny-yes-no"), Placement.choose("cpu", "float32"), LoadOptions(max_tokens=MOST))
-    )
-    jobs = [Job(id=1, work=Classify(), tokens=RaggedTokens.of(TEXTS))]
-    expected = run(engine, jobs)
-    with cut_texts(engine, chunk):
-        assert_same_bits(run_in_steps(engine, jobs), expected)

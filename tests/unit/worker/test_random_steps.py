@@ -160,8 +160,8 @@ def random_limits(chance: random.Random, model: Model) -> PieceLimits:
     """Long texts in pieces, and texts that begin alike together, as far as the model lets them."""
     longest, shares, together = chance.choice([0, 16, 50, 128]), chance.random() < 0.5, chance.choice([0, 64, 1000])
     return PieceLimits(
-        longest=0 if model.cutting.refusal else longest,
-        token_bytes=model.cutting.token_bytes or 1,
+        longest=0 if model.whole_texts else longest,
+        token_bytes=model.token_bytes or 1,
         shares=shares and not model.unshared,
         together=together,
     )

@@ -45,7 +45,7 @@ PREFIX = random_ids([40], seed=9)[0]
 def shared_prefixes(engine: ModelEngine, chunk: int = 0, together: int = 0) -> Iterator[None]:
     """Texts of the engine's jobs share first tokens for a while."""
     assert not engine.model.unshared
-    token_bytes = engine.model.cutting.token_bytes
+    token_bytes = engine.model.token_bytes
     engine.cut_texts(PieceLimits(longest=chunk, token_bytes=token_bytes, shares=True, together=together))
     try:
         yield
@@ -162,7 +162,7 @@ def test_long_texts_share_no_more_than_there_is_room_for() -> None:
     engine = vector_engine("tiny-qwen3", "float32", True)
     (begin,), rests = random_ids([90], seed=7), random_ids([10, 10, 10, 290], seed=8)
     job = Job(id=1, work=raw(MULTI), tokens=RaggedTokens.of([[*begin, *rest] for rest in rests]))
-    of_two = (100 + 10) * engine.model.cutting.token_bytes
+    of_two = (100 + 10) * engine.model.token_bytes
     with shared_prefixes(engine, chunk=32):
         engine.cut_texts(replace(engine.limits, cache_bytes=FAMILY_ROOM * of_two))
         opened = engine.open(job)

@@ -151,7 +151,7 @@ def test_saved_as_sentence_t5_it_gives_its_vectors(model_class: Any, kind: str, 
     """From encoders alone and from encoder-decoders, all texts in one step, within 1e-5; with packed layers."""
     theirs = sentence_t5(tmp_path, model_class, kind, dense)
     model = load(str(tmp_path), CPU)
-    assert not model.unpacked_reason
+    assert not model.encoder.unpacked_reason
     plain = [each for each in model.encoder.model.modules() if type(each) is nn.Linear]
     assert not (plain and PACKED)  # all of them are packed for oneDNN
     chosen = sentences(20)

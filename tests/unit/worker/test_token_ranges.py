@@ -84,7 +84,7 @@ def test_a_range_is_pooled_of_the_rows_of_its_whole_text(name: str) -> None:
 def test_ranges_of_texts_in_pieces_are_those_of_whole_texts(name: str) -> None:
     """A range may begin in a piece and end in another: rows are kept until the text is complete."""
     served = engine(name)
-    assert not served.model.cutting.refusal
+    assert not served.model.whole_texts
     whole = expected(served)
     served.cut_texts(PieceLimits(longest=16))
     try:
