@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import varlen
 from transformers import GPT2Config
 
-from gpu_worker.kernels.attention import equal_runs
+from gpu_worker.kernels.attention import equal_runs, interface
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import (
     AttentionTerms,
@@ -335,16 +335,16 @@ def test_the_gate_refuses_pieces_that_attend_to_wrong_slots(
     register()
     config, _ = synthetic.shape_of("tiny-qwen3")
     model = synthetic.build(config, "encoder", CPU).eval()
-    reference, encoder, honest = referee(model), PackedEncoder(model, OneByOne(), None), PieceAttention._states_of
+    reference, encoder, honest = referee(model), PackedEncoder(model, OneByOne(), None), interface._states_of
 
-    def flawed(attention: PieceAttention, slots: Sequence[KeySlots], *states: Any) -> Tensor:
+    def flawed(slots: Sequence[KeySlots], *states: Any) -> Tensor:
         read = list(slots)
         if (read[-1].cache is not None) == cached:
             read[wrong] = [some._replace(first=some.first + (-1 if some.first else 1)) for some in read[wrong]]
-        return honest(attention, read, *states)
+        return honest(read, *states)
 
     assert not reason_for_whole_texts(encoder, reference)
-    monkeypatch.setattr(PieceAttention, "_states_of", flawed)
+    monkeypatch.setattr(interface, "_states_of", flawed)
     assert reason_for_whole_texts(encoder, reference).startswith("its texts do not run in pieces as they run whole")
 
 
