@@ -118,7 +118,6 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
         texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
         rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
-        rerank("100-documents", "a query and 100 documents of 64 tokens", ((QUERY, *(64,) * 100),) * 16, 4),
         Workload(
             name="22-megabytes",
             says="token vectors of 56 texts of 254 tokens",
@@ -150,7 +149,7 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
 
 def batches() -> dict[str, Workload]:
     """Builds requests of several texts by name, for frontends."""
-    workloads = {"32-texts": (32, 16), "32-long-texts": (32, 128), "8-long-texts": (8, 128)}
+    workloads = {"32-texts": (32, 16), "32-long-texts": (32, 128)}
     return {
         name: Workload(
             name=name,
