@@ -155,14 +155,15 @@ class HttpTarget:
         *,
         deadline: float,
         first: bytes | None = None,
+        reconnecting: bool = False,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> AsyncIterator[Self]:
-        """Opens a session; calls end after `deadline` seconds. `first`: see the constructor. `headers`: of every call,
-        beside the usual ones."""
+        """Opens a session; calls end after `deadline` seconds. `first`: see the constructor. `reconnecting`: every call
+        has its own connection. `headers`: of every call, beside the usual ones."""
         import aiohttp  # may not be installed
 
         timeout = aiohttp.ClientTimeout(total=deadline)
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, force_close=reconnecting)
         every = {"Content-Type": "application/json", **headers}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=every) as session:
             yield cls(session, url, bodies, aiohttp.ClientError, first)
