@@ -33,19 +33,19 @@ SYNTHETIC = tuple(f"w{number}" for number in range(100, 800))
 """Words that are one token each for the tokenizer of `random:` shapes."""
 
 
-def lognormal(count: int, seed: int = 1, mean: float = 126.0, sigma: float = 0.8, longest: int = 512) -> Lengths:
-    """Draws lengths with that mean after they are cut at 4 and `longest`."""
+def lognormal(count: int, seed: int = 1, mean: float = 126.0, sigma: float = 0.8) -> Lengths:
+    """Draws lengths with that mean after they are cut at 4 and MAX_TOKENS."""
     scale = mean
     for _ in range(40):  # cutting takes from the mean; find the scale that restores it
         draw = np.random.default_rng(seed).lognormal(np.log(scale) - sigma**2 / 2, sigma, count)
-        lengths = np.clip(draw.round(), 4, longest)
+        lengths = np.clip(draw.round(), 4, MAX_TOKENS)
         scale *= mean / lengths.mean()
     return tuple(lengths.astype(int).tolist())
 
 
-def around(count: int, mean: int, spread: float, seed: int = 1) -> Lengths:
+def around(count: int, mean: int, spread: float) -> Lengths:
     """Draws lengths evenly from mean x (1 - spread) to mean x (1 + spread)."""
-    draw = random.Random(seed)
+    draw = random.Random(1)
     return tuple(draw.randint(round(mean * (1 - spread)), round(mean * (1 + spread))) for _ in range(count))
 
 
