@@ -20,23 +20,13 @@ from benchmarks.workloads import MINILM, SHAPES, batches, named
 ROUNDS = {
     "offline": (2, 2),
     "engine": (3, 1),
-    "steps": (5, 1),
-    "pieces": (3, 1),
-    "beginnings": (3, 1),
-    "adapters": (3, 1),
     "maxsim": (4, 1),
     "services": (3, 1),
     "bulk": (3, 1),
     "overload": (1, 1),
-    "long_work": (1, 1),
-    "late_chunking": (3, 1),
-    "tenants": (3, 1),
     "rankings": (1, 1),
-    "beside": (2, 1),
-    "inference_free": (3, 1),
     "frontends": (1, 1),
     "latency": (3, 1),
-    "scaling_check": (1, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
 COMPARED = ("engine", "services")
@@ -46,7 +36,7 @@ SHAPED = ("offline",)
 SCALES = ("tiny", "small", "full")
 COMMANDS = {
     name.partition(".")[0]: f"benchmarks.{name}"
-    for name in ("load.generator", "accelerator.run", "published.run", "scaling", "render")
+    for name in ("load.generator", "accelerator.run", "published.run", "render")
 }
 """Modules of the commands that have flags of their own, by name."""
 
@@ -73,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         add("--threads", type=int, default=2, help="of every side (default: %(default)s)")
         add("--rounds", type=int, default=rounds, help="each has every side once (default: %(default)s)")
         add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
-        loads = "of a load in a round: services, overload, tenants (%(default)s)"
+        loads = "of a load in a round: services, overload, frontends, latency (%(default)s)"
         add("--seconds", type=float, default=2.5, help=loads)
         if name in SHAPED:
             add(
@@ -90,7 +80,6 @@ def parser() -> argparse.ArgumentParser:
     _load(flags["load"])
     _accelerator(flags["accelerator"])
     _published(flags["published"])
-    _scaling(flags["scaling"])
     flags["render"].add_argument("--check", action="store_true", help="compare, write nothing")
     return made
 
@@ -161,13 +150,6 @@ def _published(flags: argparse.ArgumentParser) -> None:
     )
     add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
-
-
-def _scaling(flags: argparse.ArgumentParser) -> None:
-    add = flags.add_argument
-    add("--size", action="append", metavar="WxF", help="workers x frontends; repeats (default: 1x1 to 64x256)")
-    add("--load", action="append", type=float, metavar="TIMES", help="of the capacity; repeats (default: all)")
-    add("--out", type=Path, default=result.RESULTS / "scaling.json", help="default: %(default)s")
 
 
 def measure(arguments: argparse.Namespace) -> None:

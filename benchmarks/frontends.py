@@ -7,10 +7,12 @@ CPU a request of a process depends far less on the sharing: `of a whole core` is
 would give by it, and `of its event loop` what its one busiest thread would.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -18,17 +20,19 @@ from benchmarks.benchmark import Options
 from benchmarks.load.null_server import null_server
 from benchmarks.load.target import EMBED
 from benchmarks.rounds import Figures, Turn
-from benchmarks.scale.stack import SCHEMES, RunningStack, timed_stack
-from benchmarks.scale.timed_engine import StepTime
-from benchmarks.scale.timed_worker import STEP_TOKENS
 from benchmarks.services import NULL, Server, generated, null
 from benchmarks.workloads import SPECIAL, batches, named
+from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.server.rpc import channel_options
 from shared.vectors import DataType
 
+T = TypeVar("T")
 OUR_SIDE, RATE, COMPARED = "gRPC", "tokens/s", ("requests/s",)
 PEERS: Mapping[str, Sequence[str]] = {}
+SCHEMES = {"gRPC": "", "tei.v1": "tei:", "HTTP": "http://"}
+"""APIs, and the beginnings of their addresses as the load generator takes them."""
+WORKER = "benchmarks.instant_worker"
 SHORT, TOKENS, BUSY = "16-tokens", "16 tokens", 64
 CPU, OF_CORE, OF_LOOP = "CPU ms/request", "requests/s of a whole core", "requests/s of its event loop"
 ROW_BYTES, VECTOR_BYTES = "{} rows: bytes/token", "{} vectors: bytes/text"
@@ -44,6 +48,48 @@ ROWS = ("22-megabytes", 2)
 PARTS = ("clients", "frontend", "worker")
 ROW_TEXTS, ROW_WORDS = 16, 126
 """Texts, and words of each, of the requests whose replies are weighed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStack:
+    """Processes that run, and the event loop that reads their logs while `beside` waits for other work."""
+
+    processes: Stack
+    runner: asyncio.Runner
+
+    def server(self, api: str, frontends: int) -> Server:
+        """The first so many frontends by one API, and all processes whose CPU is measured."""
+        chosen = self.processes.frontends[:frontends]
+        addresses = [front.http_address if api == "HTTP" else front.address for front in chosen]
+        if api == "HTTP":
+            addresses = [f"http://{address}" for address in addresses]
+        pids = {f"frontend {number}": front.pid for number, front in enumerate(chosen, 1)}
+        pids |= {f"worker {number}": worker.pid for number, worker in enumerate(self.processes.workers, 1)}
+        return Server(address=f"{SCHEMES[api] if api == 'tei.v1' else ''}{','.join(addresses)}", pids=pids)
+
+    def beside(self, work: Callable[[], T]) -> T:
+        """Does work that blocks in a thread."""
+
+        async def run() -> T:
+            return await asyncio.to_thread(work)
+
+        return self.runner.run(run())
+
+
+@contextmanager
+def running_stack() -> Iterator[RunningStack]:
+    """Starts the worker and frontends with all three APIs; drains them at the end. Raises MemberFailed."""
+    with asyncio.Runner() as runner:
+        cleanup = AsyncExitStack()
+
+        async def enter() -> Stack:
+            processes = stack("", frontends=max(FRONTENDS), frontend={"apis": "grpc,tei,http"}, worker_module=WORKER)
+            return await cleanup.enter_async_context(processes)
+
+        try:
+            yield RunningStack(processes=runner.run(enter()), runner=runner)
+        finally:
+            runner.run(cleanup.aclose())
 
 
 def load(running: RunningStack, api: str, frontends: int, workload: str, clients: int, seconds: float) -> Figures:
@@ -100,8 +146,7 @@ def sizes(running: RunningStack) -> Figures:
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """Starts the worker, four frontends and the null server; yields their turns under all loads."""
     with ExitStack() as cleanup:
-        started = timed_stack(workers=1, frontends=max(FRONTENDS), time=StepTime(), step_tokens=STEP_TOKENS)
-        running = cleanup.enter_context(started)
+        running = cleanup.enter_context(running_stack())
         address, pid = cleanup.enter_context(null_server())
         bare = Server(address=address, pids={"null": pid})
         cases: dict[str, dict[str, Turn]] = {}

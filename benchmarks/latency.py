@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from benchmarks.benchmark import OURS, Options
 from benchmarks.load.null_server import null_server
-from benchmarks.load.stamped import POINTS
-from benchmarks.load.stamps import first_stamps
+from benchmarks.load.stamped import POINTS, first_stamps
 from benchmarks.load.target import EMBED
 from benchmarks.machine import describe
 from benchmarks.peers import infinity

@@ -54,11 +54,6 @@ def formats() -> list[str]:
     return [*sorted(str(dtype)[6:] for dtype in kernels.formats), *["int8"] * (not kernels.missing)]
 
 
-def has_int8() -> bool:
-    """Whether this processor runs linear layers in int8."""
-    return not library.load().missing
-
-
 def int8_linear(layer: nn.Linear) -> nn.Module:
     """Converts a linear layer to int8, as `--linear int8` does."""
     return Int8Linear(layer)

@@ -6,7 +6,7 @@ and numpy only.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -36,11 +36,9 @@ from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.linear import NativeLinear
 from gpu_worker.repository import weights
-from gpu_worker.repository.adapters import NamedAdapter
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.startup.piece_limits import PIECES_PER_STEP, adapters_by_fingerprint
 from gpu_worker.startup.trials import choose_step, warm_up_jobs
 from harness.random_models import synthetic, writing
 from harness.synchronous_driver import advance
@@ -49,7 +47,6 @@ from shared.jobs import Encode, Job, JobResult, Score
 from shared.ragged import RaggedTokens
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
-NO_ADAPTERS: Mapping[str, str] = {}
 Rows = npt.NDArray[np.float32]
 EAGER, SERVED = "eager", "served"
 """Kinds of encoder: as transformers wrote it, and in the form that the worker chose at load."""
@@ -76,17 +73,13 @@ class Ours:
         device: str = "cpu",
         linear: linear.Linear = "auto",
         max_tokens: int = 0,
-        adapters: Mapping[str, str] = NO_ADAPTERS,
     ) -> None:
-        """Loads a model. `adapters`: folders of those over it, by name. Raises ModelRefused."""
+        """Loads a model. Raises ModelRefused."""
         keep_freed_memory()  # as the worker does
         place = Placement.choose(device, dtype)
         graphs = None if place.device.type == "cpu" else GraphSettings(step_tokens=place.step_tokens)
-        named = [NamedAdapter(name=adapter, folder=folder) for adapter, folder in adapters.items()]
-        options: dict[str, Any] = {"max_tokens": max_tokens, "graphs": graphs, "linear": linear}
         with _without_weights(name) as folder:
-            self.model = loading.load(folder, place, LoadOptions(adapters=named, **options))
-        self.adapters = adapters_by_fingerprint(self.model, PieceLimits())
+            self.model = loading.load(folder, place, LoadOptions(max_tokens=max_tokens, graphs=graphs, linear=linear))
         self._submitted: dict[int, tuple[float, int]] = {}
         self._ids, self._loaded = count(), self.model.encoder
         self.step_tokens = choose_step(self.model, place.step_seconds)[1].tokens
@@ -98,7 +91,6 @@ class Ours:
         assert not self._submitted
         self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
-        self._engine.cut_texts(PieceLimits(), self.adapters)
         self.bound_steps(self.step_tokens)
         self.run(list(warm_up_jobs(self.model)))  # one job of every kind
 
@@ -107,13 +99,10 @@ class Ours:
         assert not self._submitted
         self._scheduler = Scheduler(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
 
-    def cut_texts(self, tokens: int, *, shares: bool = False, step_tokens: int = 0) -> None:
-        """Goes on with texts in pieces of so many tokens at most, 0 for whole texts; texts that begin alike share their
-        first tokens or not, and are served together in steps of `step_tokens`, 0 as the worker chooses at load."""
+    def cut_texts(self, tokens: int) -> None:
+        """Goes on with texts in pieces of so many tokens at most, 0 for whole texts."""
         assert not self._submitted
-        together = (step_tokens or self.step_tokens) // PIECES_PER_STEP  # as `piece_limits` does
-        limits = PieceLimits(longest=tokens, shares=shares, together=together)
-        self._engine.cut_texts(replace(limits, token_bytes=self.model.token_bytes) if tokens else limits)
+        self._engine.cut_texts(PieceLimits(longest=tokens, token_bytes=self.model.token_bytes if tokens else 1))
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""

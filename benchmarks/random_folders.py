@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, PretrainedConfig, Qwen3Config
+from transformers import AutoModel, BertConfig, PretrainedConfig, Qwen3Config
 
 from benchmarks.roofline import Shape, shape
 from benchmarks.workloads import MAX_TOKENS, minilm_folder
@@ -21,7 +20,13 @@ GAIN = 1.4
 token's vector hardly depends on the text, so all cosines would be near 1 even between different texts."""
 VOCABULARY, SEED = 30_522, 1
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+MODULES = [
+    {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+    for number, (path, kind) in enumerate(
+        {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}.items()
+    )
+]
+"""The entries of modules.json."""
 
 
 def config_of(sizes: Shape) -> PretrainedConfig:
@@ -49,56 +54,14 @@ def write(model: str, folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         AutoModel.from_config(config_of(sizes), dtype=torch.float32).save_pretrained(folder)
-    _copy_tokenizer(folder)
+    for name in FILES:
+        shutil.copy(minilm_folder() / name, folder / name)
     pooling = {"word_embedding_dimension": sizes.hidden, "pooling_mode_mean_tokens": False}
     pooling["pooling_mode_lasttoken" if sizes.causal else "pooling_mode_cls_token"] = True
-    _write(folder / "modules.json", _modules(MODULES))
+    _write(folder / "modules.json", MODULES)
     _write(folder / "1_Pooling" / "config.json", pooling)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": MAX_TOKENS, "do_lower_case": False})
     return folder
-
-
-def write_splade(model: str, folder: Path, *, table: bool) -> Path:
-    """Writes SPLADE over a masked language model of a shape. `table`: queries have a table of weights of their own."""
-    document = folder / "document_0_Transformer"
-    document.mkdir(parents=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        AutoModelForMaskedLM.from_config(config_of(shape(model)), dtype=torch.float32).save_pretrained(document)
-        weights = torch.rand(VOCABULARY)
-    _write(document / "sentence_bert_config.json", {"transformer_task": "fill-mask", "max_seq_length": MAX_TOKENS})
-    _write(folder / "document_1_SpladePooling" / "config.json", {"pooling_strategy": "max"})
-    _copy_tokenizer(document)
-    kinds = {"document_0_Transformer": "Transformer", "document_1_SpladePooling": "SpladePooling"}
-    if not table:
-        _write(folder / "modules.json", _modules(kinds))
-        return folder
-    query = folder / "query_0_SparseStaticEmbedding"
-    _write(query / "config.json", {"frozen": True})
-    save_file({"weight": weights}, query / "model.safetensors")
-    _copy_tokenizer(query)
-    kinds[query.name] = "SparseStaticEmbedding"
-    described = {
-        "types": {name: f"sentence_transformers.models.{kind}" for name, kind in kinds.items()},
-        "structure": {"query": [query.name], "document": list(kinds)[:2]},
-        "parameters": {"default_route": "document"},
-    }
-    _write(folder / "router_config.json", described)
-    _write(folder / "modules.json", _modules({"": "Router"}))
-    return folder
-
-
-def _copy_tokenizer(folder: Path) -> None:
-    for name in FILES:
-        shutil.copy(minilm_folder() / name, folder / name)
-
-
-def _modules(kinds: dict[str, str]) -> list[dict[str, Any]]:
-    """The entries of a modules.json: classes by their folders."""
-    return [
-        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (path, kind) in enumerate(kinds.items())
-    ]
 
 
 def _write(path: Path, content: Any) -> None:

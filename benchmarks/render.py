@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks import scaling_page
 from benchmarks.machine import ROOT
 from benchmarks.published import page
 from benchmarks.result import RESULTS, number, read, shown, table, tables
 from benchmarks.roofline import H200, Device, Floor, floor, shape
 from benchmarks.rounds import ALONE, FORMATS, SHARE, number_format
-from benchmarks.scale import page as scaling_page
 from benchmarks.workloads import named
 
 NOT_PEERS = ("selvage", "null", "engine")

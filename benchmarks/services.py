@@ -49,12 +49,12 @@ class Server:
 
 
 @contextmanager
-def pair(checkout: Path, threads: int, model: str = MINILM) -> Iterator[Server]:
+def pair(checkout: Path, threads: int) -> Iterator[Server]:
     """Runs a worker and a frontend of a checkout on free ports. Exits where they do not start."""
     ports = ("--worker", "127.0.0.1:0", "--frontend", "127.0.0.1:0")
     settings = {"SELVAGE_WORKER_THREADS": str(threads), "SELVAGE_WORKER_MAX_TOKENS": str(MAX_TOKENS)}
     environment = os.environ | settings | modules_of(checkout) | {"PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "harness", "--model", model, *ports]
+    command = [sys.executable, "-m", "harness", "--model", MINILM, *ports]
     with subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

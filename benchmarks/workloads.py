@@ -33,19 +33,19 @@ SYNTHETIC = tuple(f"w{number}" for number in range(100, 800))
 """Words that are one token each for the tokenizer of `random:` shapes."""
 
 
-def lognormal(count: int, seed: int = 1, mean: float = 126.0, sigma: float = 0.8, longest: int = 512) -> Lengths:
-    """Draws lengths with that mean after they are cut at 4 and `longest`."""
+def lognormal(count: int, seed: int = 1, mean: float = 126.0, sigma: float = 0.8) -> Lengths:
+    """Draws lengths with that mean after they are cut at 4 and MAX_TOKENS."""
     scale = mean
     for _ in range(40):  # cutting takes from the mean; find the scale that restores it
         draw = np.random.default_rng(seed).lognormal(np.log(scale) - sigma**2 / 2, sigma, count)
-        lengths = np.clip(draw.round(), 4, longest)
+        lengths = np.clip(draw.round(), 4, MAX_TOKENS)
         scale *= mean / lengths.mean()
     return tuple(lengths.astype(int).tolist())
 
 
-def around(count: int, mean: int, spread: float, seed: int = 1) -> Lengths:
+def around(count: int, mean: int, spread: float) -> Lengths:
     """Draws lengths evenly from mean x (1 - spread) to mean x (1 + spread)."""
-    draw = random.Random(seed)
+    draw = random.Random(1)
     return tuple(draw.randint(round(mean * (1 - spread)), round(mean * (1 + spread))) for _ in range(count))
 
 
@@ -118,7 +118,6 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
         texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
         rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
-        rerank("100-documents", "a query and 100 documents of 64 tokens", ((QUERY, *(64,) * 100),) * 16, 4),
         Workload(
             name="22-megabytes",
             says="token vectors of 56 texts of 254 tokens",
@@ -150,7 +149,7 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
 
 def batches() -> dict[str, Workload]:
     """Builds requests of several texts by name, for frontends."""
-    workloads = {"32-texts": (32, 16), "32-long-texts": (32, 128), "8-long-texts": (8, 128)}
+    workloads = {"32-texts": (32, 16), "32-long-texts": (32, 128)}
     return {
         name: Workload(
             name=name,

@@ -6,6 +6,7 @@ Every workload is run by each kind of encoder. Headline workloads are profiled t
 import gc
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, product
 
@@ -13,10 +14,9 @@ import numpy as np
 import torch
 
 from benchmarks import ours
-from benchmarks.accelerator.pieces import pieces
 from benchmarks.accelerator.report import Report, Row
 from benchmarks.accelerator.trace import STEP, traced
-from benchmarks.workloads import MAX_TOKENS, MINILM, Workload, token_ids
+from benchmarks.workloads import MAX_TOKENS, MINILM, PROMPTS, Ids, Scale, Workload, token_ids
 
 WORKLOADS = ("colbert-rerank", "big-rerank", "instruct-burst", "token-embed", "medium", "short", "clients")
 """Workloads in order of importance; those of one model stand together."""
@@ -27,6 +27,25 @@ WARMUP, PROFILED, BURSTS = 0.3, 0.1, 5
 
 Timed = tuple[float, int]
 """Seconds and tokens of an answer. Results are dropped as a client's would be, and the host's memory with them."""
+RUNS = 5
+"""Runs of each way; the median counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of an engine. `chunk`: most tokens of a piece, 0 for whole texts; `step`: most of a step, 0 as served;
+    `kind`: of encoder."""
+
+    name: str
+    chunk: int = 0
+    step: int = 0
+    kind: str = ours.SERVED
+
+
+WHOLE = EngineSettings("whole")
+WRITTEN = EngineSettings("whole, layers as written", kind=ours.EAGER)
+PUBLISHED = EngineSettings("pieces of 128, steps of 512", chunk=128, step=512)
+IN_STEPS = EngineSettings("whole, steps of 512", step=512)
 
 
 def run_model(
@@ -71,6 +90,48 @@ def _run_workloads(
             launched, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
         report.add_row("steps", {"workload": workload.name, "encoder": kind, **launched})
         report.profile(workload.name, f"{workload.name}, {kind}: {launched}\n{kernels}\n")
+
+
+def cases(vocabulary: int, scale: Scale) -> dict[str, tuple[list[Ids], tuple[EngineSettings, ...]]]:
+    """The texts of each case and their ways, whole ones first."""
+    words, last = token_ids((3, 1), vocabulary=vocabulary)
+    long, chunk = (32_768, 2048) if scale == "full" else (256, 64)
+    prompts = [np.concatenate([np.tile(words, repeats), last]) for repeats in PROMPTS]
+    cut = EngineSettings(f"pieces of {chunk:,}", chunk=chunk)
+    return {
+        "published prompts": (prompts, (WHOLE, WRITTEN, IN_STEPS, PUBLISHED)),
+        f"one text of {long:,} tokens": (token_ids((long,), vocabulary=vocabulary), (WHOLE, WRITTEN, cut)),
+    }
+
+
+def pieces(engine: ours.Ours, scale: Scale) -> list[Row]:
+    """Measures what cutting texts costs; leaves the engine with whole texts, as it serves them.
+
+    Vectors of every way are compared with those of whole texts. No graph has pieces, so whole texts are measured both
+    as they are served and with their layers as they are written.
+    """
+    rows = list[Row]()
+    for name, (texts, ways) in cases(engine.model.vocabulary_size, scale).items():
+        vectors = dict[str, ours.Rows]()
+        for way in ways:
+            engine.run_by(way.kind if way.kind in engine.encoders else ours.EAGER)
+            step = way.step or engine.step_tokens
+            engine.bound_steps(step)
+            engine.cut_texts(way.chunk)
+            place, taken = engine.model.placement, list[float]()
+            if place.memory:
+                torch.cuda.reset_peak_memory_stats(place.device)
+            for _ in range(1 + RUNS):  # the first one warms up
+                start = time.perf_counter()
+                vectors[way.name] = engine.embed(texts)
+                taken.append(time.perf_counter() - start)
+            rate = sum(map(len, texts)) / float(np.median(taken[1:]))
+            least = float((vectors[way.name] * vectors[WHOLE.name]).sum(axis=1).min())
+            row = {"texts": name, "way": way.name, "tokens/s": round(rate), "least cosine": round(least, 5)}
+            peak = {"peak GB": round(torch.cuda.max_memory_allocated(place.device) / 1e9, 3)} if place.memory else {}
+            rows.append(row | peak)
+    engine.run_by(engine.encoders[-1])
+    return rows
 
 
 def measured(engine: ours.Ours, workload: Workload, in_flight: int, seconds: float) -> Row:

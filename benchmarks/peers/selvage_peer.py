@@ -15,7 +15,6 @@ import torch
 
 from benchmarks import our_kernels, ours, products
 from benchmarks.peers.answering import Refused, answer, texts
-from benchmarks.peers.resident import peak_resident, resident_from_now
 from benchmarks.workloads import Ids
 from shared.errors import ModelRefused
 
@@ -25,9 +24,7 @@ Work = Callable[[], npt.ArrayLike]
 def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Work]]:
     """Loads the engine and gives the work by name.
 
-    `embed`: `jobs` is the number of jobs that share the texts, `step_tokens` the most tokens of a step, 0 as the worker
-    chooses at load, `chunk_tokens` the most tokens of a piece, 0 for whole texts, `shares` whether texts that
-    begin alike share their first tokens. `memory`: resident bytes; from then on `peak memory` counts.
+    `embed`: `jobs` is the number of jobs that share the texts.
 
     Raises Refused for a number format that the processor emulates, and for what the engine refuses to load.
     """
@@ -42,10 +39,8 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
         raise Refused(str(reason)) from reason
     product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
 
-    def embed(file: str, jobs: int = 1, step_tokens: int = 0, chunk_tokens: int = 0, shares: bool = False) -> Work:
+    def embed(file: str, jobs: int = 1) -> Work:
         all_texts = texts(file)
-        engine.cut_texts(chunk_tokens, shares=shares, step_tokens=step_tokens)
-        engine.bound_steps(step_tokens or engine.step_tokens)
         return lambda: dense(engine, all_texts, jobs)
 
     def rerank(file: str) -> Work:
@@ -59,13 +54,10 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
     return {
         "embed": embed,
         "rerank": rerank,
-        "step tokens": lambda: lambda: engine.step_tokens,
         "encoder": encoder,
         "operations": lambda: product,
         "products": lambda: lambda: product() / engine.linear_flops,  # as tokens
         "maxsim": _maxsim,
-        "memory": lambda: resident_from_now,
-        "peak memory": lambda: peak_resident,
     }
 
 

@@ -39,8 +39,7 @@ from benchmarks.published.models import folder_of
 from benchmarks.published.row import OURS, STEP_ROWS, VLLM, Row
 from benchmarks.published.rows import rows
 from benchmarks.published.servers import Launch, launches
-from benchmarks.published.starts import alone, together
-from benchmarks.published.trial import Seen, Trial, tell
+from benchmarks.published.turns import Seen, Trial, alone, tell, together
 from benchmarks.rounds import ALONE, Figures, Measurements, case, shares
 
 NORMAL = "small"

@@ -93,12 +93,12 @@ RULES = {
         [
             path
             for path in files("benchmarks/**/*.py")
-            if path.name not in ("ours.py", "our_kernels.py") and path.parent.name != "scale"
+            if path.name not in ("ours.py", "our_kernels.py", "instant_worker.py")
         ],
         {"gpu_worker"},
     ),
-    "timed workers have the worker's link and driver, and no engine": (
-        files("benchmarks/scale/*.py"),
+    "the worker that answers at once has the worker's link and driver, and no engine": (
+        files("benchmarks/instant_worker.py"),
         {"torch", "transformers", *(f"gpu_worker.{room}" for room in ("engine", "model", "kernels", "worker"))},
     ),
     "Prometheus is known to one file, OpenTelemetry to another": (

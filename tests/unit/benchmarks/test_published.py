@@ -22,7 +22,7 @@ from benchmarks.published.driver import COMPARED, Window, drive, figures, seeds
 from benchmarks.published.row import OURS, Row
 from benchmarks.published.rows import SHORT_STEPS, rows
 from benchmarks.published.servers import Launch, ReadyServer, launches, started
-from benchmarks.published.trial import Trial
+from benchmarks.published.turns import Trial
 from benchmarks.workloads import INSTRUCTED
 from harness.random_models import synthetic
 from support.published import CASE, ROW, fake

@@ -14,11 +14,11 @@ import pytest
 from benchmarks.__main__ import parser
 from benchmarks.load.processor import is_running
 from benchmarks.machine import ROOT
-from benchmarks.published import comparison, driver, models, page, run, servers, splitting, starts, turns
+from benchmarks.published import comparison, driver, models, page, run, servers, splitting, turns
 from benchmarks.published.row import OURS, Case, Row
 from benchmarks.published.rows import rows
 from benchmarks.published.servers import Launch, ReadyServer
-from benchmarks.published.trial import Trial
+from benchmarks.published.turns import Trial
 from benchmarks.rounds import ALONE, SHARE
 from support.published import CASE, ROW, fake
 
@@ -78,7 +78,7 @@ def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.Monkey
     monkeypatch.setattr(run, "reference", lambda row, folder: [])
     monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
     monkeypatch.setattr(turns, "clients", clients)
-    monkeypatch.setattr(starts, "introduce", introduce)
+    monkeypatch.setattr(turns, "introduce", introduce)
     row = replace(ROW, cases=(CASE, replace(CASE, name="more")))
     options = run.RunOptions(scale="small", rounds=2, seconds=1.0, cores=[0], sides=list(sides), together=True)
     *_, told = run.measured(row, options)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from benchmarks.published.page import PARTS, parts, shares
 from benchmarks.published.row import Row
 from benchmarks.published.rows import rows
-from benchmarks.published.shares import PARTS, parts, shares
 
 
 def figures(**medians: float) -> dict[str, Any]:

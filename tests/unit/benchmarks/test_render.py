@@ -1,13 +1,13 @@
 """Pages against results."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import render
+from benchmarks import render, result, scaling_page
 from benchmarks.__main__ import parser
+from benchmarks.published import page as published
 from benchmarks.rounds import SHARE
 
 
@@ -17,13 +17,20 @@ def test_pages_are_of_the_results(page: Path) -> None:
     assert render.rendered(page.read_text()) == page.read_text()
 
 
-def test_every_frozen_result_is_linked_and_names_its_commit() -> None:
-    """Nobody would find the meaning of a file that no page mentions."""
-    folder = render.ROOT / "benchmarks" / "results" / "frozen"
-    for path in folder.glob("*.json"):
-        assert f"frozen/{path.name}" in render.RESULTS_PAGE.read_text()
-    for path in folder.rglob("*.json"):
-        assert path.stem.endswith(json.loads(path.read_text())["machine"]["commit"])
+def test_a_page_shows_every_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would find the meaning of a file that no page shows."""
+    shown = set[str]()
+
+    def read(name: str) -> dict[str, Any]:
+        shown.add(name)
+        return result.read(name)
+
+    for module in (render, scaling_page, published):
+        monkeypatch.setattr(module, "read", read)
+    for path in render.PAGES:
+        render.rendered(path.read_text())
+    paths = result.RESULTS.rglob("*.json")
+    assert {str(path.relative_to(result.RESULTS).with_suffix("")) for path in paths} <= shown
 
 
 def test_only_what_stands_between_markers_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +64,8 @@ def test_the_speed_table_names_the_fastest_peer(monkeypatch: pytest.MonkeyPatch)
         "ours_over": {side: {"documents/s": {"median": 48_000 / rate}} for side, rate in rates.items()},
     }
     machine = {"processor": "A Processor (family 1)", "cores": 2, "commit": "abc"}
-    result = {"machine": machine, "cases": [case, {**case, "case": "250 documents"}]}
-    monkeypatch.setattr(render, "read", lambda name: result if name == "maxsim" else {})
+    measured = {"machine": machine, "cases": [case, {**case, "case": "250 documents"}]}
+    monkeypatch.setattr(render, "read", lambda name: measured if name == "maxsim" else {})
     assert render.speed().splitlines() == [
         "MiniLM-L6 in float32 on A Processor (family 1), 2 cores (commit abc).",
         "",
@@ -67,7 +74,7 @@ def test_the_speed_table_names_the_fastest_peer(monkeypatch: pytest.MonkeyPatch)
         "| MaxSim, 1,000 documents | 48,360 documents/s | maxsim-cpu: 31,860 documents/s | 1.51 |",
     ]
     other = {"machine": {**machine, "processor": "A(R) Processor (family 2, avx)"}, "cases": []}
-    monkeypatch.setattr(render, "read", lambda name: {"maxsim": result, "services": other}.get(name, {}))
+    monkeypatch.setattr(render, "read", lambda name: {"maxsim": measured, "services": other}.get(name, {}))
     assert "| MaxSim, 1,000 documents, A Processor (family 1) | 48,360 " in render.speed()
     assert "A Processor (family 2), 2 cores (commit abc)" in render.speed()
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.latency import CALL, PARTS, ROW, parts
 from benchmarks.load import stamped
-from benchmarks.load.stamps import CAPACITY, StampFile, first_stamps
+from benchmarks.load.stamped import CAPACITY, StampFile, first_stamps
 
 
 def test_every_stamped_function_is_there_and_every_point_is_stamped() -> None:
@@ -32,7 +32,7 @@ def test_parts_cover_a_call_without_gaps() -> None:
 def test_a_call_has_the_first_stamp_of_each_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stamps before the first call, after the last, and later ones of the same call count for nothing."""
     now = iter([5, 10, 12, 14, 21, 22, 23, 40])
-    monkeypatch.setattr("benchmarks.load.stamps.time.monotonic_ns", lambda: next(now))
+    monkeypatch.setattr("benchmarks.load.stamped.time.monotonic_ns", lambda: next(now))
     files = [StampFile(tmp_path / name) for name in ("first", "second")]
     for file, point in ((0, 0), (0, 0), (0, 1), (0, 0), (0, 0), (1, 2), (1, 2), (0, 1)):
         files[file].add(point)
@@ -44,7 +44,7 @@ def test_a_call_has_the_first_stamp_of_each_point(tmp_path: Path, monkeypatch: p
 def test_what_comes_by_on_its_own_is_no_call_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report of the load reaches point 2 before the call has reached point 1: the answer is the one behind it."""
     now = iter([11, 12, 15, 18, 21, 24, 33])
-    monkeypatch.setattr("benchmarks.load.stamps.time.monotonic_ns", lambda: next(now))
+    monkeypatch.setattr("benchmarks.load.stamped.time.monotonic_ns", lambda: next(now))
     file = StampFile(tmp_path / "stamps")
     for point in (0, 2, 1, 2, 0, 2, 2):
         file.add(point)

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from benchmarks.scale.timed_worker import card, servicer_of
+from benchmarks.instant_worker import card, servicer_of
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.server.calls import Calls
 from shared.server.services import WORKER_SERVICES

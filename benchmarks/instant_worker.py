@@ -1,25 +1,28 @@
-"""A worker whose steps take a set time: the worker's own service, link and driver, and an engine that computes nothing.
+"""A worker that answers at once: the worker's own service, link and driver, and an engine that computes nothing.
 
-`python -m benchmarks.scale.timed_worker --listen 127.0.0.1:0 --tokens-per-second 4000` serves MiniLM's card and
-tokenizer until SIGTERM; without a speed it answers at once.
+`python -m benchmarks.instant_worker --listen 127.0.0.1:0` serves MiniLM's card and tokenizer until SIGTERM. Its vectors
+have the right sizes and mean nothing.
 """
 
 import argparse
 import asyncio
 import gc
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cache
 
 from tokenizers import Tokenizer
 
-from benchmarks.scale.timed_engine import StepTime, TimedEngine
 from benchmarks.workloads import MAX_TOKENS, MINILM, NAME, minilm_folder
 from gpu_worker.link.request_check import JobLimits, check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.scheduler import Scheduler
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.card import ModelCard
+from shared.errors import UnsupportedTask
+from shared.jobs import Encode, Job, JobResult, Rows
 from shared.offload import Inline
 from shared.server.calls import Calls
 from shared.server.services import WORKER_SERVICES
@@ -31,6 +34,61 @@ from shared.vectors import OutputKind, Task
 WIDTH, STEP_TOKENS, QUEUED_TOKENS, QUEUE_SECONDS = 384, 4096, 8_388_608, 30.0
 """Numbers of a row; most tokens of a step; the limits of the queue, as the worker has them by default."""
 UNSENT_BYTES = 512 * 1024 * 1024
+BYTE = b"\1"
+"""What all numbers are made of: repeated, it is a finite number above 0 in every data type."""
+
+
+class InstantJob:
+    """A job whose rows need no computing; see `OpenJob`."""
+
+    room: Sequence[int] = ()
+    spared: Sequence[int] = ()
+
+    def __init__(self, job: Job) -> None:
+        """Raises UnsupportedTask for all but vectors of texts or of tokens."""
+        if not isinstance(job.work, Encode):
+            raise UnsupportedTask("a worker that answers at once makes vectors only", field="method")
+        self.costs: Sequence[int] = job.tokens.lengths
+        self._job, self._work = job, job.work
+
+    def result(self) -> JobResult:
+        """As many rows, in the type, as were asked for."""
+        tokens, outputs = self._job.tokens, self._work.outputs
+        dense = self._rows(len(tokens)) if OutputKind.DENSE in outputs else None
+        by_token = self._rows(tokens.total) if OutputKind.MULTI_VECTOR in outputs else None
+        return JobResult(dense=dense, tokens=by_token, row_lengths=tokens.lengths if by_token else ())
+
+    def _rows(self, count: int) -> Rows:
+        data_type, width = self._work.data_type, self._work.dimensions or WIDTH
+        data, scales = (BYTE * (count * size) for size in (data_type.row_bytes(width), data_type.scale_bytes))
+        return Rows(dimensions=width, data=data, scales=scales)
+
+
+class InstantStep:
+    """A step that is on the host at once; see `StepHandle`."""
+
+    def __init__(self) -> None:
+        self.shared_tokens = 0
+        self.arrived: Future[None] = Future()
+        self.arrived.set_result(None)
+
+    def collect(self) -> None:
+        """There is nothing to hand out: jobs make their results alone."""
+
+
+class InstantEngine:
+    """An engine whose steps take no time."""
+
+    def open(self, job: Job) -> InstantJob:
+        """Opens a job, which needs no check but its kind. Raises UnsupportedTask."""
+        return InstantJob(job)
+
+    def launch(self, slices: Sequence[JobSlice]) -> InstantStep:
+        """Ends a step as it begins."""
+        return InstantStep()
+
+    def reclaim(self) -> None:
+        """There is no memory to give back."""
 
 
 @cache
@@ -42,8 +100,8 @@ def tokenizer() -> Tokenizer:
     return read
 
 
-def card(width: int = WIDTH) -> ModelCard:
-    """A card with all that MiniLM's says of vectors. `width`: numbers of each."""
+def card() -> ModelCard:
+    """A card with all that MiniLM's says of vectors."""
     ids = {role: tokenizer().token_to_id(f"[{role.upper()}]") for role in ("cls", "sep", "pad", "mask", "unk")}
     return ModelCard(
         id=NAME,
@@ -52,8 +110,8 @@ def card(width: int = WIDTH) -> ModelCard:
         methods=(),
         default_method=None,
         pooling="mean",
-        dimensions=width,
-        multi_vector_dimensions=width,
+        dimensions=WIDTH,
+        multi_vector_dimensions=WIDTH,
         normalizes=True,
         max_tokens=MAX_TOKENS,
         vocabulary_size=tokenizer().get_vocab_size(),
@@ -61,21 +119,17 @@ def card(width: int = WIDTH) -> ModelCard:
         device="none",
         attention="",
         linear="",
-        fingerprint="a timed worker",
+        fingerprint="a worker that answers at once",
         special_tokens={role: number for role, number in ids.items() if number is not None},
         tasks=(Task.EMBED,),
         aliases=(MINILM,),
     )
 
 
-def timed_driver(time: StepTime, step_tokens: int, width: int = WIDTH) -> Driver:
-    """The worker's driver of a timed engine, by the running event loop's clock."""
+def instant_driver() -> Driver:
+    """The worker's driver of an engine that computes nothing."""
     scheduler = Scheduler(
-        TimedEngine(time, width),
-        step_tokens=step_tokens,
-        queued_tokens=QUEUED_TOKENS,
-        queue_seconds=QUEUE_SECONDS,
-        clock=asyncio.get_running_loop().time,
+        InstantEngine(), step_tokens=STEP_TOKENS, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
     )
     return Driver(scheduler, Inline())
 
@@ -93,9 +147,9 @@ def servicer_of(driver: Driver, card: ModelCard, content: bytes, threads: Execut
     return servicer
 
 
-async def serve(listen: str, time: StepTime, step_tokens: int) -> None:
+async def serve(listen: str) -> None:
     """Serves until SIGTERM."""
-    threads, driver = ThreadPoolExecutor(2, "parse"), timed_driver(time, step_tokens)
+    threads, driver = ThreadPoolExecutor(2, "parse"), instant_driver()
     servicer = servicer_of(driver, card(), tokenizer().to_str().encode(), threads)
     calls = Calls(timeout=None, log_calls=False)
     server = Server(
@@ -114,15 +168,11 @@ async def serve(listen: str, time: StepTime, step_tokens: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.timed_worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.instant_worker", description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
-    parser.add_argument("--tokens-per-second", type=float, default=0.0, help="of a step; 0 computes at once")
-    parser.add_argument("--overhead", type=float, default=0.0, help="seconds that each step takes beside its tokens")
-    parser.add_argument("--step-tokens", type=int, default=STEP_TOKENS, help="most tokens of a step (%(default)s)")
     options = parser.parse_args()
     logs.configure("json", "info")
-    time = StepTime(speed=options.tokens_per_second, overhead=options.overhead)
-    asyncio.run(serve(options.listen, time, options.step_tokens))
+    asyncio.run(serve(options.listen))
 
 
 if __name__ == "__main__":

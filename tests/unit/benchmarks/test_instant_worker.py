@@ -1,13 +1,11 @@
-"""The worker that computes nothing: its steps take what is said, and its results fit what is asked."""
+"""The worker that computes nothing: it answers at once, and its results fit what is asked."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from benchmarks.scale.timed_engine import StepTime, TimedEngine, TimedJob
-from benchmarks.scale.timed_worker import card, timed_driver
-from benchmarks.scale.virtual_time import in_virtual_time
+from benchmarks.instant_worker import InstantEngine, InstantJob, card, instant_driver
 from frontend_service.workers.expected_reply import expected_reply
 from frontend_service.workers.reply_check import ReplyCheck
 from selvage.worker.v1 import worker_pb2 as pb
@@ -16,6 +14,7 @@ from shared.errors import UnsupportedTask
 from shared.jobs import Classify, Encode, Job
 from shared.ragged import RaggedTokens
 from shared.vectors import DataType, OutputKind
+from support.clockwork import in_no_time
 
 
 def job(identity: int, *lengths: int, outputs: Any = (OutputKind.DENSE,), data_type: Any = DataType.FLOAT32) -> Job:
@@ -29,7 +28,7 @@ def test_a_frontend_takes_its_results(outputs: tuple[OutputKind, ...], data_type
     """The frontend's own check of replies: the right kinds, and as many bytes as the rows need."""
     asked = job(1, 3, 5, outputs=set(outputs) - {OutputKind.SPARSE}, data_type=data_type)
     message = pb.AttachResponse()
-    UnsentOutcome(asked.id, TimedJob(asked, card().dimensions).result()).add_part(message, 1 << 26)
+    UnsentOutcome(asked.id, InstantJob(asked).result()).add_part(message, 1 << 26)
     check, assembly = ReplyCheck(expected_reply(asked, card())), ResultAssembly()
     for part in message.answers:
         for chunk in part.chunks:
@@ -43,37 +42,14 @@ def test_other_work_is_refused() -> None:
     """It would be answered by nonsense else."""
     asked = Job(id=1, work=Classify(), tokens=RaggedTokens.of([[5]]))
     with pytest.raises(UnsupportedTask):
-        TimedEngine(StepTime(), 8).open(asked)
+        InstantEngine().open(asked)
 
 
-def test_steps_take_their_time_one_after_the_other() -> None:
-    """Three jobs that fill a step each, in steps of an overhead and their tokens."""
-
-    async def ends() -> list[float]:
-        driver = timed_driver(StepTime(speed=100.0, overhead=0.5), 100)
-        running = asyncio.create_task(driver.run())
-        clock = asyncio.get_running_loop().time
-        times = list[float]()
-
-        async def run(identity: int) -> None:
-            await driver.result_of(job(identity, 50, 50))
-            times.append(clock())
-
-        await asyncio.gather(*map(run, range(3)))
-        running.cancel()
-        return times
-
-    assert in_virtual_time(ends()) == pytest.approx([1.5, 3.0, 4.5])
-
-
-def test_without_a_speed_no_time_passes() -> None:
+@in_no_time
+async def test_no_time_passes() -> None:
     """Else requests a second of a frontend would be those of this worker."""
-
-    async def seconds() -> float:
-        driver = timed_driver(StepTime(), 100)
-        running = asyncio.create_task(driver.run())
-        await asyncio.gather(*(driver.result_of(job(number, 50)) for number in range(100)))
-        running.cancel()
-        return asyncio.get_running_loop().time()
-
-    assert in_virtual_time(seconds()) == pytest.approx(0, abs=1e-3)
+    driver = instant_driver()
+    running = asyncio.create_task(driver.run())
+    await asyncio.gather(*(driver.result_of(job(number, 50)) for number in range(100)))
+    running.cancel()
+    assert asyncio.get_running_loop().time() == 0

@@ -1,22 +1,18 @@
-"""The tables of docs/scaling.md: what was measured, what follows from it, and what was simulated."""
+"""The tables of docs/scaling.md: what `frontends` measured, and what follows from it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 from benchmarks.result import number, read, table
-from benchmarks.scale.constants import (
-    CPU,
-    GRPC,
-    LONG,
-    ROWS,
-    SIZES,
-    FrontendCost,
-    figures,
-    frontend_cost,
-    medians,
-)
 
+GRPC = "gRPC"
+SHORT, LONG = (f"1 frontend, 64 clients, {text}" for text in ("16 tokens", "texts of 128 tokens"))
+LISTS, LONG_LISTS = (f"1 frontend, 16 clients, 32 texts of {tokens} tokens" for tokens in (16, 128))
+ROWS = "1 frontend, 2 clients, token vectors of 56 texts of 254 tokens"
+SIZES, CPU = "sizes", "CPU ms/request"
+"""Our side of `frontends`, its cases, and the figure of each process."""
 NO_RESULT = "No result yet."
 SPEEDS = (10_000, 100_000, 1_000_000)
 """Tokens a second of a worker for which sizes are worked out."""
@@ -25,7 +21,37 @@ REQUESTS = ((1, 16), (1, 128), (32, 128), (32, 512))
 BUSY = 0.7
 """Share of its core that a frontend should use: above it, requests wait for each other."""
 REPLIES = ("float32", "float16", "int8", "binary")
-REAL, SIMULATED = "real processes", "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendCost:
+    """CPU milliseconds of a frontend: `request` for each request, `text` for each text, `token` for each token."""
+
+    request: float
+    text: float
+    token: float
+
+    def milliseconds(self, texts: int, tokens: int) -> float:
+        """CPU milliseconds of a request of so many texts and tokens in all."""
+        return self.request + texts * self.text + tokens * self.token
+
+
+def figures(case: str, side: str) -> dict[str, float]:
+    """The medians of one side of a case. Raises KeyError for a case that was not measured."""
+    return medians({row["case"]: row for row in read("frontends")["cases"]}[case], side)
+
+
+def medians(case: Mapping[str, Any], side: str) -> dict[str, float]:
+    """The medians of one side of a case."""
+    return {figure: spread["median"] for figure, spread in case["sides"][side].items()}
+
+
+def frontend_cost(side: str = GRPC) -> FrontendCost:
+    """Solves the costs from requests of 1 and of 32 texts, of 16 and of 128 tokens each."""
+    short, lists, long_lists = (figures(case, side)[f"frontend: {CPU}"] for case in (SHORT, LISTS, LONG_LISTS))
+    token = (long_lists - lists) / (32 * (128 - 16))
+    text = (lists - short - (32 - 1) * 16 * token) / (32 - 1)
+    return FrontendCost(request=short - text - 16 * token, text=text, token=token)
 
 
 def measured_first(render: Callable[[], str]) -> Callable[[], str]:
@@ -35,15 +61,15 @@ def measured_first(render: Callable[[], str]) -> Callable[[], str]:
     def rendered() -> str:
         try:
             return render()
-        except (KeyError, StopIteration):
+        except KeyError:
             return NO_RESULT
 
     return rendered
 
 
-def conditions(name: str) -> str:
-    """States where a result was measured."""
-    machine = read(name)["machine"]
+def conditions() -> str:
+    """States where the frontends were measured."""
+    machine = read("frontends")["machine"]
     return f"{machine['processor']}, {machine['cores']} cores; commit {machine['commit']}."
 
 
@@ -67,7 +93,7 @@ def frontends() -> str:
         for side in case["sides"]
         if case["case"] != SIZES and not side.startswith("null")
     ]
-    return f"{conditions('frontends')}\n\n{table(heads, rows)}"
+    return f"{conditions()}\n\n{table(heads, rows)}"
 
 
 def _load_figures(row: Mapping[str, float]) -> list[float]:
@@ -78,10 +104,10 @@ def _load_figures(row: Mapping[str, float]) -> list[float]:
 @measured_first
 def costs() -> str:
     """Renders the constants of the arithmetic."""
-    sizes, token_rows = figures("frontends", SIZES, GRPC), figures("frontends", ROWS, GRPC)
+    sizes, token_rows = figures(SIZES, GRPC), figures(ROWS, GRPC)
     megabytes = 56 * 254 * sizes["float32 rows: bytes/token"] / 1e6
     costs = {side: frontend_cost(side) for side in (GRPC, "HTTP")}
-    link = figures("frontends", LONG, GRPC)[f"worker: {CPU}"]
+    link = figures(LONG, GRPC)[f"worker: {CPU}"]
     rows = [[f"a request, {side}", f"{number(cost.request)} ms of a frontend's core"] for side, cost in costs.items()]
     rows += [[f"each text of it, {side}", f"{number(cost.text)} ms"] for side, cost in costs.items()]
     rows += [[f"each 1,000 tokens of it, {side}", f"{number(1e3 * cost.token)} ms"] for side, cost in costs.items()]
@@ -93,7 +119,7 @@ def costs() -> str:
         ["the same", f"{number(token_rows[f'worker: {CPU}'] / megabytes)} ms of the worker's host"],
         ["a request of one text", f"{number(link)} ms of the worker's host, beside packing its steps"],
     ]
-    return f"{conditions('frontends')}\n\n{table(['what', 'takes'], rows)}"
+    return f"{conditions()}\n\n{table(['what', 'takes'], rows)}"
 
 
 def frontends_needed(speed: float, texts: int, tokens: int, cost: FrontendCost) -> float:
@@ -117,7 +143,7 @@ def needed() -> str:
 @measured_first
 def network() -> str:
     """Renders the network that token rows need, each way of a frontend, by data type."""
-    sizes = figures("frontends", SIZES, GRPC)
+    sizes = figures(SIZES, GRPC)
     heads = ["rows of 384 numbers", "bytes a token", *(f"Gbit/s at {speed:,} tokens/s" for speed in SPEEDS)]
     rows = [
         [kind, number(size), *(number(8 * size * speed / 1e9) for speed in SPEEDS)]
@@ -127,53 +153,9 @@ def network() -> str:
     return table(heads, rows)
 
 
-@measured_first
-def check() -> str:
-    """Renders the simulation beside the processes, and how far apart they are."""
-    names = ("goodput/s", "p50 ms", "p99 ms")
-    heads = ["workers, load", *(f"{name}: {side}" for name in names for side in ("simulated", "real", "ratio"))]
-    rows = []
-    for case in read("scaling_check")["cases"]:
-        simulated, real = medians(case, SIMULATED), medians(case, REAL)
-        row = [[simulated[name], real[name], simulated[name] / real[name]] for name in names]
-        rows.append([case["case"], *(number(value) for values in row for value in values)])
-    return f"{conditions('scaling_check')}\n\n{table(heads, rows)}"
-
-
-@measured_first
-def simulated() -> str:
-    """Renders what was simulated."""
-    heads = [
-        "workers x frontends, load",
-        "requests/s at most",
-        "goodput, %",
-        "p50 ms",
-        "p99 ms",
-        "refused/s",
-        "expired/s",
-    ]
-    heads.append("least of a key, % of its fair share")
-    rows = []
-    for case in read("scaling")["cases"]:
-        row: Mapping[str, Any] = {"refused/s": 0.0, "expired/s": 0.0} | medians(case, SIMULATED)
-        shown = [
-            "capacity, requests/s",
-            "goodput, % of capacity",
-            "p50 ms",
-            "p99 ms",
-            "refused/s",
-            "expired/s",
-            heads[-1],
-        ]
-        rows.append([case["case"], *(number(row[name]) for name in shown)])
-    return f"Virtual time; commit {read('scaling')['machine']['commit']}.\n\n{table(heads, rows)}"
-
-
 BLOCKS = {
     "scaling-frontends": frontends,
     "scaling-costs": costs,
     "scaling-needed": needed,
     "scaling-network": network,
-    "scaling-check": check,
-    "scaling-simulated": simulated,
 }
