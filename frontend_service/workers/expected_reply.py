@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +60,7 @@ class ExpectedWinners:
         return np.concatenate([np.repeat(self.document_rows, width) for width in self.columns.tolist()])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedReply:
     """What the reply to one job must be.
 
@@ -80,11 +79,12 @@ class ExpectedReply:
     vocabulary: int = 0
     winners: ExpectedWinners | None = None
 
-    @cached_property
-    def most(self) -> dict[int, int]:
-        """Most bytes of each kind."""
-        rows = int(self.row_counts[0].sum()) if self.row_counts else 0
-        return {kind: size.size(rows, self.sparse * self.entries) for kind, size in self.kinds.items()}
+    def most(self, kind: int) -> int | None:
+        """Most bytes of a kind; None for one that was not asked for."""
+        size = self.kinds.get(kind)
+        if size is None:
+            return None
+        return size.size(int(self.row_counts[0].sum()) if size.row else 0, self.sparse * self.entries)
 
 
 def expected_reply(job: Job, card: ModelCard) -> ExpectedReply:

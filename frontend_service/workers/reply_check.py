@@ -51,7 +51,7 @@ class ReplyCheck:
     def take(self, kind: int, data: PackedBytes) -> None:
         """Sees a piece before it is kept. Raises WrongReply; ResultTooLarge for what fits into no reply to a caller."""
         size = self._taken[kind] = self._taken.get(kind, 0) + len(data)
-        most = self.expected.most.get(kind)
+        most = self.expected.most(kind)
         if most is None:
             raise WrongReply("it sent a kind of numbers that was not asked for", f"kind {kind}")
         if size > most:
