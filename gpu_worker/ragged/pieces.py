@@ -72,6 +72,10 @@ class SequenceCache:
         if number == len(self._layers):
             keys, values = (states.new_empty(self.count, states.shape[0], states.shape[2]) for states in (key, value))
             self._layers.append((keys, values))
+        return self.written(number)
+
+    def written(self, number: int) -> KeysAndValues:
+        """Keys and values [slots, Hkv, D] of a layer that a piece wrote. Raises IndexError where none did."""
         return self._layers[number]
 
     def add_hidden(self, start: int, rows: Tensor) -> None:
@@ -146,6 +150,14 @@ class SlotTable:
     caches: Sequence[SequenceCache]
     segments: Table
     writes: Table
+
+    def layer(self, number: int, key: Tensor, value: Tensor) -> list[KeysAndValues]:
+        """Keys and values of a layer of each cache: of those that the batch writes, see `SequenceCache.layer`."""
+        filled = set(self.writes[:, 0].tolist())
+        return [
+            cache.layer(number, key, value) if place in filled else cache.written(number)
+            for place, cache in enumerate(self.caches)
+        ]
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], rows: Sequence[int], first: int) -> "SlotTable":

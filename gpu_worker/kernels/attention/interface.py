@@ -174,7 +174,7 @@ class PieceAttention:
         if terms.bias is not None:
             raise ModelRefused("a layer adds a bias by distance")
         slots = self._slots = self._slots or batch.slots
-        caches = [cache.layer(self._layer, key, value) for cache in slots.caches]
+        caches = slots.layer(self._layer, key, value)
         for cache, first, row, count in slots.writes.tolist():
             for buffer, states in zip(caches[cache], (key, value), strict=True):
                 buffer[first : first + count] = states[:, row : row + count].transpose(0, 1)

@@ -167,7 +167,7 @@ class NativeModel(nn.Module):
             terms.softcap or 0.0,
             torch.from_numpy(slots.segments),
             torch.from_numpy(slots.writes),
-            [tensor for layer in layers for cache in slots.caches for tensor in cache.layer(layer, none, none)],
+            [tensor for layer in layers for cache in slots.layer(layer, none, none) for tensor in cache],
         )
         return rows
 

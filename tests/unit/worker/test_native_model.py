@@ -18,6 +18,7 @@ from gpu_worker.model.native.model import NativeEncoder, NativeModel, _Call
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.verify.pieces import run_in_pieces
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.pieces import Piece, SequenceCache
 from harness.random_models import miniature
 from shared.errors import ModelRefused
 from support.native import LIBRARY, needs_kernels
@@ -117,6 +118,14 @@ def test_pieces_give_the_bits_of_whole_texts(name: str, dtype: Dtype) -> None:
         assert torch.equal(run_in_pieces(encoder, batch), encoder(batch))
         one_by_one(encoder)
         assert torch.equal(run_in_pieces(encoder, batch), encoder(batch))
+
+
+def test_a_cache_that_nobody_wrote_is_not_read() -> None:
+    """It would be memory of no text."""
+    encoder, ids = encoder_of(random_model("tiny-qwen3")), text(40)
+    fork = Piece(ids, 30, 40, SequenceCache(40, SequenceCache(30).slots(30)))
+    with torch.inference_mode(), pytest.raises(IndexError):
+        encoder(RaggedBatch.pack([], encoder.device, pieces=[fork]))
 
 
 def test_a_model_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
