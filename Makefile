@@ -210,7 +210,7 @@ $(CLUSTERS)/%/ready: tests/clusters/%.txt | $(VENV)/dev
 clusters: $(CLUSTERS)/ray/ready $(CLUSTERS)/daft/ready ## set up Ray and Daft, each in a venv of its own, and test with them; six minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/e2e/test_clusters.py
 
-bench: $(VENV)/dev $(VENV)/kernels peers ## measure against the peers in twelve minutes or so, render the tables of README, docs/measured.md and benchmarks/results
+bench: $(VENV)/dev $(VENV)/kernels peers ## measure against the peers in twelve minutes or so, render the tables of README and docs/figures.md
 	$(BIN)/python -m benchmarks offline
 	$(BIN)/python -m benchmarks maxsim
 	$(BIN)/python -m benchmarks services --against infinity

@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks import result
-from benchmarks.published.row import STEP_ROWS
 from benchmarks.published.rows import rows
 from benchmarks.workloads import MINILM, SHAPES, batches, named
 
@@ -127,12 +126,12 @@ def _published(flags: argparse.ArgumentParser) -> None:
     add(
         "--row",
         action="append",
-        choices=[*rows(), STEP_ROWS],
+        choices=list(rows()),
         metavar="NAME",
         help="one row; may be repeated (default: all)",
     )
     add("--scale", choices=SCALES, default="small", help="of models and requests (default: %(default)s)")
-    add("--rounds", type=int, default=3, help="each starts every side once (default: %(default)s)")
+    add("--rounds", type=int, default=3, help="each asks every side once in every case (default: %(default)s)")
     add("--seconds", type=float, default=0.0, help="of each case that counts no requests (default: the row's own)")
     add("--cores", default="", metavar="N,N", help="cores of servers and clients (default: all of this process)")
     add(
@@ -140,15 +139,8 @@ def _published(flags: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="ours or vLLM's, such as 'vLLM, all cores'; repeats, ours among them (default: all)",
+        help="a setting of vLLM's, such as 'vLLM, all cores'; repeats (default: all)",
     )
-    add(
-        "--together",
-        action="store_true",
-        help="load all sides of a row at once and ask them in turns, so that all meet the same machine; wants memory "
-        "for all, up to 10 GB for each of vLLM's and 3 for each of ours: name some with --side",
-    )
-    add("--quick", action="store_true", help="one short round of three rows; writes no JSON")
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
 
 

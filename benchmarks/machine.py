@@ -14,7 +14,7 @@ PACKAGES = ("torch", "triton", "transformers", "sentence-transformers", "numpy",
 MADE = (
     "benchmarks/results",
     "README.md",
-    "docs/measured.md",
+    "docs/figures.md",
     "docs/accelerator.md",
     "docs/published.md",
     "docs/scaling.md",

@@ -9,24 +9,24 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from benchmarks import scaling_page
 from benchmarks.machine import ROOT
 from benchmarks.published import page
-from benchmarks.result import RESULTS, number, read, shown, table, tables
+from benchmarks.result import number, read, shown, table, tables
 from benchmarks.roofline import H200, Device, Floor, floor, shape
 from benchmarks.rounds import ALONE, FORMATS, SHARE, number_format
 from benchmarks.workloads import named
 
 NOT_PEERS = ("selvage", "null", "engine")
 """Beginnings of the names of sides that are no other product."""
-README, MEASURED, ACCELERATOR, PUBLISHED, SCALING = (
+README, FIGURES, ACCELERATOR, PUBLISHED, SCALING = (
     ROOT / path
-    for path in ("README.md", "docs/measured.md", "docs/accelerator.md", "docs/published.md", "docs/scaling.md")
+    for path in ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/scaling.md")
 )
-RESULTS_PAGE = RESULTS / "README.md"
-PAGES = (README, MEASURED, RESULTS_PAGE, ACCELERATOR, PUBLISHED, SCALING)
+PAGES = (README, FIGURES, ACCELERATOR, PUBLISHED, SCALING)
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
 NO_RESULT = "No result yet."
 TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}
@@ -137,23 +137,33 @@ def _summary_row(name: str, case: Mapping[str, Any]) -> list[str]:
     return [f"{number(ours[figure]['median'])} {figure}", share, times]
 
 
-def limits() -> str:
+def limits(name: str = "offline") -> str:
     """Renders what products alone allow: how many times the fastest other product anybody could be, by format."""
-    rows = []
-    for case in _cases(read("offline")):
-        for name in FORMATS:
-            of_format = {side: spreads for side, spreads in case["sides"].items() if number_format(side) == name}
+    rows, result = [], read(name)
+    for case in _cases(result):
+        for dtype in FORMATS:
+            of_format = {side: spreads for side, spreads in case["sides"].items() if number_format(side) == dtype}
             rates = {side: spreads["tokens/s"]["median"] for side, spreads in of_format.items()}
             alone = next((rate for side, rate in rates.items() if side.startswith(ALONE)), 0.0)
             others = {side: rate for side, rate in rates.items() if not side.startswith((*NOT_PEERS, ALONE))}
-            ours = rates.get(f"selvage {name}")
+            ours = rates.get(f"selvage {dtype}")
             if alone and others and ours:
                 best = max(others, key=others.__getitem__)
                 times = case["ours_over"][best]["tokens/s"]["median"], alone / others[best]
                 shown_rates = f"{ours:,.0f}", f"{best}: {others[best]:,.0f}", f"{alone:,.0f}"
-                rows.append([f"{case['case']}, {name}", *shown_rates, *map(number, times)])
+                rows.append([f"{case['case']}, {dtype}", *shown_rates, *map(number, times)])
     heads = ["", "here, tokens/s", "fastest other", "products alone", "times", "times at most"]
-    return table(heads, rows) if rows else NO_RESULT
+    return f"{conditions(result)}\n\n{table(heads, rows)}" if rows else NO_RESULT
+
+
+def overload() -> str:
+    """Renders what is served of too much: rates, the slowest answers and how fast a refusal comes."""
+    result, figures = read("overload"), ("requests/s", "goodput/s", "refused/s", "p99 ms", "refused p50 ms")
+    rows = []
+    for case in result.get("cases", ()):
+        ours = case["sides"][case["ours"]]
+        rows.append([case["case"], *(number(ours[name]["median"]) if name in ours else "" for name in figures)])
+    return f"{conditions(result)}\n\n{table(['', *figures], rows)}" if rows else NO_RESULT
 
 
 def _cases(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -258,6 +268,8 @@ def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: i
 
 BLOCKS = (
     {"speed": speed, "summary": summary, "limits": limits, "floors": floors, "goals": goals, "texts": texts_in_pieces}
+    | {f"limits-{shape}": partial(limits, f"offline-{shape}") for shape in ("bge-base", "qwen3-0.6b")}
+    | {"overload": overload}
     | page.BLOCKS
     | scaling_page.BLOCKS
 )

@@ -20,7 +20,6 @@ REQUESTS = ((1, 16), (1, 128), (32, 128), (32, 512))
 """Texts of a request, and tokens of each."""
 BUSY = 0.7
 """Share of its core that a frontend should use: above it, requests wait for each other."""
-REPLIES = ("float32", "float16", "int8", "binary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,34 +73,6 @@ def conditions() -> str:
 
 
 @measured_first
-def frontends() -> str:
-    """Renders requests/s, and CPU a request by process, for each API and load."""
-    heads = [
-        "",
-        "requests/s here",
-        "p50 ms",
-        "p99 ms",
-        "CPU ms: clients",
-        "frontends",
-        "worker",
-        "requests/s of a frontend's core",
-        "of a worker's core",
-    ]
-    rows = [
-        [f"{case['case']}, {side}", *map(number, _load_figures(medians(case, side)))]
-        for case in read("frontends")["cases"]
-        for side in case["sides"]
-        if case["case"] != SIZES and not side.startswith("null")
-    ]
-    return f"{conditions()}\n\n{table(heads, rows)}"
-
-
-def _load_figures(row: Mapping[str, float]) -> list[float]:
-    parts = [row[f"{part}: {CPU}"] for part in ("clients", "frontend", "worker")]
-    return [row["requests/s"], row["p50 ms"], row["p99 ms"], *parts, 1e3 / parts[1], 1e3 / parts[2]]
-
-
-@measured_first
 def costs() -> str:
     """Renders the constants of the arithmetic."""
     sizes, token_rows = figures(SIZES, GRPC), figures(ROWS, GRPC)
@@ -140,22 +111,4 @@ def needed() -> str:
     return table(heads, rows)
 
 
-@measured_first
-def network() -> str:
-    """Renders the network that token rows need, each way of a frontend, by data type."""
-    sizes = figures(SIZES, GRPC)
-    heads = ["rows of 384 numbers", "bytes a token", *(f"Gbit/s at {speed:,} tokens/s" for speed in SPEEDS)]
-    rows = [
-        [kind, number(size), *(number(8 * size * speed / 1e9) for speed in SPEEDS)]
-        for kind in REPLIES
-        for size in [sizes[f"{kind} rows: bytes/token"]]
-    ]
-    return table(heads, rows)
-
-
-BLOCKS = {
-    "scaling-frontends": frontends,
-    "scaling-costs": costs,
-    "scaling-needed": needed,
-    "scaling-network": network,
-}
+BLOCKS = {"scaling-costs": costs, "scaling-needed": needed}

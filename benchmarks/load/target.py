@@ -1,10 +1,9 @@
 """Targets of a load: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are made beforehand."""
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import cycle
-from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import grpc
@@ -156,15 +155,14 @@ class HttpTarget:
         deadline: float,
         first: bytes | None = None,
         reconnecting: bool = False,
-        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> AsyncIterator[Self]:
         """Opens a session; calls end after `deadline` seconds. `first`: see the constructor. `reconnecting`: every call
-        has its own connection. `headers`: of every call, beside the usual ones."""
+        has its own connection."""
         import aiohttp  # may not be installed
 
         timeout = aiohttp.ClientTimeout(total=deadline)
         connector = aiohttp.TCPConnector(limit=0, force_close=reconnecting)
-        every = {"Content-Type": "application/json", **headers}
+        every = {"Content-Type": "application/json"}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=every) as session:
             yield cls(session, url, bodies, aiohttp.ClientError, first)
 

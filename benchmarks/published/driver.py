@@ -7,6 +7,7 @@ not seen: some servers keep what they computed of a text.
 """
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -16,12 +17,14 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from benchmarks.load import loops, outcome
 from benchmarks.load.processor import CpuSeconds, peak_mebibytes
 from benchmarks.load.target import HttpTarget, texts_of
-from benchmarks.published.asking import PATHS, body
-from benchmarks.published.row import Case, Row, Stream, model_name
-from benchmarks.published.rows import rows
+from benchmarks.published.rows import Case, Row, Stream, rows
+from benchmarks.workloads import Kind
 
 CLIENTS = "clients"
 """Name of this process among those whose CPU is measured."""
@@ -29,10 +32,13 @@ WARM_UP = 0.1
 """Seconds of load before the window, as a share of the window's."""
 LONGEST = 600.0
 """Seconds after which an answer is given up."""
-PRIORITY = "selvage-priority"
-"""The header with a call's priority."""
 COMPARED = 1
 """Seed of the texts that are compared before anything is timed, and are sent before anything counts."""
+Rows = npt.NDArray[np.float32]
+PATHS: dict[Kind, str] = {"dense": "/v1/embeddings", "tokens": "/pooling", "rerank": "/rerank"}
+"""Where requests of each kind go: embeddings in OpenAI's shape, token rows by vLLM's /pooling."""
+VALUES: dict[Kind, str] = {"dense": "embedding", "tokens": "data"}
+"""The field of an answer's entry that has its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +52,14 @@ class Window:
 
 
 async def drive(
-    row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int], priority: str = "", number: int = 0
+    row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int], number: int = 0
 ) -> dict[str, float]:
-    """Runs a case and gives its figures. `watch`: process ids of the server, by name. `priority`: that of the measured
-    stream's calls; empty for the default. `number`: the round's. Raises LoadFailed."""
+    """Runs a case and gives its figures. `watch`: process ids of the server, by name. `number`: the round's. Raises
+    LoadFailed."""
     async with AsyncExitStack() as cleanup:
         targets = [
-            await cleanup.enter_async_context(_target(row, stream, url, seed, "" if place else priority))
-            for place, (stream, seed) in enumerate(zip(case.streams, seeds(row, case, number), strict=True))
+            await cleanup.enter_async_context(_target(row, stream, url, seed))
+            for stream, seed in zip(case.streams, seeds(row, case, number), strict=True)
         ]
         for target in targets:
             await target.check()
@@ -124,26 +130,52 @@ def seeds(row: Row, case: Case, number: int) -> list[int]:
     return [COMPARED + 1 + place * most + stream for stream in range(len(case.streams))]
 
 
-def _target(row: Row, stream: Stream, url: str, seed: int, priority: str) -> Any:
+def _target(row: Row, stream: Stream, url: str, seed: int) -> Any:
     """Opens the target of a stream: the bodies of its requests, and a session with as many connections as clients."""
     kind, workload = stream.workload.kind, stream.workload
-    bodies = [body(kind, model_name(row.model), texts) for texts in texts_of(workload, seed)]
-    first = body(kind, model_name(row.model), texts_of(workload, COMPARED)[0])
-    urls = ",".join(f"{server}{PATHS[kind]}" for server in url.split(","))
-    headers = {PRIORITY: priority} if priority else {}
+    bodies = [body(kind, row.served_name, texts) for texts in texts_of(workload, seed)]
+    first = body(kind, row.served_name, texts_of(workload, COMPARED)[0])
     return HttpTarget.opened(
-        urls, bodies, deadline=LONGEST, first=first, reconnecting=row.reconnecting, headers=headers
+        f"{url}{PATHS[kind]}", bodies, deadline=LONGEST, first=first, reconnecting=row.reconnecting
     )
+
+
+def body(kind: Kind, model: str, texts: Sequence[str]) -> bytes:
+    """Builds a request as both servers take it. The first text of a rerank is its query."""
+    fields: dict[str, Any] = {"model": model}
+    if kind == "rerank":
+        fields |= {"query": texts[0], "documents": list(texts[1:])}
+    else:
+        fields |= {"input": list(texts), "encoding_format": "base64"}
+    if kind == "tokens":
+        fields["task"] = "token_embed"
+    return json.dumps(fields).encode()
+
+
+def rows_of(kind: Kind, reply: bytes, lengths: Sequence[int]) -> list[Rows]:
+    """Reads the rows [rows, dimensions] of each text, or the scores [1, documents] of a rerank in the order sent.
+
+    `lengths`: tokens of each text. Raises ValueError where the server counted other tokens than the texts have.
+    """
+    parsed = json.loads(reply)
+    if kind == "rerank":
+        scores = {result["index"]: result["relevance_score"] for result in parsed["results"]}
+        return [np.array([[scores[number] for number in range(len(lengths) - 1)]], dtype=np.float32)]
+    if (counted := parsed["usage"]["prompt_tokens"]) != sum(lengths):
+        raise ValueError(f"the texts have {sum(lengths)} tokens, and the server counted {counted}")
+    ordered = sorted(parsed["data"], key=lambda entry: entry["index"])
+    values = [np.frombuffer(base64.b64decode(entry[VALUES[kind]]), dtype="<f4") for entry in ordered]
+    counts = lengths if kind == "tokens" else [1] * len(lengths)
+    return [value.reshape(count, -1) for value, count in zip(values, counts, strict=True)]
 
 
 def main(arguments: str) -> int:
     """Runs the case that the JSON names, and prints its figures."""
     wanted = json.loads(arguments)
     row = rows(wanted["scale"])[wanted["row"]]
-    case = row.case(wanted["case"]).asking(wanted["requests"])
-    how = (wanted["url"], wanted["seconds"], wanted["watch"], wanted["priority"], wanted["round"])
+    case = row.case(wanted["case"])
     try:
-        measured = asyncio.run(drive(row, case, *how))
+        measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"], wanted["round"]))
     except outcome.LoadFailed as error:
         print(f"{row.name}, {case.name}: {error}", file=sys.stderr)
         return 1

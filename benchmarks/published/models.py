@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.machine import ROOT
 from benchmarks.ours import Placement
-from benchmarks.published.row import Row, model_name
+from benchmarks.published.rows import Row
 from benchmarks.workloads import MINILM, RANDOM, minilm_folder
 from harness.random_models import synthetic, writing
 from harness.random_models.shapes import Heads
@@ -28,7 +28,7 @@ def folder_of(row: Row) -> Path:
     """Gives the folder of a row's model. Writes its files where they are not there yet."""
     if row.model == MINILM:
         return minilm_folder()
-    name = model_name(row.model)
+    name = row.served_name
     kind = "ColBERT" if row.projected else "embedding"
     folder = MODELS / f"{name}-{kind}-{row.layers or 'all'}-layers-{row.dtype}-{row.max_tokens}" / name
     if not folder.is_dir():

@@ -1,10 +1,14 @@
 """The rows of the published tables, as data, and their sizes by scale. Nothing here starts a server or asks one."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from benchmarks.published.row import Case, Row, Stream
-from benchmarks.workloads import MINILM, PROMPTS, QUERY, SPECIAL, WIDTH, Lengths, Scale, Workload, around
+from benchmarks.workloads import MINILM, NAME, PROMPTS, QUERY, SPECIAL, WIDTH, Kind, Lengths, Scale, Workload, around
 
+OURS, VLLM = "selvage", "vLLM, all cores"
+"""Sides, as results name them. By default vLLM leaves a core to itself; on few cores it is faster with all."""
+Settings = tuple[str, ...]
+"""Flags of a server."""
 UNMARKED = ("--late-interaction=benchmarks/published/unmarked.json",)
 """Late interaction as vLLM makes it: no markers, queries as they are, and every token has a row that counts."""
 QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "random:bge-base-en"
@@ -20,22 +24,80 @@ CHUNKED = ("--enable-chunked-prefill", "--max-num-batched-tokens", "512", "--lon
 """Steps of 512 tokens with at most 128 of a long text: the numbers of the published runs."""
 UNCHUNKED = ("--no-enable-chunked-prefill",)
 SHORT_STEPS = "steps of 512, chunks of 128"
-"""The name of the setting with the published numbers, at both servers."""
-OUR_CHUNKS = {
-    "": (),
-    "whole texts": ("--chunk-tokens=0",),
-    SHORT_STEPS: ("--step-tokens=512", "--chunk-tokens=128", "--step-milliseconds=0"),
-}
-LONG_STEPS = {"whole texts, steps of 2,048": ("--chunk-tokens=0", "--step-tokens=2048", "--step-milliseconds=0")}
-"""For throughput alone, as vLLM is without chunks."""
-QUICK_STEPS = {"steps of 0.1 s": ("--step-milliseconds=100",)}
-"""For short calls that must not wait, as a user would bound steps."""
-INTERACTIVE = "interactive"
-"""The priority of short calls that must not wait for long texts, and the name of settings with it. Only we have one."""
-MANY = 4
-"""Frontends, or API servers of vLLM, where there are several."""
+"""The name of vLLM's setting with the published numbers."""
+MANY = "4 API servers"
+"""The name of vLLM's setting with several processes that speak HTTP."""
 TINY_LAYERS = 2
 """Layers of every random model of the scale `tiny`. Widths stay: vLLM has no attention for narrow heads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """`clients` that send the requests of a workload in turn; each waits for its answer before it sends the next.
+
+    `requests`: so many in all, instead of a number of seconds; 0 for the seconds.
+    """
+
+    workload: Workload
+    clients: int
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a server is asked at one time. Figures are those of `stream`; `beside` loads the server meanwhile."""
+
+    name: str
+    stream: Stream
+    beside: Stream | None = None
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """All streams, the measured one first."""
+        return (self.stream,) if self.beside is None else (self.stream, self.beside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a published table.
+
+    `published`: its source and figures. `max_tokens`: the longest text that both servers take. `ours`: flags of our
+    worker. `vllm`: flags of vLLM by the name of a setting; every setting is a side of its own. `reconnecting`: a
+    connection a request, as the published client makes. `seconds`: of each case that counts no requests. `layers`:
+    layers of a random model; 0 for those of its shape. `projected`: numbers of a token row of a ColBERT model, which
+    has a projection; 0 for other models. `headline`: the case that README shows, by its place. `latency`: the row is
+    about the slowest answers, not about a rate.
+    """
+
+    name: str
+    says: str
+    published: str
+    model: str
+    dtype: str
+    max_tokens: int
+    cases: tuple[Case, ...]
+    ours: Settings = ()
+    vllm: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
+    reconnecting: bool = False
+    seconds: float = 20.0
+    layers: int = 0
+    projected: int = 0
+    headline: int = 0
+    latency: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What the first case asks for; all cases of a row ask for the same."""
+        return self.cases[0].stream.workload.kind
+
+    @property
+    def served_name(self) -> str:
+        """The name by which both servers know the model."""
+        return NAME if self.model == MINILM else self.model.removeprefix("random:")
+
+    def case(self, name: str) -> Case:
+        """Finds a case by its name. Raises StopIteration where there is none."""
+        return next(case for case in self.cases if case.name == name)
 
 
 def rows(scale: Scale = "small") -> dict[str, Row]:
@@ -72,8 +134,7 @@ def _token_embeddings(scale: Scale) -> Row:
             Case(name=name, stream=Stream(workload=workload, clients=4, requests=count))
             for name, workload in texts.items()
         ),
-        ours=OUR_CHUNKS | LONG_STEPS,
-        vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
+        vllm={"": UNCHUNKED},
         reconnecting=True,
         seconds=120.0,
     )
@@ -91,7 +152,6 @@ def _burst(scale: Scale) -> Row:
         dtype="bfloat16",
         max_tokens=512,
         cases=(Case(name=f"{count:,} requests", stream=Stream(workload=prompts, clients=count, requests=count)),),
-        ours={"": (), **LONG_STEPS},
         vllm={"": WHOLE_MEAN},
     )
 
@@ -108,8 +168,7 @@ def _dense(scale: Scale) -> Row:
         dtype="bfloat16",
         max_tokens=8192,
         cases=(Case(name=f"{count} requests", stream=Stream(workload=texts, clients=count, requests=count)),),
-        ours={"": (), **LONG_STEPS},
-        vllm={"": UNCHUNKED, "steps of 512": ("--enable-chunked-prefill", "--max-num-batched-tokens", "512")},
+        vllm={"": UNCHUNKED},
     )
 
 
@@ -157,12 +216,9 @@ def _clients(scale: Scale) -> Row:
             Case(name=f"{count} client{'s' * (count > 1)}", stream=Stream(workload=texts, clients=count))
             for count in counts
         ),
-        ours={"": (), f"{MANY} frontends": ()},
-        frontends={f"{MANY} frontends": MANY},
-        vllm={"": (), f"{MANY} API servers": ("--api-server-count", str(MANY))},
+        vllm={"": (), MANY: ("--api-server-count", "4")},
         seconds=10.0,
         headline=-1,
-        offline=True,
     )
 
 
@@ -176,8 +232,6 @@ def _beside(scale: Scale) -> Row:
         )
         for clients, tokens in ((2, length), (4, 2 * length))
     }
-    interactive = {"": INTERACTIVE, SHORT_STEPS: f"{SHORT_STEPS}, {INTERACTIVE}"}
-    settings = OUR_CHUNKS | QUICK_STEPS | {name: OUR_CHUNKS[other] for other, name in interactive.items()}
     return Row(
         name="short-beside-long",
         says=f"a text of 16 tokens at a time, alone and {' and '.join(loads)}, whose texts are distinct",
@@ -189,9 +243,7 @@ def _beside(scale: Scale) -> Row:
             Case(name="alone", stream=short),
             *(Case(name=name, stream=short, beside=long) for name, long in loads.items()),
         ),
-        ours=settings,
-        vllm={"": UNCHUNKED, SHORT_STEPS: CHUNKED},
-        priorities=dict.fromkeys(interactive.values(), INTERACTIVE),
+        vllm={SHORT_STEPS: CHUNKED},
         seconds=60.0,
         headline=-1,
         latency=True,
@@ -227,7 +279,7 @@ def _late(scale: Scale) -> Row:
         cases=tuple(
             Case(name=who + stream.workload.says.partition(" and ")[2], stream=stream) for stream, who in loads
         ),
-        ours={"": UNMARKED},
+        ours=UNMARKED,
         projected=WIDTH,
     )
 

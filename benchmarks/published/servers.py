@@ -14,16 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from benchmarks.load.processor import family, is_running, resident_mebibytes
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port, modules_of
 from benchmarks.published.models import MODELS, folder_of
-from benchmarks.published.row import OURS, VLLM, Row, model_name
+from benchmarks.published.rows import OURS, VLLM, Row
 
 VENV = ROOT / ".venv-vllm"
-PROGRAM, ENGINE = VENV / "bin" / "vllm", Path(__file__).with_name("offline.py")
+PROGRAM = VENV / "bin" / "vllm"
 START_SECONDS, STOP_SECONDS, POLL = 900.0, 30.0, 0.05
 """Seconds within which a server must be ready, which includes vLLM's compiling at its first start, and within which it
 must be gone; seconds between two looks at whether it is ready."""
@@ -44,17 +43,11 @@ words of lines that say nothing."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a server starts: its programs by name, the environment on top of ours, and its URL, several with commas
-    between. `priority`: that of the measured calls; empty for the default. `offline`: the command that embeds without
-    a server, empty where a side differs from another only in its servers; `engine`: what it is told of the model.
-    `flags`: those of the row's setting."""
+    """How a server starts: its programs by name, the environment on top of ours, its URL, the flags of its setting."""
 
     programs: Mapping[str, Sequence[str | Path]]
     environment: Mapping[str, str] = field(default_factory=dict)
     url: str
-    priority: str = ""
-    offline: Sequence[str | Path] = ()
-    engine: Mapping[str, Any] = field(default_factory=dict)
     flags: Sequence[str] = ()
 
 
@@ -69,62 +62,41 @@ class ReadyServer:
 
 
 def launches(row: Row, cores: Sequence[int]) -> dict[str, Launch]:
-    """Lists the sides of a row by name: ours and vLLM's, each with each of its settings.
-
-    vLLM keeps a core for itself by default. With all cores it computes on that one too; neither is best everywhere.
-    """
-    bound = ",".join(map(str, cores))
-    places = {
-        "": {},
-        "all cores": {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": bound},
-    }
-    sides = {
-        _side(OURS, setting): ours(
-            row, flags, len(cores), row.priorities.get(setting, ""), row.frontends.get(setting, 1)
-        )
-        for setting, flags in row.ours.items()
-    }
-    for place, environment in places.items():
-        for setting, flags in row.vllm.items():
-            sides[_side(VLLM, place, setting)] = vllm(row, flags, environment)
+    """Lists the sides of a row by name: ours, and vLLM with each of its settings."""
+    sides = {OURS: ours(row, len(cores))}
+    for setting, flags in row.vllm.items():
+        sides[f"{VLLM}, {setting}" if setting else VLLM] = vllm(row, flags, cores)
     return sides
 
 
-def ours(row: Row, flags: Sequence[str], threads: int, priority: str = "", frontends: int = 1) -> Launch:
-    """Launches a worker, and frontends that serve HTTP. `priority`: see `Launch`."""
-    worker, *fronts = (f"127.0.0.1:{free_port()}" for _ in range(1 + frontends))
-    webs = [f"127.0.0.1:{free_port()}" for _ in fronts]
-    model = ("--model", str(folder_of(row)), "--served-name", model_name(row.model))
-    numbers = ("--dtype", row.dtype, "--max-tokens", str(row.max_tokens), "--threads", str(threads))
+def ours(row: Row, threads: int) -> Launch:
+    """Launches a worker, and a frontend that serves HTTP."""
+    worker, front, web = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    model = ("--model", str(folder_of(row)), "--served-name", row.served_name, "--dtype", row.dtype)
+    sizes = ("--max-tokens", str(row.max_tokens), "--threads", str(threads))
     python = (sys.executable, "-m")
     return Launch(
         programs={
-            "worker": (*python, "gpu_worker", *model, *numbers, *PATIENT_WORKER, "--listen", worker, *flags),
-            **{
-                f"frontend {number}" if number > 1 else "frontend": (
-                    *(*python, "frontend_service", "--worker", worker, "--listen", front, *PATIENT_FRONTEND),
-                    *("--apis", "grpc,http", "--http-listen", web),
-                )
-                for number, (front, web) in enumerate(zip(fronts, webs, strict=True), 1)
-            },
+            "worker": (*python, "gpu_worker", *model, *sizes, *PATIENT_WORKER, "--listen", worker, *row.ours),
+            "frontend": (
+                *(*python, "frontend_service", "--worker", worker, "--listen", front, *PATIENT_FRONTEND),
+                *("--apis", "grpc,http", "--http-listen", web),
+            ),
         },
         environment=modules_of(ROOT),
-        url=",".join(f"http://{web}" for web in webs),
-        priority=priority,
-        offline=() if frontends > 1 else (sys.executable, ENGINE),
-        engine=_engine(row, OURS) | {"threads": threads},
-        flags=flags,
+        url=f"http://{web}",
+        flags=row.ours,
     )
 
 
-def vllm(row: Row, flags: Sequence[str], environment: Mapping[str, str]) -> Launch:
+def vllm(row: Row, flags: Sequence[str], cores: Sequence[int]) -> Launch:
     """Launches vLLM on the same files. Exits where `make vllm` has not installed it."""
     if not PROGRAM.is_file():
         sys.exit(f"{PROGRAM} is not there; `make vllm` sets it up")
     port = str(free_port())
     command: list[str | Path] = [PROGRAM, "serve", folder_of(row)]
     command += ["--runner", "pooling", "--dtype", row.dtype, "--max-model-len", str(row.max_tokens)]
-    command += ["--served-model-name", model_name(row.model), "--host", "127.0.0.1", "--port", port]
+    command += ["--served-model-name", row.served_name, "--host", "127.0.0.1", "--port", port]
     command += ["--disable-uvicorn-access-log", *flags]
     if row.kind == "tokens":
         command += ["--pooler-config", '{"task": "token_embed"}']
@@ -135,18 +107,12 @@ def vllm(row: Row, flags: Sequence[str], environment: Mapping[str, str]) -> Laun
             "LD_PRELOAD": ":".join(map(str, preloaded())),
             **CACHE,
             **HUGE_PAGES,
-            **environment,
+            "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
         },
         url=f"http://127.0.0.1:{port}",
-        offline=() if "--api-server-count" in flags else (PROGRAM.with_name("python"), ENGINE),
-        engine=_engine(row, VLLM),
         flags=flags,
     )
-
-
-def _engine(row: Row, name: str) -> dict[str, Any]:
-    """Describes the model to `offline.py`."""
-    return {"engine": name, "model": str(folder_of(row)), "dtype": row.dtype, "max_tokens": row.max_tokens}
 
 
 def preloaded() -> list[Path]:
@@ -167,8 +133,7 @@ def started(name: str, launch: Launch) -> Iterator[ReadyServer]:
             program: cleanup.enter_context(_program(command, launch.environment, lines.fileno()))
             for program, command in launch.programs.items()
         }
-        for url in launch.url.split(","):
-            _wait(name, url, programs, log)
+        _wait(name, launch.url, programs, log)
         seconds = time.monotonic() - begun
         pids = {
             member: pid for program, process in programs.items() for member, pid in family(process.pid, program).items()
@@ -214,7 +179,3 @@ def _wait(name: str, url: str, programs: Mapping[str, "subprocess.Popen[bytes]"]
         except (urllib.error.URLError, OSError):
             time.sleep(POLL)
     sys.exit(f"{name} was not ready within {START_SECONDS:.0f} s ({log})")
-
-
-def _side(server: str, *settings: str) -> str:
-    return ", ".join(filter(None, (server, *settings)))

@@ -8,10 +8,9 @@ import base64
 import json
 import subprocess
 import sys
-from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,17 +28,15 @@ def answer(body: dict[str, Any]) -> dict[str, Any]:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     connections = 0
-    priorities: ClassVar[Counter[str]] = Counter()
 
     def setup(self) -> None:
         super().setup()
         type(self).connections += 1
 
     def do_GET(self) -> None:
-        self._reply(200, {"connections": self.connections, "priorities": self.priorities})
+        self._reply(200, {"connections": self.connections})
 
     def do_POST(self) -> None:
-        self.priorities[self.headers.get("selvage-priority", "")] += 1
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         refused = sys.argv[2] == "refuse" and next(NUMBERS) % 3 == 0
         self._reply(503 if refused else 200, {} if refused else answer(body))

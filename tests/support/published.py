@@ -4,7 +4,7 @@ import sys
 
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
-from benchmarks.published.row import Case, Row, Stream
+from benchmarks.published.rows import Case, Row, Stream
 from benchmarks.published.servers import Launch
 from benchmarks.workloads import Workload
 

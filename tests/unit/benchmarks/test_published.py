@@ -6,23 +6,25 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from benchmarks.__main__ import parser
 from benchmarks.load.loops import Call
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds, is_running
 from benchmarks.load.target import HttpTarget, texts_of
+from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
-from benchmarks.published import models, servers, turns
-from benchmarks.published.asking import body, rows_of
-from benchmarks.published.driver import COMPARED, Window, drive, figures, seeds
-from benchmarks.published.row import OURS, Row
-from benchmarks.published.rows import SHORT_STEPS, rows
-from benchmarks.published.servers import Launch, ReadyServer, launches, started
-from benchmarks.published.turns import Trial
+from benchmarks.published import answers, models, page, run, servers
+from benchmarks.published.driver import COMPARED, Window, body, drive, figures, rows_of, seeds
+from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
+from benchmarks.published.servers import Launch, ReadyServer, started
+from benchmarks.rounds import ALONE, SHARE
 from benchmarks.workloads import INSTRUCTED
 from harness.random_models import synthetic
 from support.published import CASE, ROW, fake
@@ -128,28 +130,6 @@ async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer
     assert told["errors"] > 0
 
 
-def test_short_calls_are_sent_as_interactive_too() -> None:
-    """Each with the flags of the side that has them by default; vLLM knows no priority. Long texts have the default."""
-    row = rows()["short-beside-long"]
-    assert set(row.priorities.values()) == {"interactive"}
-    assert {name.rpartition("interactive")[0].rstrip(", ") for name in row.priorities} == {"", SHORT_STEPS}
-    for name in row.priorities:
-        assert row.ours[name] == row.ours[name.rpartition("interactive")[0].rstrip(", ")]
-    sides = launches(replace(row, vllm={}), [0])
-    assert {side for side, launch in sides.items() if launch.priority} == {
-        f"selvage, {name}" for name in row.priorities
-    }
-
-
-def test_the_measured_stream_alone_has_the_priority(server: ReadyServer) -> None:
-    """The calls beside it have none."""
-    case = replace(CASE, stream=replace(CASE.stream, requests=20), beside=replace(CASE.stream, requests=10))
-    asyncio.run(drive(ROW, case, server.url, 0.5, {}, "interactive"))
-    with urlopen(f"{server.url}/health") as reply:
-        priorities = json.loads(reply.read())["priorities"]
-    assert priorities == {"interactive": 20 + 1, "": 10 + 1}  # a stream's first call is checked before anything counts
-
-
 @pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
 def test_a_server_has_seen_no_text_that_counts(row: Row) -> None:
     """Texts differ between rounds, cases and streams, and from those that are compared: vLLM keeps what it computed."""
@@ -166,7 +146,8 @@ async def test_the_call_that_checks_a_server_has_texts_that_are_compared(monkeyp
         return "OK"
 
     monkeypatch.setattr(HttpTarget, "_post", post)
-    await drive(ROW, CASE.asking(2), "http://nowhere", 0.5, {}, number=1)
+    case = replace(CASE, stream=replace(CASE.stream, requests=2))
+    await drive(ROW, case, "http://nowhere", 0.5, {}, number=1)
     first, *counted = sent
     assert json.loads(first)["input"] == texts_of(CASE.stream.workload, COMPARED)[0]
     expected = texts_of(CASE.stream.workload, *seeds(ROW, CASE, 1))
@@ -227,24 +208,153 @@ def test_a_server_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log(
         pass
 
 
-def test_several_frontends_share_a_worker_and_the_clients() -> None:
-    """Each with its own address; a deadline of ten minutes, and no refusal for a wait, as vLLM has none."""
-    launch = launches(replace(ROW, ours={"4 frontends": ()}, frontends={"4 frontends": 4}, vllm={}), [0])
-    (several,) = launch.values()
-    assert list(several.programs) == ["worker", "frontend", "frontend 2", "frontend 3", "frontend 4"]
-    assert len(set(several.url.split(","))) == 4
-    assert "--queue-seconds=0" in several.programs["worker"]
-    assert "--default-timeout=600" in several.programs["frontend 4"]
-    assert not several.offline
+Asked = list[tuple[str, str, int]]
 
 
-def test_what_a_server_adds_is_told_beside_its_own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Online minus offline; nothing where the engine fails."""
-    row = replace(rows()["clients"], dtype="float32")
-    launch = launches(replace(row, vllm={}), [0])[OURS]
-    broken = replace(launch, engine={"engine": "none"})
-    trial = Trial(row=row, sides={OURS: launch, "broken": broken}, seconds=0.2, scale="small", model=[])
-    told = turns.without_server(trial, OURS, {"p50 ms": 1e6})
-    assert 0 < told["p50 ms without a server"] < 1e6
-    assert told["p50 ms that a server adds"] == 1e6 - told["p50 ms without a server"]
-    assert turns.without_server(trial, "broken", {"p50 ms": 1.0}) == {}
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What the clients of a run ask: case, server and round. They answer without sending anything."""
+    seen: Asked = []
+
+    def turn(row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, number: int) -> dict[str, float]:
+        assert all(map(is_running, server.pids.values()))
+        seen.append((of.name, server.url, number))
+        return {"requests/s": 5.0, "tokens/s": 9e9}
+
+    monkeypatch.setattr(run, "turn", turn)
+    monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
+    monkeypatch.setattr(run.products, "PRODUCT", (64, 32, 32))
+    return seen
+
+
+def options(**changes: Any) -> run.RunOptions:
+    return run.RunOptions(**{"scale": "small", "rounds": 2, "seconds": 1.0, "cores": [0], "sides": []} | changes)
+
+
+def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    """Backwards in every other round; a peer that does not start is absent with its reason. Results come by rounds."""
+    broken = replace(fake("rows"), programs={"broken": ["false"]})
+    sides = {OURS: fake("rows"), "broken": broken, VLLM: fake("rows")}
+    monkeypatch.setattr(run, "launches", lambda row, cores: sides)
+    row = replace(ROW, cases=(CASE, replace(CASE, name="more")))
+    first, last = run.measured(row, options())
+    ours, theirs = sides[OURS].url, sides[VLLM].url
+    assert asked == [(case, url, 0) for case in ("2 clients", "more") for url in (ours, theirs)] + [
+        (case, url, 1) for case in ("2 clients", "more") for url in (theirs, ours)
+    ]
+    assert [result["settings"]["rounds"] for result in (first, last)] == [1, 2]
+    assert last["absent"] == {"broken": "fake, broken: broken ended with 1"}
+    assert set(last["cold start, s"]) == {OURS, VLLM}
+    assert last["agreement"][VLLM][answers.REFERENCE]["least cosine"] == pytest.approx(1)
+    case, _ = last["cases"]
+    assert list(case["sides"]) == [OURS, VLLM, ALONE]
+    limit = case["sides"][ALONE]["tokens/s"]["median"]  # of products of a few microseconds; no token is as cheap
+    assert 1e3 < limit < 9e9
+    assert case["sides"][VLLM][SHARE]["lower"] > 100
+    assert case["ours_over"][VLLM]["requests/s"]["median"] == 1
+    assert str(ROOT) not in json.dumps(last)
+
+
+def test_a_case_that_a_peer_fails_leaves_it_out_there_and_ours_ends_the_row(
+    monkeypatch: pytest.MonkeyPatch, asked: Asked
+) -> None:
+    """The peer's other cases are kept."""
+    sides = {OURS: fake("rows"), VLLM: fake("rows")}
+    monkeypatch.setattr(run, "launches", lambda row, cores: sides)
+    whole, failing = run.turn, {sides[VLLM].url}
+
+    def turn(row: Row, of: Case, server: ReadyServer, *how: Any) -> dict[str, float]:
+        if of.name == "huge" and server.url in failing:
+            sys.exit("huge: the clients ended with 1")
+        return whole(row, of, server, *how)
+
+    monkeypatch.setattr(run, "turn", turn)
+    row = replace(ROW, cases=(CASE, replace(CASE, name="huge")))
+    (result,) = run.measured(row, options(rounds=1))
+    assert [list(case["sides"]) for case in result["cases"]] == [[OURS, VLLM, ALONE], [OURS, ALONE]]
+    assert result["absent"] == {f"{VLLM}, huge": "huge: the clients ended with 1"}
+    failing.add(sides[OURS].url)
+    with pytest.raises(SystemExit, match="the clients ended with 1"):
+        next(run.measured(row, options(rounds=1)))
+
+
+def test_the_clients_run_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They know a row by its name. What they take of the server is told beside their figures."""
+    row = replace(rows("tiny")["short-texts"], cases=rows("tiny")["short-texts"].cases[:1])
+    with started("fake", fake("rows")) as running:
+        figures = run.turn(row, row.cases[0], running, 0.5, "tiny", 0)
+    assert figures["requests/s"] > 0
+    assert figures["server: MiB at rest"] > 1
+    assert figures["server: peak MiB"] > 1
+    broken = ReadyServer(url="http://127.0.0.1:1", pids={}, seconds=0, rest={})
+    with pytest.raises(SystemExit, match="short-texts, 16 clients: the clients ended with 1"):
+        run.turn(row, row.cases[0], broken, 0.5, "tiny", 0)
+
+
+def test_a_side_that_is_not_there_is_named_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything starts, and the results of an earlier run stay."""
+    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: None, "vLLM": None})
+    (tmp_path / "dense.json").write_text("earlier")
+    command = ["published", "--row", "dense", "--side", "vLLM, twice", "--out", str(tmp_path)]
+    assert run.main(parser().parse_args(command)) == 1
+    assert "dense: --side = 'vLLM, twice': there are 'selvage', 'vLLM'" in capsys.readouterr().err
+    assert (tmp_path / "dense.json").read_text() == "earlier"
+
+
+def test_a_row_that_fails_is_told_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that does not start ends its row; a signal ends everything."""
+
+    def measured(row: Row, options: run.RunOptions) -> Iterator[dict[str, Any]]:
+        if row.name == "dense":
+            sys.exit("ours was not ready")
+        if row.name == "clients":
+            raise ValueError("the texts have 9 tokens")
+        return iter([{"says": row.says, "cases": [], "rounds": options.rounds}])
+
+    monkeypatch.setattr(run, "measured", measured)
+    names = [word for name in ("dense", "clients", "short-texts") for word in ("--row", name)]
+    arguments = parser().parse_args(["published", *names, "--rounds", "2", "--out", str(tmp_path)])
+    assert run.main(arguments) == 1
+    printed = capsys.readouterr().err
+    assert "dense: ours was not ready" in printed
+    assert "clients: ValueError" in printed
+    assert [path.name for path in tmp_path.glob("*.json")] == ["short-texts.json"]
+    assert json.loads((tmp_path / "short-texts.json").read_text())["rounds"] == 2
+    monkeypatch.setattr(run, "measured", lambda *_: sys.exit(143))
+    with pytest.raises(SystemExit, match="143"):
+        run.main(arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "best"), [("dense", "requests/s", "9"), ("short-beside-long", "p99 ms", "4")]
+)
+def test_a_line_compares_with_the_best_setting_of_vllm(
+    name: str, figure: str, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most requests a second, or the least latency; where and how a row was measured stands below the table."""
+    spreads = {figure: {"median": 1.0, "lower": 1.0, "upper": 1.0} for figure in ("requests/s", "p50 ms", "p99 ms")}
+    values = {OURS: 8.0, VLLM: 4.0, f"{VLLM}, others": 9.0}
+    sides = {side: spreads | {figure: {"median": value}} for side, value in values.items()}
+    over = {side: spreads | {figure: {"median": 2.0, "lower": 2.0, "upper": 2.0}} for side in values if side != OURS}
+    result = {
+        "says": "texts.",
+        "agreement": {side: {answers.REFERENCE: {"least cosine": 0.999}} for side in values},
+        "cases": [{"case": "alone", "ours": OURS, "sides": sides, "ours_over": over}],
+        "machine": {"cores": 4, "processor": "Zen 5", "commit": "abc"},
+        "settings": {"threads": 2, "rounds": 3, "seconds": 9.0, "requests": {"alone": 0}, "flags": {VLLM: "--a"}},
+        "peers": {"vllm": {"vllm": "1.2"}},
+    }
+    monkeypatch.setattr(page, "read", lambda wanted: result if wanted == f"published/{name}" else {})
+    lines = page.summary().splitlines()
+    assert f"| {name}, alone | 8 {figure} | {best} {figure} | 2 |" in lines[2]
+    assert "| 0.99900 / 0.99900 |" in lines[2]
+    conditions = (
+        f"- **{name}**: texts. 2 of 4 cores of Zen 5; medians (quartiles) of 3 rounds of 9 s a case; commit abc"
+    )
+    assert lines[-1] == f"{conditions}; commit abc; vllm 1.2; {VLLM}: `--a`."
+    monkeypatch.setattr(page, "read", lambda _: {})
+    assert page.summary() == page.headlines() == page.NO_RESULT

@@ -10,9 +10,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
-from benchmarks.published import comparison, models, servers
-from benchmarks.published.row import OURS, Stream
-from benchmarks.published.rows import rows
+from benchmarks.published import answers, models, servers
+from benchmarks.published.rows import OURS, VLLM, Stream, rows
 from benchmarks.published.servers import launches
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
@@ -31,15 +30,15 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_both_servers_read_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each setting is a side; vLLM computes with a core kept for itself and with none."""
+    """Each setting of vLLM is a side; it computes on all cores."""
     monkeypatch.setattr(servers, "PROGRAM", tmp_path / "vllm")
     with pytest.raises(SystemExit, match="make vllm"):
         launches(ROW, [0, 1])
     (tmp_path / "vllm").touch()
     sides = launches(replace(ROW, vllm={"": ("--a",), "chunked": ("--b",)}), [2, 3])
-    assert list(sides) == [OURS, "vLLM", "vLLM, chunked", "vLLM, all cores", "vLLM, all cores, chunked"]
-    assert sides["vLLM"].programs["vllm"][-1] == "--a"
-    assert sides["vLLM, all cores, chunked"].environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
+    assert list(sides) == [OURS, VLLM, f"{VLLM}, chunked"]
+    assert sides[VLLM].programs["vllm"][-1] == "--a"
+    assert sides[f"{VLLM}, chunked"].environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
     folder = str(models.folder_of(ROW))
     assert all(folder in map(str, next(iter(launch.programs.values()))) for launch in sides.values())
 
@@ -52,7 +51,7 @@ def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
     folder = models.folder_of(row)
     texts = [text for request in texts_of(workload, 1) for text in request]
     ours = [vector[None] for vector in embed(folder, texts)]
-    found = comparison.agreement(ours, comparison.reference(row, folder))
+    found = answers.agreement(OURS, ours, answers.reference(row, folder))
     assert found["least cosine without what all rows share"] > 0.99999
 
 
@@ -60,8 +59,8 @@ def test_the_reference_of_minilm_reads_long_texts_whole() -> None:
     """As our loader does; the file of its tokenizer would cut them at 128 tokens."""
     row = rows()["clients"]
     folder = models.folder_of(row)
-    (probe, *_), reference = comparison.probes(row), comparison.reference(row, folder)
-    found = comparison.agreement([embed(folder, probe[0])], reference[:1])
+    (probe, *_), reference = answers.probes(row), answers.reference(row, folder)
+    found = answers.agreement(OURS, [embed(folder, probe[0])], reference[:1])
     assert found["least cosine"] > 0.99999
 
 
@@ -70,11 +69,11 @@ def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
     workload = replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20)))
     row = replace(ROW, projected=48, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
     folder = models.folder_of(row)
-    flags = [f"--model={folder}", *rows()["late-interaction"].ours[""]]
+    flags = [f"--model={folder}", *rows()["late-interaction"].ours]
     model = load(str(folder), CPU, LoadOptions(late=ROOT / WorkerSettings.read(flags).late_interaction))
     assert model.recipe.multi_vector is not None
     reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for (texts, _), expected in zip(comparison.probes(row), comparison.reference(row, folder), strict=True):
+    for (texts, _), expected in zip(answers.probes(row), answers.reference(row, folder), strict=True):
         ids = [reader.encode(text).ids for text in texts]
         result = ask(ModelEngine(model), score(ScoringMethod.LATE_INTERACTION, 1), ids)
         np.testing.assert_allclose(scores(result).T, expected, rtol=1e-5)
@@ -88,7 +87,7 @@ def test_written_files_of_gritlm_leave_the_instruction_out(monkeypatch: pytest.M
     row = replace(ROW, model=workload.model, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
     folder = models.folder_of(row)
     ours = [vector[None] for texts in texts_of(workload, 1) for vector in embed(folder, texts)]
-    found = comparison.agreement(ours, comparison.reference(row, folder))
+    found = answers.agreement(OURS, ours, answers.reference(row, folder))
     assert found["least cosine without what all rows share"] > 0.99999
 
 
@@ -103,8 +102,8 @@ def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
     """Though all rows are so alike that cosines do not tell."""
     draw = np.random.default_rng(1)
     good = [(np.ones((1, 64)) + 0.01 * draw.normal(size=(1, 64))).astype(np.float32) for _ in range(4)]
-    same = comparison.agreement(good, good)
-    mixed = comparison.agreement(good[::-1], good)
+    same = answers.agreement(OURS, good, good)
+    mixed = answers.agreement(OURS, good[::-1], good)
     assert same == {"mean cosine": 1, "least cosine": 1, "least cosine without what all rows share": 1}
     assert mixed["least cosine"] > 0.999
     assert mixed["least cosine without what all rows share"] < 0.5
@@ -113,18 +112,14 @@ def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
 def test_we_must_agree_with_the_model_and_the_peer_is_told() -> None:
     """Nothing is measured of a wrong answer of ours; a peer's stands beside its speed."""
     good, bad = [np.array([[1, 0]], dtype=np.float32)], [np.array([[0.6, 0.8]], dtype=np.float32)]
-    assert comparison.compared("vLLM", bad, good) == {"mean cosine": 0.6, "least cosine": 0.6}
-    told = comparison.agreements({OURS: good, "vLLM": bad}, {"vLLM": {"least cosine": 0.6}})
-    assert told == {
-        "vLLM": {comparison.REFERENCE: {"least cosine": 0.6}, OURS: {"mean cosine": 0.6, "least cosine": 0.6}}
-    }
+    assert answers.agreement(VLLM, bad, good) == {"mean cosine": 0.6, "least cosine": 0.6}
     with pytest.raises(SystemExit, match="selvage: cosines to the model in float32"):
-        comparison.compared(OURS, bad, good)
+        answers.agreement(OURS, bad, good)
 
 
 def test_all_workloads_of_a_row_are_compared_but_those_of_huge_requests() -> None:
     """Prompts that begin alike too."""
-    apart, alike = comparison.probes(rows()["token-embeddings"])
+    apart, alike = answers.probes(rows()["token-embeddings"])
     assert apart[0] != alike[0]
-    assert len(comparison.probes(rows()["clients"])) == comparison.MOST_REQUESTS  # the same texts in all cases
-    assert [len(texts) for texts, _ in comparison.probes(rows()["late-interaction"])] == [9, 9]
+    assert len(answers.probes(rows()["clients"])) == answers.MOST_REQUESTS  # the same texts in all cases
+    assert [len(texts) for texts, _ in answers.probes(rows()["late-interaction"])] == [9, 9]

@@ -97,8 +97,11 @@ def test_the_limits_are_those_of_a_number_format(monkeypatch: pytest.MonkeyPatch
             "fast int8, best batch": {"tokens/s": {"median": 0.81}},
         },
     }
-    monkeypatch.setattr(render, "read", lambda name: {"cases": [case]} if name == "offline" else {})
-    assert render.limits().splitlines()[2:] == [
+    settings = {"threads": 2, "rounds": 3, "starts": 1}
+    machine = {"processor": "A Processor", "cores": 2, "commit": "abc"}
+    measured = {"machine": machine, "settings": settings, "peers": {}, "cases": [case]}
+    monkeypatch.setattr(render, "read", lambda name: measured if name == "offline" else {})
+    assert render.limits().splitlines()[4:] == [
         "| a text, float32 | 10 | fast, best batch: 20 | 30 | 0.51 | 1.5 |",
         "| a text, int8 | 40 | fast int8, best batch: 50 | 60 | 0.81 | 1.2 |",
     ]

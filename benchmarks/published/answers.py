@@ -1,17 +1,12 @@
-"""The answers of all sides beside each other, and beside the model's own code in float32, before anything is timed.
-
-Random weights make all rows of a model alike, so that a server which mixed up its texts would still score a cosine near
-1. Cosines are therefore told a second time without what all rows share: after the mean of all rows is subtracted.
-"""
+"""A server's answers beside those of the model's own code in float32, before anything is timed."""
 
 import json
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
@@ -20,14 +15,14 @@ from transformers import AutoModel
 from transformers.utils import logging
 
 from benchmarks.load.target import texts_of
-from benchmarks.published.asking import PATHS, Rows, body, rows_of
-from benchmarks.published.driver import COMPARED
+from benchmarks.published.driver import COMPARED, PATHS, Rows, body, rows_of
 from benchmarks.published.models import PROJECTION
-from benchmarks.published.row import LEAST_COSINE, OURS, Row, model_name
+from benchmarks.published.rows import OURS, Row
 from benchmarks.workloads import Workload
 from harness.random_models.shapes import POOLINGS
 
-REFERENCE = "the model in float32"
+REFERENCE, LEAST_COSINE = "the model in float32", "least cosine"
+"""What answers are compared with, and the figure by which they agree."""
 POOLED: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda hidden: hidden.mean(0, keepdim=True),
     "cls": lambda hidden: hidden[:1],
@@ -69,8 +64,8 @@ def answers(row: Row, url: str) -> list[Rows]:
     rows: list[Rows] = []
     for texts, lengths in probes(row):
         request = urllib.request.Request(
-            f"{url.partition(',')[0]}{PATHS[row.kind]}",
-            data=body(row.kind, model_name(row.model), texts),
+            f"{url}{PATHS[row.kind]}",
+            data=body(row.kind, row.served_name, texts),
             headers={"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
@@ -117,42 +112,28 @@ def maxsim(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack([(query @ document.T).amax(1).sum() for document in documents])[None]
 
 
-def agreement(rows: Sequence[Rows], others: Sequence[Rows]) -> dict[str, float]:
-    """Computes cosines of rows to others, row by row: the mean and the least, and the least without their mean."""
-    left, right = (np.concatenate(list(side)).astype(np.float64) for side in (rows, others))
-    left, right = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (left, right))
+def agreement(side: str, rows: Sequence[Rows], model: Sequence[Rows]) -> dict[str, float]:
+    """Computes the cosines of a side's rows to the model's own, row by row: the mean and the least.
+
+    The least is told a second time after the mean of all rows is subtracted. Random weights make all rows of a model
+    alike, so that a server which mixed up its texts would still score a cosine near 1.
+
+    Exits where ours differ. vLLM's figure stands beside its speed.
+    """
+    left, right = (np.concatenate(list(one)).astype(np.float64) for one in (rows, model))
+    left, right = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (left, right))
     cosines = _cosines(left, right)
     figures = {"mean cosine": float(cosines.mean()), LEAST_COSINE: float(cosines.min())}
     if len(right) > 1:
         shared = right.mean(0)
         figures[f"{LEAST_COSINE} without what all rows share"] = float(_cosines(left - shared, right - shared).min())
+    if side == OURS and figures[LEAST_COSINE] < LEAST:
+        sys.exit(f"{side}: cosines to {REFERENCE} are {figures}, wanted is {LEAST} at least")
     return {name: round(value, 6) for name, value in figures.items()}
 
 
-def _cosines(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _cosines(left: Rows, right: Rows) -> Rows:
     """Computes the cosines of rows [N, H] pair by pair, [N]."""
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    cosines: npt.NDArray[np.float64] = (left * right).sum(1) / lengths
+    cosines: Rows = (left * right).sum(1) / lengths
     return cosines
-
-
-def compared(side: str, rows: Sequence[Rows], model: Sequence[Rows]) -> dict[str, float]:
-    """Tells how a side's answers agree with the model's own code. Exits where ours do not.
-
-    A server that differs from the model is told, not stopped: its figure stands beside its speed.
-    """
-    cosines = agreement(rows, model)
-    if side.startswith(OURS) and cosines[LEAST_COSINE] < LEAST:
-        sys.exit(f"{side}: cosines to {REFERENCE} are {cosines}, wanted is {LEAST} at least")
-    return cosines
-
-
-def agreements(
-    answered: Mapping[str, Sequence[Rows]], cosines: Mapping[str, dict[str, float]]
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Tells how each side agrees with the model's own code (`cosines`), and with us."""
-    all_cosines = {side: {REFERENCE: of_model} for side, of_model in cosines.items()}
-    if OURS in answered:
-        for side in all_cosines.keys() - {OURS}:
-            all_cosines[side][OURS] = agreement(answered[side], answered[OURS])
-    return all_cosines
