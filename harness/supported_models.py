@@ -20,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from transformers import CONFIG_MAPPING
 from transformers import __version__ as transformers_version
 
 from gpu_worker.device.placement import Placement
@@ -32,7 +31,7 @@ from harness.environment import ROOT
 from harness.random_models import miniature
 from shared.errors import ModelRefused
 
-PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
+RUNS = PACKED, EQUAL_LENGTH, REFUSED = "packed", "equal length", "refused"
 IN_PIECES = "in pieces"
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
 WIDEST = 160
@@ -44,8 +43,8 @@ TABLE = """
 With transformers {version} there are {all} model types: {packed} run packed, {equal} by equal length, {refused} are
 refused. Long texts of {pieces} are computed in pieces. The layers of {whole} run whole by the kernels of the worker.
 
-| model type | class | runs | long texts | whole layers on a processor | why not packed |
-|---|---|---|---|---|---|
+| runs | long texts | by our kernels | why not packed | model types |
+|---|---|---|---|---|
 {rows}
 
 """
@@ -56,21 +55,18 @@ class SupportedModel:
     """How one model type is served.
 
     `runs`: packed, in equal lengths or refused. `long_texts`: in pieces, or why not, empty where this is plain from the
-    kind of model. `layers`: the form of its layers that run whole by the processor's
-    kernels, empty where they run as transformers wrote them. `why` it is not packed.
+    kind of model. `by_kernels`: whether it runs whole by the processor's kernels. `why` it is not packed.
     """
 
     kind: str
-    model: str
     runs: str
     long_texts: str = ""
-    layers: str = ""
+    by_kernels: bool = False
     why: str = ""
 
 
 def try_model_type(kind: str) -> SupportedModel:
     """Builds, writes and loads a tiny model of a type, to see how it is served."""
-    name = miniature.model_class(CONFIG_MAPPING[kind]).__name__
     with TemporaryDirectory() as folder:
         path = Path(folder)
         try:
@@ -78,17 +74,16 @@ def try_model_type(kind: str) -> SupportedModel:
                 miniature.write(path, kind)
         except Exception as error:  # transformers' own code
             why = f"transformers cannot build it: {first_line(error)}"
-            return SupportedModel(kind=kind, model=name, runs=REFUSED, why=why)
+            return SupportedModel(kind=kind, runs=REFUSED, why=why)
         try:
             model = load(folder, CPU)
         except ModelRefused as error:
-            return SupportedModel(kind=kind, model=name, runs=REFUSED, why=str(error).replace(f"{folder}: ", ""))
+            return SupportedModel(kind=kind, runs=REFUSED, why=str(error).replace(f"{folder}: ", ""))
     return SupportedModel(
         kind=kind,
-        model=name,
         runs=EQUAL_LENGTH if model.encoder.unpacked_reason else PACKED,
         long_texts=_long_texts(model.whole_texts),
-        layers=model.native_layers,
+        by_kernels=bool(model.native_layers),
         why=model.encoder.unpacked_reason,
     )
 
@@ -108,12 +103,13 @@ def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:
 
 def page(text: str, models: list[SupportedModel]) -> str:
     """Puts the counts and the table of the models into the text of the page."""
-    counts = [sum(model.runs == runs for model in models) for runs in (PACKED, EQUAL_LENGTH, REFUSED)]
-    rows = "\n".join(
-        f"| {model.kind} | {model.model} | {model.runs} | {_cell(model.long_texts)} | {model.layers} | "
-        f"{_cell(model.why)} |"
-        for model in models
-    )
+    counts = [sum(model.runs == runs for model in models) for runs in RUNS]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for model in models:
+        cells = (model.runs, _cell(model.long_texts), "yes" * model.by_kernels, _cell(model.why))
+        alike.setdefault(cells, []).append(f"`{model.kind}`")
+    order = sorted(alike, key=lambda cells: (RUNS.index(cells[0]), -len(alike[cells])))
+    rows = "\n".join(f"| {' | '.join(cells)} | {', '.join(alike[cells])} |" for cells in order)
     made = TABLE.format(
         version=transformers_version,
         all=len(models),
@@ -121,11 +117,23 @@ def page(text: str, models: list[SupportedModel]) -> str:
         equal=counts[1],
         refused=counts[2],
         pieces=sum(model.long_texts == IN_PIECES for model in models),
-        whole=sum(bool(model.layers) for model in models),
+        whole=sum(model.by_kernels for model in models),
         rows=rows,
     )
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}{made}{END}{rest.partition(END)[2]}"
+
+
+def listed(text: str) -> dict[str, SupportedModel]:
+    """Reads the table of the page, by model type in the order of the alphabet."""
+    models = [
+        SupportedModel(kind=kind, runs=runs, long_texts=long_texts, by_kernels=by_kernels == "yes", why=why)
+        for line in text.partition(BEGIN)[2].partition(END)[0].splitlines()
+        if line.count(" | ") == 4 and line.startswith(tuple(f"| {runs} |" for runs in RUNS))
+        for runs, long_texts, by_kernels, why, kinds in [[cell.strip() for cell in line.strip("|").split("|")]]
+        for kind in kinds.replace("`", "").split(", ")
+    ]
+    return {model.kind: model for model in sorted(models, key=lambda model: model.kind)}
 
 
 def _cell(why: str) -> str:

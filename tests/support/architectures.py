@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,17 @@ from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import quiet
 from harness.random_models import miniature
-from harness.supported_models import IN_PIECES, REFUSED
+from harness.supported_models import IN_PIECES, REFUSED, listed
 from shared.jobs import Job
 from shared.ragged import RaggedTokens
 from support.in_pieces import run_in_steps
 from support.tiny import CPU, DENSE, MULTI, dense_rows, raw, run, token_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-TOLD = dict(re.findall(r"^\| (\S+) \| \w+ \| ([a-z ]+) \|", PAGE.read_text(), flags=re.MULTILINE))
+SUPPORTED = listed(PAGE.read_text())
+TOLD = {kind: model.runs for kind, model in SUPPORTED.items()}
 """How the page says that a model type is served."""
-CUT = set(re.findall(rf"^\| (\S+) \| \w+ \| [a-z ]+ \| {IN_PIECES} \|", PAGE.read_text(), flags=re.MULTILINE))
+CUT = {kind for kind, model in SUPPORTED.items() if model.long_texts == IN_PIECES}
 """Model types whose long texts the page says to be computed in pieces."""
 LISTED = list(TOLD)
 """Model types: looking through all of transformers takes seconds."""

@@ -122,7 +122,7 @@ def test_the_table_tells_how_long_texts_are_computed(kind: str, long_texts: str)
     assert outcome.long_texts == long_texts
     before, after = "Before.\n\n", "\n\nAfter.\n"
     text = census.page(f"{before}{census.BEGIN}old{census.END}{after}", [outcome])
-    assert f"| {kind} | {outcome.model} | {outcome.runs} | {long_texts} |" in text
+    assert census.listed(text) == {kind: outcome}
     assert f"Long texts of {int(bool(long_texts))} are computed in pieces" in text
     assert "old" not in text
     assert (text[: len(before)], text[-len(after) :]) == (before, after)
@@ -130,8 +130,5 @@ def test_the_table_tells_how_long_texts_are_computed(kind: str, long_texts: str)
 
 def test_the_page_counts_what_it_lists() -> None:
     """Each outcome."""
-    text = PAGE.read_text()
-    packed, equal, refused = (
-        text.count(f" | {way} | ") for way in (census.PACKED, census.EQUAL_LENGTH, census.REFUSED)
-    )
-    assert f"{packed} run packed, {equal} by equal length, {refused} are\nrefused" in text
+    packed, equal, refused = (list(TOLD.values()).count(runs) for runs in census.RUNS)
+    assert f"{packed} run packed, {equal} by equal length, {refused} are\nrefused" in PAGE.read_text()

@@ -1,6 +1,5 @@
 """Half-precision weights as float32, converted as they are read: the same bits as all at once, in a layer's memory."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,11 +20,12 @@ from gpu_worker.model.verify.gate import take_reference
 from gpu_worker.model.verify.own_run import Widened
 from gpu_worker.repository import weights
 from harness.random_models import miniature, synthetic
+from harness.supported_models import listed
 from shared.errors import ModelRefused
 from support.random_models import random_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-LISTED = re.findall(r"^\| (\S+) \| \w", PAGE.read_text(), flags=re.MULTILINE)
+LISTED = list(listed(PAGE.read_text()))
 OFTEN = {"bert", "bloom", "deberta", "deberta-v2", "gemma3_text", "gpt_oss", "jamba", "longformer", "mamba", "mixtral"}
 OFTEN |= {"qwen3", "roformer", "t5", "xlnet"}
 """Weights that are looked at, cut into experts, read elsewhere, tied, multiplied from the left."""
