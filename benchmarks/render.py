@@ -270,7 +270,7 @@ BLOCKS = (
     {"speed": speed, "summary": summary, "limits": limits, "floors": floors, "goals": goals, "texts": texts_in_pieces}
     | {f"limits-{shape}": partial(limits, f"offline-{shape}") for shape in ("bge-base", "qwen3-0.6b")}
     | {"overload": overload}
-    | page.BLOCKS
+    | {"published": page.summary}
     | scaling_page.BLOCKS
 )
 """Blocks with a function of their own; all others have the name of a benchmark."""

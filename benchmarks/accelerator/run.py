@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -56,8 +55,10 @@ def parts(arguments: argparse.Namespace, report: Report) -> Iterator[Part]:
         return f"engine, {model}", partial(run, workloads, arguments.device, arguments.seconds, report)
 
     run = partial(run_model, as_written=not arguments.served)
-    groups = groupby((named(scale)[name] for name in WORKLOADS), key=lambda workload: workload.model)
-    engines = [engine(model, list(group)) for model, group in groups]
+    of_model: dict[str, list[Workload]] = {}
+    for name in WORKLOADS:
+        of_model.setdefault(named(scale)[name].model, []).append(named(scale)[name])
+    engines = [engine(model, workloads) for model, workloads in of_model.items()]
     served: list[Part] = [
         (f"services, {name}", partial(report_rows, "services", services, name, arguments.seconds)) for name in LOADS
     ]

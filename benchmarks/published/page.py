@@ -1,6 +1,6 @@
-"""Tables of docs/published.md and README.md from the results: a line a case, ours beside vLLM's best setting."""
+"""The table of docs/published.md from the results: a line a case, ours beside vLLM's best setting."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.published.rows import VLLM, Row, rows
@@ -21,19 +21,8 @@ def summary() -> str:
     return "\n\n".join([table(HEADS, lines), "\n".join(places)]) if lines else NO_RESULT
 
 
-def headlines() -> str:
-    """Renders a line for one case of each row that has been measured: our figure beside vLLM's best setting."""
-    lines = []
-    for row in rows().values():
-        result = read(f"published/{row.name}")
-        lines += [line[:4] for line in _lines(row, result, row.cases[row.headline].name)]
-    return table(HEADS[:4], lines) if lines else NO_RESULT
-
-
-def _lines(row: Row, result: Mapping[str, Any], only: str = "") -> Iterator[list[str]]:
+def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
     for case in result.get("cases", ()):
-        if only not in ("", case["case"]):
-            continue
         sides, ours = case["sides"], case["ours"]
         figure = SLOWEST if row.latency else RATE
         best = best_of(case, figure)
@@ -82,7 +71,3 @@ def conditions(result: Mapping[str, Any]) -> str:
         flags,
     ]
     return f"{'; '.join(filter(None, parts))}."
-
-
-BLOCKS: dict[str, Callable[[], str]] = {"published": summary, "published/headlines": headlines}
-"""What is rendered, by the name between the markers of a page."""

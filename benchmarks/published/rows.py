@@ -65,8 +65,7 @@ class Row:
     worker. `vllm`: flags of vLLM by the name of a setting; every setting is a side of its own. `reconnecting`: a
     connection a request, as the published client makes. `seconds`: of each case that counts no requests. `layers`:
     layers of a random model; 0 for those of its shape. `projected`: numbers of a token row of a ColBERT model, which
-    has a projection; 0 for other models. `headline`: the case that README shows, by its place. `latency`: the row is
-    about the slowest answers, not about a rate.
+    has a projection; 0 for other models. `latency`: the row is about the slowest answers, not about a rate.
     """
 
     name: str
@@ -82,7 +81,6 @@ class Row:
     seconds: float = 20.0
     layers: int = 0
     projected: int = 0
-    headline: int = 0
     latency: bool = False
 
     @property
@@ -218,7 +216,6 @@ def _clients(scale: Scale) -> Row:
         ),
         vllm={"": (), MANY: ("--api-server-count", "4")},
         seconds=10.0,
-        headline=-1,
     )
 
 
@@ -245,7 +242,6 @@ def _beside(scale: Scale) -> Row:
         ),
         vllm={SHORT_STEPS: CHUNKED},
         seconds=60.0,
-        headline=-1,
         latency=True,
     )
 

@@ -355,6 +355,6 @@ def test_a_line_compares_with_the_best_setting_of_vllm(
     conditions = (
         f"- **{name}**: texts. 2 of 4 cores of Zen 5; medians (quartiles) of 3 rounds of 9 s a case; commit abc"
     )
-    assert lines[-1] == f"{conditions}; commit abc; vllm 1.2; {VLLM}: `--a`."
+    assert lines[-1] == f"{conditions}; vllm 1.2; {VLLM}: `--a`."
     monkeypatch.setattr(page, "read", lambda _: {})
-    assert page.summary() == page.headlines() == page.NO_RESULT
+    assert page.summary() == page.NO_RESULT
