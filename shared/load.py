@@ -117,6 +117,16 @@ class Load:
         pace = self.pace(tokens, priority)
         return Estimate(wait=self.busy + (ahead + coming + more) / pace, takes=tokens / pace)
 
+    @property
+    def drained_in(self) -> float:
+        """Most seconds until all that waits is served, even while short jobs keep coming; 0 while the speed is unknown.
+
+        A quick bound of the wait of any new small job that is sent now.
+        """
+        if not self.tokens_per_second:
+            return 0.0
+        return self.busy + self.queued_tokens * (SHORT_SHARE + 1) / self.tokens_per_second
+
     def pace(self, tokens: int, priority: Priority) -> float:
         """Tokens a second that are left to a job of `tokens` while jobs keep coming that go first.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import grpc
@@ -124,9 +125,16 @@ class WorkerLink:
         return 0.0 if self._stream is None else self._stream.load.others
 
     @property
-    def speed(self) -> float:
-        """Tokens that the worker recently computed in a second; 0 where unknown."""
-        return 0.0 if self._stream is None else self._stream.load.tokens_per_second
+    def queue_seconds(self) -> float:
+        """Seconds for which the worker lets jobs wait."""
+        return self.models[0].queue_seconds if self.models else inf
+
+    def drains_within(self, seconds: float) -> bool:
+        """Whether the worker takes jobs, and serves in so many seconds all that waited when it told its load."""
+        stream = self._stream
+        if stream is None or stream.drained_in > min(seconds, self.queue_seconds):
+            return False
+        return bool(self.serving) and not self.aside
 
     async def run(self, job: Job) -> JobResult:
         """Has the worker compute a job. Cancelling it cancels the job.

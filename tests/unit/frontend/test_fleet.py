@@ -189,7 +189,7 @@ async def test_a_worker_that_drains_and_has_left_its_name_still_answers(monkeypa
 
 
 async def test_a_job_that_a_worker_gives_back_goes_to_another() -> None:
-    """Whole or in part: it ends, and has not begun. If all do, the caller is told."""
+    """It ends, and has not begun the job. If all workers do, the caller is told."""
     one, other = FakeWorker(b"1111"), FakeWorker(b"2222")
     large = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
     async with World(one, other) as world:
@@ -311,18 +311,20 @@ async def test_a_worker_that_comes_back_costs_nobody_an_answer(monkeypatch: pyte
         assert await failed(world, 1) == 1
 
 
-async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:
-    """Over two workers that share a model; the error of one part is the job's own, not a group of errors."""
-    one, other = FakeWorker(), FakeWorker()
-    job = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
-    async with World(one, other) as world:
-        await eventually(lambda: len(streams(world.fleet)) == 2)
-        await world.until(True)
-        assert (await world.run(job)).scores == b"1234" * 100
-        assert [sum(each.sequences for each in worker.messages[-1].jobs) for worker in (one, other)] == [50, 50]
-        other.fails = InvalidInput("bad", field="f")
-        with pytest.raises(InvalidInput, match="bad"):
-            await world.run(job)
+async def test_who_is_in_time_in_any_case_costs_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker that will soon be free is enough; one that drains or is set aside is none."""
+    busy, free = FakeWorker(), FakeWorker(b"2222")
+    busy.load, free.load = BUSY, Load(tokens_per_second=1000.0)
+    async with World(busy, free) as world:
+        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [100, 1000])
+        link = world.fleet._links[free.address]
+        assert link.drains_within(1.0)
+        assert not world.fleet._links[busy.address].drains_within(1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(link), "estimate", None)
+            world.fleet.check_terms(RequestTerms.within(1.0))
+        link.set_aside("it failed")
+        assert not link.drains_within(1.0)
 
 
 async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from frontend_service.workers.worker_choice import WorkerChoice
+from frontend_service.workers.fleet import WorkerChoice
 from shared.errors import Overloaded
 from shared.estimate import MARGIN, Estimate
 from shared.jobs import Classify, Job, Priority
