@@ -24,8 +24,8 @@ from frontend_service.api.http.server import HttpServer
 from frontend_service.application.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
+from frontend_service.workers.description import Pins
 from frontend_service.workers.fleet import Fleet
-from frontend_service.workers.pins import Pins
 from frontend_service.workers.transport import WorkerTransport, received_bytes
 from shared import own_time
 from shared.caller import Caller

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import structlog
 
+from frontend_service.workers.description import ANY_MODEL, Pins
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
-from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
 from shared.deadline import Deadline

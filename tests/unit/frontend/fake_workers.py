@@ -9,9 +9,9 @@ from typing import Any
 import fakes
 import grpc
 
+from frontend_service.workers.description import ANY_MODEL, Pins
 from frontend_service.workers.fleet import Fleet
-from frontend_service.workers.pins import ANY_MODEL, Pins
-from frontend_service.workers.stream import JobStream
+from frontend_service.workers.job_stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard

@@ -7,7 +7,7 @@ import pytest
 from fake_workers import JOB, FakeWorker, World, streams
 from structlog.testing import capture_logs
 
-from frontend_service.workers import fleet, outlier_detection
+from frontend_service.workers import fleet, link
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -239,7 +239,7 @@ async def test_a_worker_that_fails_what_another_takes_is_set_aside(failure: Selv
         with capture_logs() as lines:
             assert await failed(world, 1) == 1
             assert world.fleet.aside == {"fake": 0}
-            assert await failed(world, 30) == outlier_detection.FAILURES - 2
+            assert await failed(world, 30) == link.FAILURES - 2
         [line] = [line for line in lines if line["event"] == "worker set aside"]
         assert (line["target"], line["seconds"], failure.message in line["why"]) == (bad.address, 1.0, True)
         assert (world.fleet.aside, world.fleet.workers) == ({"fake": 1}, {"fake": 2})
@@ -253,8 +253,8 @@ async def test_a_busy_worker_is_not_set_aside(failure: SelvageError) -> None:
     busy.fails, busy.load, slow.load = failure, BUSY, replace(BUSY, tokens_per_second=1)
     async with World(busy, slow) as world:
         await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [1, 100])
-        calls = 2 * outlier_detection.FAILURES
-        assert await failed(world, calls) > outlier_detection.FAILURES
+        calls = 2 * link.FAILURES
+        assert await failed(world, calls) > link.FAILURES
         assert world.fleet.aside == {"fake": 0}
 
 
@@ -265,7 +265,7 @@ async def test_a_job_that_all_workers_fail_sets_none_aside() -> None:
         worker.fails = InvalidInput(f"bad {number}", field="f")
     async with World(*workers) as world:
         await eventually(lambda: len(streams(world.fleet)) == 3)
-        calls = 10 * outlier_detection.FAILURES
+        calls = 10 * link.FAILURES
         assert sum([await failed(world, 1) for _ in range(calls)]) == calls
         assert calls < sum(len(worker.messages) for worker in workers) <= 2 * calls
         assert world.fleet.aside == {"fake": 0}
@@ -292,13 +292,13 @@ async def test_the_last_worker_that_serves_is_never_set_aside() -> None:
 
 async def test_a_worker_that_comes_back_costs_nobody_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first job after the pause goes to another if it fails that one too; once it answers, it is as good as any."""
-    monkeypatch.setattr(outlier_detection, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(link, "FIRST_ASIDE", 0.0)
     bad, good = FakeWorker(b"1111"), FakeWorker(b"2222")
     bad.fails = Internal("it failed")
     good.load = SLOW
     async with World(bad, good) as world:
         await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [0, 1000])
-        assert await failed(world, 50) == outlier_detection.FAILURES - 1
+        assert await failed(world, 50) == link.FAILURES - 1
         asked = len(bad.messages)
         await eventually(lambda: world.fleet.aside == {"fake": 0})
         assert (await world.run()).scores == b"2222"
@@ -317,14 +317,14 @@ async def test_who_is_in_time_in_any_case_costs_no_estimate(monkeypatch: pytest.
     busy.load, free.load = BUSY, Load(tokens_per_second=1000.0)
     async with World(busy, free) as world:
         await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [100, 1000])
-        link = world.fleet._links[free.address]
-        assert link.drains_within(1.0)
+        link_to_free = world.fleet._links[free.address]
+        assert link_to_free.drains_within(1.0)
         assert not world.fleet._links[busy.address].drains_within(1.0)
         with monkeypatch.context() as patch:
-            patch.setattr(type(link), "estimate", None)
+            patch.setattr(type(link_to_free), "estimate", None)
             world.fleet.check_terms(RequestTerms.within(1.0))
-        link.set_aside("it failed")
-        assert not link.drains_within(1.0)
+        link_to_free.set_aside("it failed")
+        assert not link_to_free.drains_within(1.0)
 
 
 async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() -> None:

@@ -7,7 +7,7 @@ from fake_workers import FakeWorker, World
 from structlog.testing import capture_logs
 
 from frontend_service.settings import FrontendSettings
-from frontend_service.workers.pins import Pins
+from frontend_service.workers.description import Pins
 from shared.errors import WorkerUnavailable
 from support.references import eventually
 
