@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import grpc
 
-from frontend_service.api.grpc_stream import begin_replies
 from frontend_service.api.selvage_v1.batch_stream import BatchStream
 from frontend_service.api.selvage_v1.codec import classification, embedding, fields, model, ranking
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.api.streams import begin_replies
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
