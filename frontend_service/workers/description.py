@@ -18,8 +18,8 @@ from frontend_service.workers.reply import WrongReply
 from frontend_service.workers.transport import Metadata
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
+from shared import value_codec as codec
 from shared.card import ModelCard
-from shared.codec import fields as codec
 from shared.errors import WorkerUnavailable, shorten
 
 TIMEOUT = 10.0

@@ -33,8 +33,8 @@ from shared.errors import (
     WorkerUnavailable,
     clip,
 )
-from shared.estimate import UNREAD_MARGIN
 from shared.jobs import Job, JobResult, Priority
+from shared.load import UNREAD_MARGIN
 from shared.terms import RequestTerms
 from shared.together import either
 
@@ -115,7 +115,7 @@ class Fleet:
     def waits(self) -> dict[str, float]:
         """For each model that is served, the wait of a small new job where it is shortest, in seconds.
 
-        See `shared.estimate` for the wait. May be read from another thread.
+        See `shared.load` for the wait. May be read from another thread.
         """
         links: dict[str, list[WorkerLink]] = {}
         for link in list(self._links.values()):

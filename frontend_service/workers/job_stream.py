@@ -15,12 +15,9 @@ from google.protobuf.message import DecodeError
 from frontend_service.workers.reply import ExpectedReply, ReplyCheck, WrongReply
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
-from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
-from shared.codec.leading_piece import leading_piece
-from shared.codec.load import load_from_pb
-from shared.codec.results import ResultAssembly
 from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, PackedBytes
+from shared.link_codec import MESSAGE_SEQUENCES, ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
 from shared.load import SHORT, Load
 from shared.offload import THREAD_BYTES, offload
 from shared.server.rpc import MESSAGE_BYTES

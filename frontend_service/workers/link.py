@@ -27,8 +27,8 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
 from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
-from shared.estimate import Estimate
 from shared.jobs import Job, JobResult, Priority
+from shared.load import Estimate
 from shared.server.rpc import LINK_VERSION
 from shared.server.services import WORKER_SERVICES
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.card import ModelCard
-from shared.codec.wire import MESSAGE_BYTES
 from shared.errors import ResultTooLarge
 from shared.jobs import ChunkKind, Classify, Encode, Job, JobResult, MaxSim, PackedBytes, Score
 from shared.vectors import DataType, Layout, OutputKind
+from shared.wire import MESSAGE_BYTES
 
 NUMBER_BYTES = 4
 """Bytes of a score, an id, a weight or a winner on the link."""

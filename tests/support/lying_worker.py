@@ -8,10 +8,10 @@ import grpc
 
 from harness.random_models import synthetic
 from selvage.worker.v1 import worker_pb2 as pb
+from shared import value_codec as codec
 from shared.card import ModelCard
-from shared.codec import fields as codec
-from shared.codec.load import load_to_pb
 from shared.jobs import Job
+from shared.link_codec import load_to_pb
 from shared.load import Load
 from shared.server.rpc import LINK_VERSION, server_options
 from shared.server.services import WORKER_SERVICES

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec.jobs import jobs_from_pb
-from shared.codec.results import UnsentOutcome
-from shared.codec.wire import varint
 from shared.errors import Internal, SelvageError
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Rows, Score, SparseRows
+from shared.link_codec import UnsentOutcome, jobs_from_pb
 from shared.vectors import DataType, OutputKind
+from shared.wire import varint
 
 WIDTH, LABELS, WEIGHTS = 8, 2, 3
 """Of the card: dimensions of both kinds of rows, and labels. Entries of each sparse vector of an honest worker."""

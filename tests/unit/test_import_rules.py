@@ -82,9 +82,8 @@ RULES = {
             "gpu_worker.settings",
             "gpu_worker.link.server",
             "shared.server.rpc",
-            "shared.codec.fields",
-            "shared.codec.jobs",
-            "shared.codec.results",
+            "shared.value_codec",
+            "shared.link_codec",
             "pydantic",
             "structlog",
         },
@@ -185,11 +184,8 @@ RULES = {
     ),
 }
 EDGE = files(
-    "shared/codec/fields.py",
-    "shared/codec/jobs.py",
-    "shared/codec/leading_piece.py",
-    "shared/codec/load.py",
-    "shared/codec/results.py",
+    "shared/link_codec.py",
+    "shared/value_codec.py",
     "shared/server/services.py",
     "shared/server/rpc/*.py",
     "shared/server/serving.py",
@@ -259,11 +255,9 @@ def test_protobuf_and_grpc_stop_at_the_edge() -> None:
 
 
 BARE = files(
-    "shared/ragged.py",
     "shared/vectors.py",
     "shared/jobs.py",
     "shared/load.py",
-    "shared/estimate.py",
     "shared/errors.py",
     "shared/deadline.py",
     "shared/offload.py",

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.schedule.fair_queue import FairQueue, Pays, never
-from shared.estimate import Estimate
 from shared.jobs import Priority
-from shared.load import REPORT_SECONDS, SHORT, Backlog, Load
+from shared.load import REPORT_SECONDS, SHORT, Backlog, Estimate, Load
 
 NEW = -1
 

@@ -14,14 +14,12 @@ from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.job_stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
+from shared import value_codec as codec
 from shared.card import ModelCard
-from shared.codec import fields as codec
-from shared.codec.load import load_to_pb
-from shared.codec.results import UnsentOutcome
 from shared.errors import SelvageError, WorkerUnavailable
-from shared.jobs import Classify, Job, JobResult, Priority
+from shared.jobs import Classify, Job, JobResult, Priority, RaggedTokens
+from shared.link_codec import UnsentOutcome, load_to_pb
 from shared.load import Load
-from shared.ragged import RaggedTokens
 from shared.server.rpc import LINK_VERSION
 from shared.server.rpc.status import abort
 

@@ -18,10 +18,8 @@ from shared.errors import (
     UnknownModel,
     WorkerUnavailable,
 )
-from shared.estimate import UNREAD_MARGIN
-from shared.jobs import Classify, Job, Priority
-from shared.load import Backlog, Load
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, Priority, RaggedTokens
+from shared.load import UNREAD_MARGIN, Backlog, Load
 from shared.terms import RequestTerms
 from support.references import eventually
 

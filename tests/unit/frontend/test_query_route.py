@@ -27,10 +27,9 @@ from frontend_service.tokenizing.model_texts import read_files
 from selvage.v1 import embedding_pb2, model_pb2
 from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
-from shared.jobs import Encode, Job, JobResult, Priority, SparseRows
+from shared.jobs import Encode, Job, JobResult, Priority, RaggedTokens, SparseRows
 from shared.load import Backlog, Load
 from shared.query_table import QueryTable
-from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import InputType, OutputKind, ScoringMethod, TruncationSide
 from support.references import eventually

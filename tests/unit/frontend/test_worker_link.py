@@ -12,7 +12,7 @@ from fake_workers import JOB, TOKENS, FakeWorker, World, streams
 from frontend_service.workers import job_stream, link
 from frontend_service.workers.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec import fields as codec
+from shared import value_codec as codec
 from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load
