@@ -298,8 +298,6 @@ def load_to_pb(load: Load) -> pb.Load:
 
 
 def load_from_pb(message: pb.Load) -> Load:
-    """Reads a load; a priority that this version does not know is left out."""
-    priorities = {int(priority) for priority in Priority}
     return Load(
         queued_tokens=message.queued_tokens,
         queued_jobs=message.queued_jobs,
@@ -313,7 +311,6 @@ def load_from_pb(message: pb.Load) -> Load:
                 long_tokens=backlog.long_tokens,
             )
             for backlog in message.backlogs
-            if backlog.priority in priorities
         },
         draining=message.draining,
         stalled=message.stalled,
@@ -321,7 +318,7 @@ def load_from_pb(message: pb.Load) -> Load:
         busy=message.busy_seconds,
         express_tokens=message.express_tokens,
         step_tokens=message.step_tokens,
-        coming=tuple(message.coming[: len(priorities)]),
+        coming=tuple(message.coming),
         others=message.others,
     )
 

@@ -26,28 +26,6 @@ TIMEOUT = 10.0
 """Seconds for a description, and for all pieces of a tokenizer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pins:
-    """The fingerprints of models that may be served; none: any model may be.
-
-    Workers of one name may have other weights. Without pins each frontend chooses by itself which of them the name
-    stands for, so two frontends may choose differently.
-    """
-
-    fingerprints: Collection[str] = ()
-
-    def allowed(self, cards: Sequence[ModelCard]) -> list[ModelCard]:
-        """The cards of the models that may be served. Raises WorkerUnavailable where there are none."""
-        allowed = [card for card in cards if not self.fingerprints or card.fingerprint in self.fingerprints]
-        if not allowed:
-            card, pinned = cards[0], ", ".join(sorted(self.fingerprints))
-            raise WorkerUnavailable(f"its {card.id} has the fingerprint {card.fingerprint}, --fingerprint is {pinned}")
-        return allowed
-
-
-ANY_MODEL = Pins()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
     """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`."""
@@ -92,3 +70,16 @@ async def fetch_texts(
         return await asyncio.get_running_loop().run_in_executor(message_threads, load)
     except ValueError as error:
         raise WrongReply("its tokenizer cannot be read", shorten(str(error))) from None
+
+
+def allowed_cards(cards: Sequence[ModelCard], pins: Collection[str]) -> list[ModelCard]:
+    """The cards of the models that may be served, by the fingerprints that a frontend is bound to; none: any model.
+
+    Workers of one name may have other weights. Without pins each frontend chooses by itself which of them the name
+    stands for, so two frontends may choose differently. Raises WorkerUnavailable where no model may be served.
+    """
+    allowed = [card for card in cards if not pins or card.fingerprint in pins]
+    if not allowed:
+        card, pinned = cards[0], ", ".join(sorted(pins))
+        raise WorkerUnavailable(f"its {card.id} has the fingerprint {card.fingerprint}, --fingerprint is {pinned}")
+    return allowed

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import structlog
 
-from frontend_service.workers.description import ANY_MODEL, Pins
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.transport import WorkerTransport
@@ -66,12 +65,13 @@ class Fleet:
         message_threads: Executor,
         on_ready: Callable[[bool], Awaitable[None]],
         transport: WorkerTransport = PLAIN_TEXT,
-        pins: Pins = ANY_MODEL,
+        pins: Collection[str] = (),
     ) -> None:
         """`targets`: HOST:PORT, or dns:///NAME:PORT with a worker at each address of the name.
 
         `message_threads`: where large messages are made and read. `on_ready` is called with whether any model is
-        served: at the start, and whenever that changes. `pins`: the models that may be served.
+        served: at the start, and whenever that changes. `pins`: the fingerprints of the models that may be
+        served; none: any.
         """
         self._transport, self._pins = transport, pins
         self._targets, self._message_threads, self._on_ready = targets, message_threads, on_ready

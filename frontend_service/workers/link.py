@@ -8,7 +8,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import structlog
 
-from frontend_service.workers.description import ANY_MODEL, Pins, describe, fetch_texts
+from frontend_service.workers.description import allowed_cards, describe, fetch_texts
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.job_stream import SILENCE, JobStream, parse_response
 from frontend_service.workers.reply import ExpectedReply, WrongReply, expected_reply
@@ -162,10 +162,10 @@ class WorkerLink:
         transport: WorkerTransport,
         message_threads: Executor,
         on_change: Callable[[], None],
-        pins: Pins = ANY_MODEL,
+        pins: Collection[str] = (),
     ) -> None:
         """`address`: HOST:PORT, found by the name `host`. `message_threads`: where large messages are made and read.
-        `pins`: the models that may be served.
+        `pins`: the fingerprints of the models that may be served; none: any.
 
         `on_change` is called whenever `serving`, `models` or `why` may have changed: after each attempt to attach, and
         when the worker begins or ends to drain or to stall.
@@ -297,7 +297,7 @@ class WorkerLink:
             description = await describe(channel, metadata)
             last, card = self._last, description.card
             described = [card, *description.adapters]
-            cards = self._pins.allowed(described)
+            cards = allowed_cards(described, self._pins)
             if last is not None and last.card.fingerprint == card.fingerprint:
                 texts = last.texts
             else:
@@ -352,6 +352,6 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
     if welcome.version != LINK_VERSION:
         versions = f"it speaks version {welcome.version} of the link, this frontend version {LINK_VERSION}"
         raise WorkerUnavailable(f"{versions}: run both in one version of Selvage")
-    if welcome.fingerprint not in ("", fingerprint):
+    if welcome.fingerprint != fingerprint:
         raise WrongReply("it welcomes with another model's fingerprint than its card has")
     return call, welcome.instance

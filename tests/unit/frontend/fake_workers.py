@@ -1,7 +1,7 @@
 """Fake workers over real channels, and a fleet of links to them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import fakes
 import grpc
 
-from frontend_service.workers.description import ANY_MODEL, Pins
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.job_stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
@@ -71,7 +70,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> None:
         hello = (await anext(requests)).hello
         assert hello.fingerprint == self.card.fingerprint
-        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=self.version, instance="one")))
+        await context.write(
+            pb.AttachResponse(welcome=pb.Welcome(version=self.version, instance="one", fingerprint=hello.fingerprint))
+        )
         writing = asyncio.Lock()
         beating = asyncio.create_task(self._beat(context, writing))
         try:
@@ -103,7 +104,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 class World:
     """Workers, a fleet of links to them, and what it told of itself."""
 
-    def __init__(self, *workers: FakeWorker, pins: Pins = ANY_MODEL) -> None:
+    def __init__(self, *workers: FakeWorker, pins: Collection[str] = ()) -> None:
         self.workers = workers
         self.told: asyncio.Queue[bool] = asyncio.Queue()
         self.fleet = Fleet([each.address for each in workers], ThreadPoolExecutor(1), self.told.put, pins=pins)

@@ -5,7 +5,6 @@ from fake_workers import JOB, FakeWorker, World
 from fakes import card
 
 from frontend_service.domain.requests import PromptChoice
-from frontend_service.workers.description import Pins
 from shared.errors import UnknownModel, WorkerUnavailable
 from support.references import eventually
 
@@ -78,7 +77,7 @@ async def test_two_adapters_of_one_name_are_not_mixed() -> None:
 async def test_pins_choose_among_adapters() -> None:
     """What is not pinned is not served, though the worker has it."""
     fake = worker(b"1111", one="a" * 64, two="b" * 64)
-    async with World(fake, pins=Pins({"b" * 64})) as world:
+    async with World(fake, pins={"b" * 64}) as world:
         await world.until(True)
         assert world.fleet.fingerprints == {"two": "b" * 64}
         assert (await world.run(JOB, "two")).scores == b"1111"
