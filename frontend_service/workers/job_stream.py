@@ -64,8 +64,7 @@ class JobStream:
     Jobs that come while a message is being written leave together in the next one. So a lone caller never waits, and
     many callers share the cost of a message.
 
-    `load`: what the worker said of its load last; `drained_in`: see `Load`. `key_tokens`: tokens of the jobs without an
-    outcome, by fairness key.
+    `load`: what the worker said of its load last. `key_tokens`: tokens of the jobs without an outcome, by fairness key.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class JobStream:
         self._wake = asyncio.Event()
         self._ended_by: SelvageError | WrongReply | None = None
         self.load, self._heard = Load(), 0.0  # when it came, by the event loop's clock
-        self.drained_in = 0.0
         self._unreported: dict[int, int] = {}  # tokens of the jobs since the last load, by id
         self.key_tokens: Counter[str] = Counter()
 
@@ -216,7 +214,6 @@ class JobStream:
             if message.HasField("load"):
                 before, self.load = self.load, load_from_pb(message.load)
                 self._heard = asyncio.get_running_loop().time()
-                self.drained_in = self.load.drained_in
                 self._unreported.clear()
                 if (before.draining, before.stalled) != (self.load.draining, self.load.stalled):
                     self._on_change()

@@ -238,7 +238,7 @@ class WorkerLink:
     def drains_within(self, seconds: float) -> bool:
         """Whether the worker takes jobs, and serves in so many seconds all that waited when it told its load."""
         stream = self._stream
-        if stream is None or stream.drained_in > min(seconds, self.queue_seconds):
+        if stream is None or stream.load.drained_in > min(seconds, self.queue_seconds):
             return False
         return bool(self.serving) and not self.aside
 
