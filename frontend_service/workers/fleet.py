@@ -19,6 +19,7 @@ import structlog
 
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
+from frontend_service.workers.reply import ExpectedReply, expected_reply
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
 from shared.deadline import Deadline
@@ -162,13 +163,13 @@ class Fleet:
         If a worker that is suspected fails the job, one other is asked. If that answers, the first is set aside; else
         the job is at fault, and the first error is its own.
         """
-        job = model.job(job)
+        job, expected = model.job(job), expected_reply(job, model.card)
         refusing, suspects = set[WorkerLink](), set[WorkerLink]()
         failure: SelvageError | None = None
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
         while True:
             try:
-                result = await self._run_once(model, job, refusing, suspects)
+                result = await self._run_once(model, job, expected, refusing, suspects)
             except GivenBack as error:
                 if not self._candidates(model, refusing):
                     raise failure or WorkerUnavailable(error.message, retry_after=error.retry_after) from None
@@ -192,7 +193,12 @@ class Fleet:
         return _not_aside([link for link in self._links.values() if _serves(link, model) and link not in refusing])
 
     async def _run_once(
-        self, model: ServedModel, job: Job, refusing: set[WorkerLink], suspects: set[WorkerLink]
+        self,
+        model: ServedModel,
+        job: Job,
+        expected: ExpectedReply,
+        refusing: set[WorkerLink],
+        suspects: set[WorkerLink],
     ) -> JobResult:
         """Runs a job on the worker that would end it first, which is added to `refusing` if it gives the job back.
 
@@ -204,7 +210,7 @@ class Fleet:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
         link, wait = self._choice.best(candidates, job)
         try:
-            result = await link.run(job)
+            result = await link.run(job, expected)
         except GivenBack:
             refusing.add(link)
             raise

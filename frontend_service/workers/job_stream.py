@@ -67,21 +67,13 @@ class JobStream:
     `load`: what the worker said of its load last. `key_tokens`: tokens of the jobs without an outcome, by fairness key.
     """
 
-    def __init__(
-        self,
-        call: Any,
-        fingerprint: str,
-        message_threads: Executor,
-        on_change: Callable[[], None],
-        expected: Callable[[Job], ExpectedReply],
-    ) -> None:
-        """`call` writes and reads bytes. `message_threads`: where large messages are made and read. `expected`: what
-        the worker should reply to a job.
+    def __init__(self, call: Any, fingerprint: str, message_threads: Executor, on_change: Callable[[], None]) -> None:
+        """`call` writes and reads bytes. `message_threads`: where large messages are made and read.
 
         `on_change` is called when the worker begins or ends to drain or to stall, or gives another reason for it.
         """
         self._call, self._fingerprint = call, fingerprint
-        self._message_threads, self._on_change, self._expected = message_threads, on_change, expected
+        self._message_threads, self._on_change = message_threads, on_change
         self._pending: dict[int, PendingJob] = {}
         self._outgoing: deque[PendingJob] = deque()
         self._large: deque[tuple[PendingJob, bytes]] = deque()
@@ -107,8 +99,8 @@ class JobStream:
         limit = tokens + self.load.turn
         return sum([size if size < SHORT else min(size, limit) for size in self._unreported.values()])
 
-    async def run(self, job: Job) -> JobResult:
-        """Has the worker compute a job. Cancelling it cancels the job.
+    async def run(self, job: Job, expected: ExpectedReply) -> JobResult:
+        """Has the worker compute a job, whose reply must be as `expected`. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, GivenBack where the job was not sent, and WrongReply.
         """
@@ -117,7 +109,7 @@ class JobStream:
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        pending = PendingJob(job=job, future=future, check=ReplyCheck(self._expected(job)))
+        pending = PendingJob(job=job, future=future, check=ReplyCheck(expected))
         self._pending[job.id] = pending
         tokens = job.tokens.total
         self._unreported[job.id] = tokens

@@ -8,10 +8,9 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -21,7 +20,7 @@ import structlog
 from frontend_service.workers.description import allowed_cards, describe, fetch_texts
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.job_stream import SILENCE, JobStream, parse_response
-from frontend_service.workers.reply import ExpectedReply, WrongReply, expected_reply
+from frontend_service.workers.reply import ExpectedReply, WrongReply
 from frontend_service.workers.transport import Metadata, WorkerTransport, failure_of
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
@@ -242,8 +241,8 @@ class WorkerLink:
             return False
         return bool(self.serving) and not self.aside
 
-    async def run(self, job: Job) -> JobResult:
-        """Has the worker compute a job. Cancelling it cancels the job.
+    async def run(self, job: Job, expected: ExpectedReply) -> JobResult:
+        """Has the worker compute a job, whose reply must be as `expected`. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, and GivenBack where another worker may take it; and Internal,
         which names the worker, where it failed or its reply does not fit the job.
@@ -251,7 +250,7 @@ class WorkerLink:
         if self._stream is None:
             raise GivenBack(f"the worker is not ready: {self.why}", retry_after=1.0)
         try:
-            result = await self._stream.run(job)
+            result = await self._stream.run(job, expected)
         except WrongReply as wrong:
             self._log.wrong_reply(wrong)
             raise Internal(f"the reply of the worker at {self.address} does not fit: {wrong}") from None
@@ -296,15 +295,13 @@ class WorkerLink:
         try:
             description = await describe(channel, metadata)
             last, card = self._last, description.card
-            described = [card, *description.adapters]
-            cards = allowed_cards(described, self._pins)
+            cards = allowed_cards([card, *description.adapters], self._pins)
             if last is not None and last.card.fingerprint == card.fingerprint:
                 texts = last.texts
             else:
                 texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
-            expected = partial(_expected, {model_card.fingerprint: model_card for model_card in described}, card)
-            stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
+            stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change)
             self._last = ServedModel(
                 card=card,
                 texts=texts,
@@ -325,11 +322,6 @@ def _with_card(base: ServedModel, card: ModelCard) -> ServedModel:
     if card == base.card:
         return base
     return replace(base, card=card, texts=base.texts.with_card(card), adapter=True)
-
-
-def _expected(cards: Mapping[str, ModelCard], base: ModelCard, job: Job) -> ExpectedReply:
-    """What a worker should reply to a job, by the card of the model that it is for."""
-    return expected_reply(job, cards.get(job.model, base))
 
 
 async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str) -> tuple[Any, str]:
