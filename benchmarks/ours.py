@@ -43,8 +43,7 @@ from gpu_worker.startup.trials import choose_step, warm_up_jobs
 from harness.random_models import synthetic, writing
 from harness.synchronous_driver import advance
 from shared.errors import SelvageError
-from shared.jobs import Encode, Job, JobResult, Score
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, JobResult, RaggedTokens, Score
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
 Rows = npt.NDArray[np.float32]

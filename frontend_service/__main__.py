@@ -25,7 +25,6 @@ from frontend_service.application.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
-from frontend_service.workers.pins import Pins
 from frontend_service.workers.transport import WorkerTransport, received_bytes
 from shared import own_time
 from shared.caller import Caller
@@ -64,7 +63,7 @@ async def main(settings: FrontendSettings) -> None:
     apis = EnabledApis(settings.apis)
     server = _server(settings, calls, apis, message_threads, callers, page, connections)
     transport = worker_transport(settings, guards.link_secret_of(settings))
-    fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, Pins(settings.fingerprint))
+    fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, settings.fingerprint)
     pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=calls.admission.reserve)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
     frontend = Frontend(pipeline, calls, tell_times, settings.thread_count)

@@ -3,8 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from shared.jobs import SparseRows
-from shared.ragged import RaggedTokens
+from shared.jobs import RaggedTokens, SparseRows
 
 ID_BITS = 32
 """Bits of a token id in a sort key, which holds the number of the text above them."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import grpc
 
 from frontend_service.api.selvage_v1.server import register as register_selvage
-from frontend_service.api.tei_v1.codec.errors import tei_error
 from frontend_service.api.tei_v1.server import register as register_tei
+from frontend_service.api.tei_v1.tei_errors import tei_error
 from frontend_service.application.frontend import Frontend
 from selvage.v1 import model_pb2
 from shared.errors import SelvageError

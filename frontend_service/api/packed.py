@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from shared.codec.wire import BYTES, FIXED32, VARINT, varint
 from shared.jobs import PackedBytes
+from shared.wire import BYTES, FIXED32, VARINT, varint
 
 INDEX_BYTES = 4
 """Length of an index as a varint of fixed length, seven bits a byte: 28 bits are more than any vocabulary needs."""

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.jobs import JobResult, PackedBytes
-from shared.ragged import RaggedTokens
+from shared.jobs import JobResult, PackedBytes, RaggedTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 from frontend_service.domain.limits import LINK_MATCH_BYTES
 from shared.card import ModelCard
-from shared.jobs import Classify, Encode, MaxSim, Score, Work
-from shared.ragged import RaggedTokens, TokenRanges
+from shared.jobs import Classify, Encode, MaxSim, RaggedTokens, Score, TokenRanges, Work
 from shared.vectors import OutputKind
 
 SCORE_BYTES = 4

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.jobs import JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import JobResult, RaggedTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

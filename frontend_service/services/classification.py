@@ -19,8 +19,7 @@ from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
 from shared.errors import InvalidInput
-from shared.jobs import Classify
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import Task
 

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from frontend_service.domain.results import SPARSE_PAIR_BYTES
 from frontend_service.tokenizing.batch import TokenizedBatch
-from shared.jobs import JobResult, MaxSim, PackedBytes, Rows, Score, SparseRows, Work
-from shared.ragged import TokenRanges
+from shared.jobs import JobResult, MaxSim, PackedBytes, Rows, Score, SparseRows, TokenRanges, Work
 from shared.vectors import Layout, MultiVectors
 
 Places = npt.NDArray[np.int64]

@@ -18,9 +18,8 @@ from frontend_service.services.prepared_texts import prepare_texts
 from frontend_service.tokenizing.documents import Document
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
-from shared.jobs import Encode, JobResult
+from shared.jobs import Encode, JobResult, RaggedTokens
 from shared.query_table import QueryTable
-from shared.ragged import RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind
 

@@ -19,8 +19,7 @@ from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.listwise import Blocks, ListwiseTexts
 from frontend_service.workers.interface import ServedModel
 from shared.errors import InvalidInput
-from shared.jobs import Encode, JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, JobResult, RaggedTokens
 from shared.vectors import InputType, Layout, OutputKind
 
 NO_PROMPT = PromptChoice(literal="")

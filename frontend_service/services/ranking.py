@@ -20,8 +20,7 @@ from frontend_service.tokenizing.batch import TokenizedBatch
 from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.pairs.pairs import PairTexts
 from frontend_service.workers.interface import ServedModel
-from shared.jobs import Classify
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, RaggedTokens
 from shared.terms import RequestTerms
 from shared.vectors import InputType, Layout, ScoringMethod
 

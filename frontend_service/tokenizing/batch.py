@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shared.jobs import NO_TOKENS
-from shared.ragged import RaggedTokens, TokenRanges
+from shared.jobs import NO_TOKENS, RaggedTokens, TokenRanges
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from frontend_service.tokenizing.token_limits import TokenLimits
 from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
 from frontend_service.tokenizing.windows import Span, Window, windows
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
-from shared.ragged import RANGE_TIMES, RaggedTokens, TokenRanges
+from shared.jobs import RANGE_TIMES, RaggedTokens, TokenRanges
 from shared.vectors import InputType, TruncationSide
 
 SLICE_TOKENS = 64 * 1024

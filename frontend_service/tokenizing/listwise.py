@@ -20,7 +20,7 @@ from frontend_service.tokenizing.truncation import shortened
 from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
 from shared.card import Listwise, ModelCard
 from shared.errors import InputTooLong, InvalidInput
-from shared.ragged import RaggedTokens, TokenRanges
+from shared.jobs import RaggedTokens, TokenRanges
 from shared.vectors import InputType, TruncationSide
 
 INSTRUCTION_SHARE, QUERY_SHARE = 2, 4

@@ -27,7 +27,7 @@ from frontend_service.tokenizing.truncation import shortened
 from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
-from shared.ragged import RaggedTokens
+from shared.jobs import RaggedTokens
 from shared.vectors import InputType, TruncationSide
 
 PROMPT_NAMES = {

@@ -1,21 +1,26 @@
-"""The fleet: all workers of this frontend and the models that they serve; the services' `Workers`. Knows no gRPC."""
+"""The fleet: all workers of this frontend, the models that they serve, and which of them gets a job. Knows no gRPC.
+
+Other frontends hear the same reports of load. If all sent their jobs where the last reports show the shortest wait,
+these would stand in line there beside idle workers. So each frontend draws, for each worker, the work that others may
+have sent there since its report, by what they lately sent: the more that is and the older reports are, the more evenly
+workers are chosen. Where others send little, next to nothing is drawn, and a fast worker is chosen before slow ones.
+"""
 
 import asyncio
+import random
+import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
 
-from frontend_service.workers import split_job
-from frontend_service.workers.addresses import REFRESH_SECONDS, addresses_of, host_of
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.link import WorkerLink
-from frontend_service.workers.pins import ANY_MODEL, Pins
+from frontend_service.workers.reply import ExpectedReply, expected_reply
 from frontend_service.workers.transport import WorkerTransport
-from frontend_service.workers.worker_choice import WorkerChoice
 from shared.card import ModelCard
 from shared.deadline import Deadline
 from shared.errors import (
@@ -29,10 +34,14 @@ from shared.errors import (
     clip,
 )
 from shared.jobs import Job, JobResult, Priority
+from shared.load import UNREAD_MARGIN
 from shared.terms import RequestTerms
 from shared.together import either
 
 PLAIN_TEXT = WorkerTransport()
+DNS = "dns:///"
+REFRESH_SECONDS = 2.0
+"""Seconds after which names are resolved again."""
 
 log = structlog.get_logger("fleet")
 
@@ -57,12 +66,13 @@ class Fleet:
         message_threads: Executor,
         on_ready: Callable[[bool], Awaitable[None]],
         transport: WorkerTransport = PLAIN_TEXT,
-        pins: Pins = ANY_MODEL,
+        pins: Collection[str] = (),
     ) -> None:
         """`targets`: HOST:PORT, or dns:///NAME:PORT with a worker at each address of the name.
 
         `message_threads`: where large messages are made and read. `on_ready` is called with whether any model is
-        served: at the start, and whenever that changes. `pins`: the models that may be served.
+        served: at the start, and whenever that changes. `pins`: the fingerprints of the models that may be
+        served; none: any.
         """
         self._transport, self._pins = transport, pins
         self._targets, self._message_threads, self._on_ready = targets, message_threads, on_ready
@@ -106,7 +116,7 @@ class Fleet:
     def waits(self) -> dict[str, float]:
         """For each model that is served, the wait of a small new job where it is shortest, in seconds.
 
-        See `shared.estimate` for the wait. May be read from another thread.
+        See `shared.load` for the wait. May be read from another thread.
         """
         links: dict[str, list[WorkerLink]] = {}
         for link in list(self._links.values()):
@@ -153,13 +163,13 @@ class Fleet:
         If a worker that is suspected fails the job, one other is asked. If that answers, the first is set aside; else
         the job is at fault, and the first error is its own.
         """
-        job = model.job(job)
+        job, expected = model.job(job), expected_reply(job, model.card)
         refusing, suspects = set[WorkerLink](), set[WorkerLink]()
         failure: SelvageError | None = None
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
         while True:
             try:
-                result = await self._run_once(model, job, refusing, suspects)
+                result = await self._run_once(model, job, expected, refusing, suspects)
             except GivenBack as error:
                 if not self._candidates(model, refusing):
                     raise failure or WorkerUnavailable(error.message, retry_after=error.retry_after) from None
@@ -183,20 +193,46 @@ class Fleet:
         return _not_aside([link for link in self._links.values() if _serves(link, model) and link not in refusing])
 
     async def _run_once(
-        self, model: ServedModel, job: Job, refusing: set[WorkerLink], suspects: set[WorkerLink]
+        self,
+        model: ServedModel,
+        job: Job,
+        expected: ExpectedReply,
+        refusing: set[WorkerLink],
+        suspects: set[WorkerLink],
     ) -> JobResult:
-        """Runs a job on one worker, or in parts on several. For `refusing` and `suspects` see `_run_on`."""
+        """Runs a job on the worker that would end it first, which is added to `refusing` if it gives the job back.
+
+        If it fails the job, as it failed those before, it is added to both. Not so where it was lost with the job: the
+        job may have done that, and would do it to another.
+        """
         candidates = self._candidates(model, refusing)
         if not candidates:
             raise WorkerUnavailable(f"no worker with this model is left: {self._why()}", retry_after=1.0)
-        best, waits = self._choice.best(candidates, job)
-        queries = split_job.shared_queries(job)
-        if queries is None or len(candidates) == 1 or job.tokens.total < 2 * split_job.LEAST_PART_TOKENS:
-            return await _run_on(best, job, refusing, suspects)
-        return await _run_in_parts(job, queries, waits, refusing, suspects)
+        link, wait = self._choice.best(candidates, job)
+        try:
+            result = await link.run(job, expected)
+        except GivenBack:
+            refusing.add(link)
+            raise
+        except SelvageError as error:
+            if link.attached and not isinstance(error, DeadlineExceeded | LimitExceeded):
+                if not (wait and isinstance(error, Overloaded)):  # a busy worker is right to refuse
+                    link.outliers.failed()
+                if link.outliers.suspected:
+                    refusing.add(link)
+                    suspects.add(link)
+            raise
+        link.outliers.answered()
+        return result
 
     def check_terms(self, terms: RequestTerms) -> None:
-        """Raises Overloaded for a request that no worker could answer in time, however small it is."""
+        """Raises Overloaded for a request that no worker could answer in time, however small it is.
+
+        As long as all that waits at some worker will soon be served, this takes next to no time.
+        """
+        soon = UNREAD_MARGIN * terms.deadline.remaining()
+        if any(link.drains_within(soon) for link in self._links.values()):
+            return
         serving = _not_aside([link for link in self._links.values() if link.serving])
         if not any(model.texts.query_table for link in serving for model in link.serving):
             self._choice.check_terms(serving, terms)
@@ -311,45 +347,75 @@ def _not_aside(links: list[WorkerLink]) -> list[WorkerLink]:
     return [link for link in links if not link.aside] or links
 
 
-async def _run_on(link: WorkerLink, job: Job, refusing: set[WorkerLink], suspects: set[WorkerLink]) -> JobResult:
-    """Runs a job on one worker, which is added to `refusing` if it gives the job back.
+class WorkerChoice:
+    """Chooses among workers by estimates, and refuses what none could answer in time.
 
-    If it fails the job, as it failed those before, it is added to both. Not so where it was lost with the job: the job
-    may have done that, and would do it to another.
+    `refused`: requests and jobs so far that no worker could answer in time, by the limit that they would exceed.
     """
-    idle = not link.estimate(1, Priority.DEFAULT, "").wait
-    try:
-        result = await link.run(job)
-    except GivenBack:
-        refusing.add(link)
-        raise
-    except SelvageError as error:
-        if link.attached and not isinstance(error, DeadlineExceeded | LimitExceeded):
-            if idle or not isinstance(error, Overloaded):  # a busy worker is right to refuse
-                link.outliers.failed()
-            if link.outliers.suspected:
-                refusing.add(link)
-                suspects.add(link)
-        raise
-    link.outliers.answered()
-    return result
+
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        """`draw`: draws a number from 0 to 1, evenly."""
+        self._draw = draw
+        self.refused = Counter(deadline=0, queue_seconds=0)
+
+    def best(self, candidates: Sequence[WorkerLink], job: Job) -> tuple[WorkerLink, float]:
+        """Returns the worker that is likely to end a job first, and the job's wait there in seconds.
+
+        Raises Overloaded where every worker would end it too late, by what they reported.
+        """
+        tokens = job.tokens.total
+        estimates = {link: link.estimate(tokens, job.priority, job.key) for link in candidates}
+        in_time = [link for link, estimate in estimates.items() if estimate.in_time(job.remaining)]
+        if not in_time:
+            self._refuse(min(estimates.values(), key=lambda estimate: estimate.seconds).refusal(job.remaining))
+        drawn = 2 * _kept_waiting(max(link.others for link in candidates))
+        best = min(in_time, key=lambda link: estimates[link].seconds + drawn * self._draw() * link.unheard_seconds)
+        return best, estimates[best].wait
+
+    def check_terms(self, serving: Sequence[WorkerLink], terms: RequestTerms) -> None:
+        """Raises Overloaded for a request that no worker could answer in time, however small it is, or that would wait
+        for longer than the best worker lets jobs wait, whatever its deadline.
+
+        This holds requests to the worker's limit itself; the worker refuses jobs only above LENIENCE times the limit.
+        """
+        # A request of one token has the shortest wait; the margin leaves room for the wait of what it turns out to be:
+        # test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read (test_fleet.py).
+        estimates = {link: link.estimate(1, terms.priority, terms.key) for link in serving}
+        if estimates:
+            best = min(estimates, key=lambda link: estimates[link].wait)
+            remaining, limit = terms.deadline.remaining(), best.queue_seconds
+            self._refuse(estimates[best].refusal(remaining, margin=UNREAD_MARGIN, limit=limit))
+
+    def _refuse(self, refusal: tuple[str, Overloaded] | None) -> None:
+        """Counts and raises a refusal, if it is one."""
+        if refusal is not None:
+            reason, error = refusal
+            self.refused[reason] += 1
+            raise error
 
 
-async def _run_in_parts(
-    job: Job, queries: int, waits: Mapping[WorkerLink, float], refusing: set[WorkerLink], suspects: set[WorkerLink]
-) -> JobResult:
-    """Runs a job on several workers, a part on each. A part that fails fails the job and cancels the other parts."""
-    lengths = job.tokens.lengths[queries:]
-    links = sorted(waits, key=waits.__getitem__)[: job.tokens.total // split_job.LEAST_PART_TOKENS]
-    workers = [split_job.SplitWorker(wait=waits[link], speed=link.speed) for link in links]
-    runs = split_job.cut_runs(lengths, split_job.token_shares(sum(lengths), workers))
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(_run_on(link, split_job.job_part(job, queries, run), refusing, suspects))
-                for link, run in zip(links, runs, strict=True)
-                if run
-            ]
-    except ExceptionGroup as group_error:  # not except*, which would raise a group again
-        raise group_error.exceptions[0] from None
-    return split_job.join_results(queries, [task.result() for task in tasks])
+def _kept_waiting(others: float) -> float:
+    """How much of a second's work waits that others send in a second, where they send the busiest worker `others`
+    seconds of it. What they sent one worker they may send another one next, so the busiest counts for all.
+
+    Others send `others`, of which as large a share comes while the worker computes; the rest is done before anybody
+    asks. It counts twice, since all go where the last report was good.
+    """
+    return min(1.0, 2 * others**2)
+
+
+def host_of(target: str) -> str:
+    """The name or address in a target, without the port."""
+    return target.removeprefix(DNS).rpartition(":")[0].strip("[]")
+
+
+async def addresses_of(target: str) -> set[str]:
+    """The target itself if it is HOST:PORT; for dns:///NAME:PORT each address of the name. Raises OSError for none."""
+    if not target.startswith(DNS):
+        return {target}
+    host, _, port = target.removeprefix(DNS).rpartition(":")
+    entries = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    return {
+        f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
+        for family, *_, address in entries
+    }

@@ -1,6 +1,6 @@
-"""The link to one worker: attached, lost, attached again. Knows the worker's model, and nothing of other workers.
+"""The link to one worker: attached, lost, attached again; when it is set aside, and what the log says of it.
 
-The logs call the worker's address `target`.
+Knows the worker's model, and nothing of other workers. The logs call the worker's address `target`.
 """
 
 import asyncio
@@ -8,30 +8,26 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import grpc
+import structlog
 
-from frontend_service.workers.connection_failure import failure_of
-from frontend_service.workers.description import describe, fetch_texts
-from frontend_service.workers.expected_reply import ExpectedReply, expected_reply
+from frontend_service.workers.description import allowed_cards, describe, fetch_texts
 from frontend_service.workers.interface import ServedModel
-from frontend_service.workers.link_log import LinkLog
-from frontend_service.workers.outlier_detection import OutlierDetection
-from frontend_service.workers.pins import ANY_MODEL, Pins
-from frontend_service.workers.reply_check import WrongReply
-from frontend_service.workers.stream import SILENCE, JobStream, parse_response
-from frontend_service.workers.transport import Metadata, WorkerTransport
+from frontend_service.workers.job_stream import SILENCE, JobStream, parse_response
+from frontend_service.workers.reply import ExpectedReply, WrongReply
+from frontend_service.workers.transport import Metadata, WorkerTransport, failure_of
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
 from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
-from shared.estimate import Estimate
 from shared.jobs import Job, JobResult, Priority
+from shared.load import Estimate
 from shared.server.rpc import LINK_VERSION
 from shared.server.services import WORKER_SERVICES
 
@@ -39,10 +35,120 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to attach: at first, and at most."""
 LONGEST_WRONG_PAUSE = 10.0
 """Most seconds between two attempts to attach to a worker that sends what does not fit."""
+SETTLED_SECONDS = 5.0
+"""Seconds after which a link counts as one that works, though no job was answered over it."""
+FAILURES = 5
+"""Jobs that a worker must have failed in a row to be suspected, as in Envoy."""
+FIRST_ASIDE, LONGEST_ASIDE = 1.0, 60.0
+"""Seconds for which a worker is set aside: at first, and at most."""
+
+log = structlog.get_logger("worker")
+
+
+@dataclass(slots=True)
+class OutlierDetection:
+    """What the latest outcomes say of one worker. Times are seconds of any clock that never goes back.
+
+    After Envoy's, by consecutive errors (envoyproxy.io, "Outlier detection"), with one difference: what another worker
+    answers proves that the fault was the worker's, so no share of the workers is kept in by number.
+    """
+
+    _failures: int = 0  # in a row
+    _pause: float = 0.0  # the latest
+    _until: float = -inf  # its end
+
+    @property
+    def suspected(self) -> bool:
+        """Whether it failed several jobs in a row; until it answers one, also after a pause."""
+        return self._failures >= FAILURES
+
+    def failed(self) -> None:
+        """It failed a job, or refused it."""
+        self._failures += 1
+
+    def answered(self) -> None:
+        """It answered a job."""
+        self._failures = 0
+
+    def is_aside(self, now: float) -> bool:
+        """Whether it is to get no jobs that another can take."""
+        return now < self._until
+
+    def set_aside(self, now: float) -> float:
+        """Sets it aside; returns for how many seconds, 0 where it is aside already.
+
+        That is twice the pause before, less the time that it has served since.
+        """
+        if self.is_aside(now):
+            return 0.0
+        self._pause = min(LONGEST_ASIDE, max(FIRST_ASIDE, 2 * self._pause - (now - self._until)))
+        self._until = now + self._pause
+        return self._pause
+
+
+class LinkLog:
+    """The lines of one worker; `target` in them is its address.
+
+    A worker that attaches again and again without doing anything is told once. `settled`: whether the link works, or
+    the last one did: it has answered a job, or lasted for a while without a wrong message.
+    """
+
+    def __init__(self, target: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._target, self._clock = target, clock
+        self.settled = True
+        self._ready: dict[str, str] = {}  # the line that says that the worker is ready
+        self._why = ""  # why it was not ready, since that line
+        self._instance, self._wrongs = "", set[str]()  # the worker process, and why its replies did not fit
+        self._attached = clock()
+
+    def attached(self, card: ModelCard, instance: str) -> None:
+        """The worker serves this model. `instance` tells a process that was started again from the one before."""
+        if instance != self._instance:
+            self._instance = instance
+            self._wrongs.clear()
+        self._ready = {"model": card.id, "fingerprint": card.fingerprint}
+        self._attached = self._clock()
+        if self.settled:
+            self._log_ready()
+        self.settled = False
+
+    def answered(self) -> None:
+        """A job was answered, and the reply fits."""
+        self.settled = True
+        if self._ready:
+            self._log_ready()
+
+    def ended(self, why: str, *, sound: bool) -> None:
+        """The link ended, or could not be made. `sound`: it was made, and no wrong message ended it."""
+        if sound and self._clock() - self._attached > SETTLED_SECONDS:
+            self.settled = True
+        if why != self._why:
+            log.warning("worker not ready", target=self._target, why=why)
+            self._why = why
+        self._ready = {}
+
+    def wrong_reply(self, wrong: WrongReply) -> None:
+        """The reply to a job does not fit."""
+        if wrong.reason not in self._wrongs:
+            self._wrongs.add(wrong.reason)
+            log.error("a worker's reply does not fit", target=self._target, why=str(wrong))
+
+    def set_aside(self, seconds: float, why: str) -> None:
+        """The worker gets no jobs for so long, since another answered one that it failed."""
+        log.warning("worker set aside", target=self._target, seconds=round(seconds, 1), why=why)
+
+    def bug(self, error: Exception, why: str) -> None:
+        """The link ended by a bug of ours, which `ended` will be told as `why`."""
+        if why != self._why:
+            log.error("bug", target=self._target, exc_info=error)
+
+    def _log_ready(self) -> None:
+        log.info("worker ready", target=self._target, **self._ready)
+        self._ready, self._why = {}, ""
 
 
 class WorkerLink:
-    """Keeps a worker attached, and sends it jobs. Nothing that it replies is believed unchecked.
+    """Keeps a worker attached, and sends it jobs.
 
     `models`: the worker's model and the adapters over it when it was last attached; none before. `why`: the reason why
     it does not serve. `outliers`: told the outcomes of its jobs by whoever can ask another worker.
@@ -55,10 +161,10 @@ class WorkerLink:
         transport: WorkerTransport,
         message_threads: Executor,
         on_change: Callable[[], None],
-        pins: Pins = ANY_MODEL,
+        pins: Collection[str] = (),
     ) -> None:
         """`address`: HOST:PORT, found by the name `host`. `message_threads`: where large messages are made and read.
-        `pins`: the models that may be served.
+        `pins`: the fingerprints of the models that may be served; none: any.
 
         `on_change` is called whenever `serving`, `models` or `why` may have changed: after each attempt to attach, and
         when the worker begins or ends to drain or to stall.
@@ -124,12 +230,19 @@ class WorkerLink:
         return 0.0 if self._stream is None else self._stream.load.others
 
     @property
-    def speed(self) -> float:
-        """Tokens that the worker recently computed in a second; 0 where unknown."""
-        return 0.0 if self._stream is None else self._stream.load.tokens_per_second
+    def queue_seconds(self) -> float:
+        """Seconds for which the worker lets jobs wait."""
+        return self.models[0].queue_seconds if self.models else inf
 
-    async def run(self, job: Job) -> JobResult:
-        """Has the worker compute a job. Cancelling it cancels the job.
+    def drains_within(self, seconds: float) -> bool:
+        """Whether the worker takes jobs, and serves in so many seconds all that waited when it told its load."""
+        stream = self._stream
+        if stream is None or stream.load.drained_in > min(seconds, self.queue_seconds):
+            return False
+        return bool(self.serving) and not self.aside
+
+    async def run(self, job: Job, expected: ExpectedReply) -> JobResult:
+        """Has the worker compute a job, whose reply must be as `expected`. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, and GivenBack where another worker may take it; and Internal,
         which names the worker, where it failed or its reply does not fit the job.
@@ -137,7 +250,7 @@ class WorkerLink:
         if self._stream is None:
             raise GivenBack(f"the worker is not ready: {self.why}", retry_after=1.0)
         try:
-            result = await self._stream.run(job)
+            result = await self._stream.run(job, expected)
         except WrongReply as wrong:
             self._log.wrong_reply(wrong)
             raise Internal(f"the reply of the worker at {self.address} does not fit: {wrong}") from None
@@ -182,15 +295,13 @@ class WorkerLink:
         try:
             description = await describe(channel, metadata)
             last, card = self._last, description.card
-            described = [card, *description.adapters]
-            cards = self._pins.allowed(described)
+            cards = allowed_cards([card, *description.adapters], self._pins)
             if last is not None and last.card.fingerprint == card.fingerprint:
                 texts = last.texts
             else:
                 texts = await fetch_texts(channel, metadata, card, self._message_threads)
             call, instance = await _open_call(channel, metadata, card.fingerprint)
-            expected = partial(_expected, {model_card.fingerprint: model_card for model_card in described}, card)
-            stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change, expected)
+            stream = JobStream(call, card.fingerprint, self._message_threads, self._on_change)
             self._last = ServedModel(
                 card=card,
                 texts=texts,
@@ -213,11 +324,6 @@ def _with_card(base: ServedModel, card: ModelCard) -> ServedModel:
     return replace(base, card=card, texts=base.texts.with_card(card), adapter=True)
 
 
-def _expected(cards: Mapping[str, ModelCard], base: ModelCard, job: Job) -> ExpectedReply:
-    """What a worker should reply to a job, by the card of the model that it is for."""
-    return expected_reply(job, cards.get(job.model, base))
-
-
 async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint: str) -> tuple[Any, str]:
     """Opens a call to Attach; returns it, and the worker's instance.
 
@@ -238,6 +344,6 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
     if welcome.version != LINK_VERSION:
         versions = f"it speaks version {welcome.version} of the link, this frontend version {LINK_VERSION}"
         raise WorkerUnavailable(f"{versions}: run both in one version of Selvage")
-    if welcome.fingerprint not in ("", fingerprint):
+    if welcome.fingerprint != fingerprint:
         raise WrongReply("it welcomes with another model's fingerprint than its card has")
     return call, welcome.instance

@@ -1,4 +1,7 @@
-"""How the frontend reaches workers: in plain text or by TLS, and with which secret. Knows no models and no jobs."""
+"""How the frontend reaches workers: in plain text or by TLS, and with which secret; why a call did not reach one.
+
+Knows no models and no jobs.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +11,19 @@ import grpc
 from shared.caller import AUTHORIZATION
 from shared.security.link_secret import LinkSecret
 from shared.server.rpc import channel_options
+from shared.server.rpc.status import to_domain_error
 
 RECEIVED_BYTES = 2 * 1024 * 1024
 """Least limit for a worker's message: an honest one has less than a mebibyte beside the lengths of one result. Parsed,
 a message takes up to thirty times its bytes."""
 LENGTHS_BYTES = 8
 """Most bytes of a text's token rows and sparse entries, as two numbers of up to 268 million."""
+NAME_DIFFERS = "Hostname Verification Check failed"
+NOT_TLS = "WRONG_VERSION_NUMBER"
+NOT_VERIFIED = "CERTIFICATE_VERIFY_FAILED: "
+CLOSED = "Socket closed"
+REFUSED = "Connection refused"
+"""What gRPC's details say of a handshake that failed, by the reason."""
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -59,3 +69,28 @@ class WorkerTransport:
     def metadata(self) -> Metadata:
         """The metadata of every call: the link secret, if there is one."""
         return () if self.secret is None else ((AUTHORIZATION, f"Bearer {self.secret.shown}"),)
+
+
+def failure_of(error: grpc.aio.AioRpcError, address: str, host: str, transport: WorkerTransport) -> str:
+    """The reason why a call to the worker at `address`, which was found by the name `host`, failed.
+
+    gRPC reports every failed handshake as UNAVAILABLE, and tells them apart only in the details of the error.
+    """
+    details = error.details() or ""
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or "failed to connect" not in details:
+        return to_domain_error(error).message
+    worker = f"the worker at {address}"
+    if NAME_DIFFERS in details:
+        name = transport.name or host
+        return f"the certificate of {worker} is not for the name {name!r}; --worker-name says which name it has"
+    if NOT_VERIFIED in details:
+        why = details.partition(NOT_VERIFIED)[2].partition(":")[0]
+        return f"the certificate of {worker} is not trusted: {why}; --worker-ca must have signed it"
+    if NOT_TLS in details:
+        return f"{worker} speaks plain text; --worker-ca asks for TLS"
+    if CLOSED in details:
+        wanted = "another --worker-certificate than the frontend's" if transport.certificate else "--worker-certificate"
+        return f"{worker} closed the connection at once; it may want {wanted if transport.ca else 'TLS: --worker-ca'}"
+    if REFUSED in details:
+        return f"nothing listens at {address}"
+    return to_domain_error(error).message

@@ -18,14 +18,14 @@ from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
-from shared.codec.jobs import jobs_from_pb
-from shared.codec.wire import MESSAGE_ENTRIES
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
+from shared.link_codec import jobs_from_pb
 from shared.load import Load
 from shared.offload import offload
 from shared.telemetry.figures import ObserveJob
 from shared.traceparent import trace_id
+from shared.wire import MESSAGE_ENTRIES
 
 WRITE_SECONDS = 30.0
 """Seconds after which a frontend that reads nothing is detached."""

@@ -9,11 +9,9 @@ from collections.abc import Callable
 
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec.leading_piece import LeadingPiece, led_by
-from shared.codec.load import load_to_pb
-from shared.codec.results import FRAME_BYTES, UnsentOutcome
 from shared.errors import SelvageError
 from shared.jobs import JobResult
+from shared.link_codec import FRAME_BYTES, LeadingPiece, UnsentOutcome, led_by, load_to_pb
 from shared.load import REPORT_SECONDS, Load
 
 OUTCOMES_BYTES = 1000 * 1024

@@ -13,13 +13,12 @@ from selvage.v1 import vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.caller import LONGEST_KEY
 from shared.card import ModelCard
-from shared.codec.jobs import MESSAGE_JOBS, MESSAGE_SEQUENCES
-from shared.codec.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 from shared.errors import InvalidInput, LimitExceeded
-from shared.jobs import Classify, Encode, Job, MaxSim, Score
-from shared.ragged import RANGE_TIMES, TokenRanges
+from shared.jobs import RANGE_TIMES, Classify, Encode, Job, MaxSim, Score, TokenRanges
+from shared.link_codec import MESSAGE_JOBS, MESSAGE_SEQUENCES
 from shared.request_id import LONGEST
 from shared.vectors import MOST_DIMENSIONS, Layout, MultiVectors, OutputKind
+from shared.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 
 TABLE_BYTES = 16 * MESSAGE_SEQUENCES
 """Most bytes of a message beside token ids and vectors. Lengths take eight times their bytes once they are parsed."""

@@ -18,10 +18,10 @@ from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.schedule.driver import Driver
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
+from shared import value_codec as codec
 from shared.card import ModelCard
-from shared.codec import fields as codec
-from shared.codec.load import load_to_pb
 from shared.errors import InvalidInput, WorkerUnavailable, clip
+from shared.link_codec import load_to_pb
 from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
 from shared.telemetry.figures import ObserveJob, WorkerFigures
 from shared.together import either

@@ -4,9 +4,8 @@ from collections import deque
 from math import exp, inf
 
 from shared.errors import Overloaded
-from shared.estimate import LENIENCE
 from shared.jobs import Job
-from shared.load import Load
+from shared.load import LENIENCE, Load
 
 MEAN_WEIGHT = 0.9
 """Weight of earlier steps in the mean speed of a size; the latest step has the rest."""

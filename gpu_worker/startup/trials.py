@@ -22,8 +22,7 @@ from gpu_worker.model.model import Model
 from gpu_worker.schedule.interface import JobSlice, OpenJob, OutOfMemory, StepHandle
 from gpu_worker.schedule.steps import MOST_UNDER_WAY, launch, release_frames
 from shared.errors import ModelRefused
-from shared.jobs import Classify, Encode, Job, MaxSim, Score, Work
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Encode, Job, MaxSim, RaggedTokens, Score, Work
 from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, QueryExpansion, ScoringMethod, Task
 
 SPARE_MEMORY = 0.1

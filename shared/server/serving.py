@@ -11,7 +11,6 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from shared.codec.wire import check_entries
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.binding import refuse_address
@@ -21,6 +20,7 @@ from shared.server.rpc import server_options
 from shared.server.rpc.credentials import server_credentials
 from shared.server.rpc.interceptor import Interceptor, TellStatus, unchanged
 from shared.telemetry.figures import Rpcs
+from shared.wire import check_entries
 
 LAST_WORDS = 0.2
 """Seconds for what is already written to reach its client."""

@@ -49,7 +49,7 @@ class FrontendFigures:
     `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
     `refused`: requests so far, by reason; `workers`: how many serve, by model, and `aside`: how many of these
     are set aside; `waits`: the wait of a small
-    new job in seconds (see `shared.estimate`), by model; `fingerprints`: of the model that each name stands for.
+    new job in seconds (see `shared.load`), by model; `fingerprints`: of the model that each name stands for.
     """
 
     requests: int

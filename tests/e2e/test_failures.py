@@ -10,8 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from harness.member import MemberFailed, ServiceProcess
 from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2
-from shared.jobs import Encode, Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, RaggedTokens
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 from shared.vectors import OutputKind
 from support.forked import ENDS_AS_PYTHON

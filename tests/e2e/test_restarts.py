@@ -10,16 +10,14 @@ An answer of ours that is UNAVAILABLE says when to ask again (grpc-retry-pushbac
 
 from itertools import cycle, islice
 
-import numpy as np
 import pytest
 
 from harness.member import ServiceProcess
 from harness.stack import stack
-from selvage.v1 import ranking_pb2
 from support.random_models import random_model
-from support.references import Calls, eventually
+from support.references import eventually
 from support.scraping import scrape
-from support.traffic import Traffic, differs, ranked, texts, traffic
+from support.traffic import Traffic, traffic
 
 TINY = "tiny-bert"
 METRICS = {"metrics": "127.0.0.1:0"}
@@ -38,11 +36,6 @@ def print_outcomes(name: str, running: Traffic, further: str = "") -> None:
 async def unavailable(frontend: ServiceProcess) -> int:
     """Tries that a frontend answered with UNAVAILABLE."""
     return int((await scrape(frontend)).total("grpc_server_handled_total", grpc_code="Unavailable"))
-
-
-async def tokens(worker: ServiceProcess) -> float:
-    """What a worker has computed."""
-    return (await scrape(worker))("selvage_tokens_total") or 0.0
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
@@ -89,22 +82,3 @@ async def test_rolling_restarts_lose_no_call(restarts: int) -> None:
     print_outcomes(f"{restarts} restarts", running)
     assert (running.wrong, running.hung) == ([], [])
     assert set(running.outcomes) == {"OK"}
-
-
-async def test_a_large_rerank_is_split_over_two_workers() -> None:
-    """Both compute a part of it, and its scores are those of one worker."""
-    request = ranking_pb2.RerankRequest(query="w7 w8 w9", documents=texts(60, 300, 5))
-    async with stack(random_model(TINY), workers=2, worker=METRICS) as pair:
-        calls = Calls(pair.channel)
-        await eventually(lambda: sum("worker ready" in line for line in pair.frontends[0].log) == 2)
-        before = [await tokens(each) for each in pair.workers]
-        split = await calls.ranking.Rerank(request)
-        parts = [await tokens(each) - first for each, first in zip(pair.workers, before, strict=True)]
-        await pair.workers[1].stop()
-        whole = await calls.ranking.Rerank(request)
-        alone = await tokens(pair.workers[0]) - before[0] - parts[0]
-    print(f"\nsplit: {parts} tokens, alone: {alone}")
-    assert min(parts) >= 4096
-    assert alone == pytest.approx(sum(parts), rel=0.01)  # the query is computed by both
-    assert not differs(ranked(split), ranked(whole))
-    assert len(np.unique(ranked(whole))) == 60

@@ -16,8 +16,7 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.startup.trials import warm_up_jobs
 from harness.random_models import synthetic
-from shared.jobs import Encode, Job, JobResult, MaxSim, Score
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, JobResult, MaxSim, RaggedTokens, Score
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
 from support.random_models import random_model
 

@@ -21,8 +21,7 @@ from harness.environment import python_path
 from harness.random_models.synthetic import build, shape_of
 from harness.synchronous_driver import until_idle
 from shared.errors import ModelRefused
-from shared.jobs import Encode, Job, JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, JobResult, RaggedTokens
 from shared.vectors import OutputKind
 from support.random_models import random_model
 

@@ -15,8 +15,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import quiet
 from harness.random_models import miniature
 from harness.supported_models import IN_PIECES, REFUSED, listed
-from shared.jobs import Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Job, RaggedTokens
 from support.in_pieces import run_in_steps
 from support.tiny import CPU, DENSE, MULTI, dense_rows, raw, run, token_rows
 

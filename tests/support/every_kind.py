@@ -16,8 +16,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune.linear import install_native
 from gpu_worker.repository.recipe import POOLINGS
-from shared.jobs import HybridWeights, Job, JobResult, MaxSim
-from shared.ragged import RaggedTokens
+from shared.jobs import HybridWeights, Job, JobResult, MaxSim, RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support.random_models import random_model
 from support.tiny import DENSE, MULTI, SPARSE, encode, raw, score

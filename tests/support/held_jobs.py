@@ -6,9 +6,9 @@ from typing import Any
 
 from gpu_worker.link.attachment import Attachment, FrontendLog
 from gpu_worker.link.outbox import Outboxes
-from shared.codec.results import UnsentOutcome
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
+from shared.link_codec import UnsentOutcome
 from shared.load import Load
 
 FRAME = UnsentOutcome(0, JobResult(scores=b"a number")).frame

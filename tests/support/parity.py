@@ -24,8 +24,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.repository.recipe import POOLINGS, WeightsOf
 from gpu_worker.repository.weights import CLASSES, ENCODERS, class_of
 from harness.random_models import synthetic
-from shared.jobs import Classify, Job, JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, JobResult, RaggedTokens
 from support.tiny import (
     DENSE,
     MULTI,

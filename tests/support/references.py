@@ -18,9 +18,8 @@ from google.rpc import error_details_pb2, status_pb2
 from harness.stack import Stack
 from selvage.v1 import classification_pb2_grpc, embedding_pb2_grpc, model_pb2_grpc, ranking_pb2_grpc
 from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
-from shared.codec.jobs import jobs_to_pb
-from shared.codec.results import ResultAssembly
 from shared.jobs import Job, JobResult
+from shared.link_codec import ResultAssembly, jobs_to_pb
 from shared.server.rpc import LINK_VERSION
 
 WORDS = [

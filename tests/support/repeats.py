@@ -8,8 +8,7 @@ import torch
 from frontend_service.services.deduplicate import without_repeats
 from frontend_service.tokenizing.batch import TokenizedBatch
 from gpu_worker.kernels.rows import row_kernels
-from shared.jobs import JobResult, Work
-from shared.ragged import RaggedTokens
+from shared.jobs import JobResult, RaggedTokens, Work
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support.tiny import random_ids
 

@@ -17,8 +17,7 @@ from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.interface import JobSlice
 from harness.random_models.shapes import HEADED
 from harness.random_models.writing import write
-from shared.jobs import Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Job, RaggedTokens
 from support.tiny import CPU, SPARSE, encode, random_ids
 
 TOKENS, VOCABULARY = 16_384, 30_522

@@ -5,8 +5,7 @@ from concurrent.futures import Future
 
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from gpu_worker.schedule.steps import EndedJob
-from shared.jobs import Encode, Job, JobResult, Priority
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, JobResult, Priority, RaggedTokens
 from shared.vectors import OutputKind
 
 WORK = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)

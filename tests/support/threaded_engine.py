@@ -15,8 +15,7 @@ from shared.errors import (
     InvalidInput,
     SelvageError,
 )
-from shared.jobs import Encode, Job, JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, JobResult, RaggedTokens
 from shared.vectors import OutputKind
 from support.synchronous_engine import cut
 

@@ -22,8 +22,7 @@ from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.recipe import WeightsOf
 from gpu_worker.schedule.interface import JobSlice
 from harness.random_models import synthetic
-from shared.jobs import Classify, Encode, Job, JobResult, Score
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Encode, Job, JobResult, RaggedTokens, Score
 from shared.vectors import DataType, Layout, OutputKind, ScoringMethod
 
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)

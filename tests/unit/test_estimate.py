@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.estimate import LONGEST_RETRY, MARGIN, UNREAD_MARGIN, Estimate
+from shared.load import LONGEST_RETRY, MARGIN, UNREAD_MARGIN, Estimate
 
 SECONDS = st.floats(0.001, 10_000)
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from shared.errors import Overloaded
-from shared.estimate import Estimate
+from shared.load import Estimate
 from shared.server.calls import Calls
 from shared.server.rpc.interceptor import Interceptor
 from shared.server.rpc.status import details_of

@@ -10,10 +10,9 @@ from hypothesis import strategies as some
 
 from gpu_worker.link.outbox import OUTCOMES_BYTES, SMALL_BYTES, Outbox
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec.leading_piece import LeadingPiece, leading_piece, led_by
-from shared.codec.results import ResultAssembly
 from shared.errors import Internal, SelvageError
 from shared.jobs import JobResult, Rows
+from shared.link_codec import LeadingPiece, ResultAssembly, leading_piece, led_by
 from shared.load import Load
 
 MEBIBYTE = 1024 * 1024

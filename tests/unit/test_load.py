@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.schedule.fair_queue import FairQueue, Pays, never
-from shared.estimate import Estimate
 from shared.jobs import Priority
-from shared.load import REPORT_SECONDS, SHORT, Backlog, Load
+from shared.load import REPORT_SECONDS, SHORT, Backlog, Estimate, Load
 
 NEW = -1
 
@@ -72,6 +71,7 @@ def test_no_more_is_served_ahead_than_told(chance: random.Random, quantum: int, 
     load = load_of(queue, turn, short, 8 * turn, pays)
     told = load.estimate(sum(new), priority, queue.tokens_of_key(priority, own_key)).wait
     assert served_before(queue, new, own_key, priority, 8 * turn, pays) <= told
+    assert load.estimate(1, priority).wait <= load.drained_in
 
 
 @pytest.mark.parametrize("keyed", [False, True])

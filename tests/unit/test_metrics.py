@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import Overloaded
-from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority, RaggedTokens
 from shared.server.admission import Admission, Bounds
 from shared.server.admission.refusals import OTHERS, REASONS
 from shared.telemetry.figures import FrontendFigures, WorkerFigures
@@ -143,7 +142,7 @@ def test_a_frontend_is_read_likewise() -> None:
 def test_the_reasons_are_those_of_the_code() -> None:
     """So that each stands at 0 before it comes up."""
     assert set(FRONTEND_REASONS) == {*REASONS, *OTHERS, "deadline", "queue_seconds"}
-    queue, estimate = (ROOT / "gpu_worker/schedule/load.py").read_text(), (ROOT / "shared/estimate.py").read_text()
+    queue, estimate = (ROOT / "gpu_worker/schedule/load.py").read_text(), (ROOT / "shared/load.py").read_text()
     reasons = re.findall(r'"(\w+)", (?:Overloaded|self\.late)\(', queue + estimate)
     assert set(WORKER_REASONS) == set(reasons)
 

@@ -12,7 +12,7 @@ from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import Api, FrontendSettings
-from frontend_service.workers import link, stream
+from frontend_service.workers import job_stream, link
 from gpu_worker.link import outbox
 from shared.server.calls import Calls
 from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
@@ -93,5 +93,5 @@ def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed
 
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:
     """Several beats fit into the silence that ends a link; and a link is lost and found within ten seconds."""
-    assert outbox.IDLE_BEAT * 3 < stream.SILENCE
-    assert stream.SILENCE + 2 * link.LONGEST_PAUSE < 10
+    assert outbox.IDLE_BEAT * 3 < job_stream.SILENCE
+    assert job_stream.SILENCE + 2 * link.LONGEST_PAUSE < 10

@@ -17,8 +17,7 @@ from frontend_service.domain.answer import Timing
 from frontend_service.settings import FrontendSettings
 from shared.caller import Caller
 from shared.errors import InvalidInput, Overloaded
-from shared.jobs import Classify, Job, JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, JobResult, RaggedTokens
 from shared.server.calls import Calls
 from shared.telemetry import observers
 from shared.telemetry.spans import Spans

@@ -7,9 +7,8 @@ import pytest
 
 from shared import traceparent
 from shared.caller import Caller
-from shared.codec.jobs import jobs_from_pb, jobs_to_pb
-from shared.jobs import Classify, Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, RaggedTokens
+from shared.link_codec import jobs_from_pb, jobs_to_pb
 from shared.server.calls import Calls
 from shared.server.rpc.metadata import caller_in
 from shared.terms import RequestTerms

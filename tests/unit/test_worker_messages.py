@@ -5,8 +5,8 @@ import pytest
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.transport import RECEIVED_BYTES, received_bytes
 from gpu_worker.link.outbox import Outbox
-from shared.codec.jobs import MESSAGE_SEQUENCES
 from shared.jobs import JobResult, SparseRows
+from shared.link_codec import MESSAGE_SEQUENCES
 from shared.load import Load
 
 

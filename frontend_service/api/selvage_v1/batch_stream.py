@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from frontend_service.api.selvage_v1.codec import embedding
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.api.streams.independent import IndependentStream
-from frontend_service.api.streams.two_way_stream import REQUEST_BYTES, NotRead, Replies, RequestStream
+from frontend_service.api.streams import REQUEST_BYTES, NotRead, Replies, RequestStream, TwoWayStream
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.caller import Caller
@@ -30,7 +29,7 @@ class BatchStream:
         self._frontend, self._embed, self._caller = frontend, embed, caller
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
         self._parts_done = 0
-        self._requests = IndependentStream(frontend.calls.admission, stream, replies, self._answer_batch)
+        self._requests = TwoWayStream(frontend.calls.admission, stream, replies, self._answer_batch)
 
     async def run(self, batches: RequestStream[EmbedStreamRequest]) -> None:
         """Reads and answers all batches.

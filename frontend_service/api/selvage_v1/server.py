@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import grpc
 
-from frontend_service.api.grpc_stream import begin_replies
 from frontend_service.api.selvage_v1.batch_stream import BatchStream
 from frontend_service.api.selvage_v1.codec import classification, embedding, fields, model, ranking
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.api.streams import begin_replies
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
@@ -21,8 +21,8 @@ from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_Embeddin
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
 from shared.caller import Caller
-from shared.codec.fields import card_to_pb
 from shared.server.rpc.interceptor import CALLER
+from shared.value_codec import card_to_pb
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")

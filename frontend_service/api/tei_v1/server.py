@@ -1,6 +1,7 @@
-"""The services of tei.v1 over gRPC: messages -> exchange -> messages. `Interceptor` answers errors."""
+"""The services of tei.v1 over gRPC: message -> exchange -> message. `Interceptor` answers errors."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -8,18 +9,10 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from frontend_service.api.grpc_stream import begin_replies
-from frontend_service.api.tei_v1.codec import embedding, info, prediction, ranking, tokenization
-from frontend_service.api.tei_v1.codec.fields import metadata_headers
-from frontend_service.api.tei_v1.gathering import RerankGathering
-from frontend_service.api.tei_v1.grouped import (
-    OBJECT_WEIGHT,
-    GroupedStream,
-    GroupMethod,
-    WrittenReplies,
-    byte_size,
-    timed_exchange,
-)
+from frontend_service.api.streams import begin_replies
+from frontend_service.api.tei_v1 import messages as codec
+from frontend_service.api.tei_v1.message_streams import Answer, MessageStream, RerankGathering
+from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from shared.caller import Caller
 from shared.deadline import Deadline
@@ -30,6 +23,8 @@ from tei.v1 import tei_pb2_grpc as services
 Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
+OBJECT_WEIGHT = 16
+"""Times that a byte of scores takes longer into messages, an object each, than to be copied."""
 SPARSE_WEIGHT = 4
 """Times that an index and its weight take longer into a message than to be copied: numpy writes, protobuf reads."""
 
@@ -43,24 +38,45 @@ def register(frontend: Frontend, server: grpc.aio.Server) -> None:
     services.add_TokenizeServicer_to_server(TokenizeServicer(frontend), server)
 
 
-class _GroupServicer:
-    """Answers unary calls and streams of a GroupMethod."""
+class _MessageServicer:
+    """Answers unary calls and streams of messages."""
 
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
 
-    async def _answer_unary(self, method: GroupMethod[M, R], message: M, context: Context) -> R:
+    def _timed(
+        self,
+        read: Callable[[M], Any],
+        call_service: Callable[[Any, Any], Awaitable[Any]],
+        write: Callable[[Any, Any], R],
+        weight: int = 1,
+    ) -> Callable[[M, int, Caller], Awaitable[R]]:
+        """Returns a function that answers a message of so many bytes by an exchange, with times in the reply.
+
+        `weight`: see `Exchange`.
+        """
+        exchange = Exchange(read=read, call_service=call_service, write=write, weight=weight)
+
+        async def answer(message: M, size: int, caller: Caller) -> R:
+            start = time.monotonic()
+            reply, timing = await self._frontend.exchange(exchange, message, size, caller)
+            codec.put_times(reply.metadata, timing, time.monotonic() - start)  # type: ignore[attr-defined]
+            return reply
+
+        return answer
+
+    async def _answer_unary(self, answer: Callable[[M, int, Caller], Awaitable[R]], message: M, context: Context) -> R:
         """Answers a message, with the times in the headers before the reply."""
         device = self._frontend.models.get("").card.device
-        (reply,) = (await method.answer([message], CALLER.get())).replies
-        await context.send_initial_metadata(metadata_headers(reply.metadata, device))  # type: ignore[attr-defined]
+        reply = await answer(message, self._frontend.calls.admission.message_size, CALLER.get())
+        await context.send_initial_metadata(codec.metadata_headers(reply.metadata, device))  # type: ignore[attr-defined]
         return reply
 
-    async def _answer_stream(self, method: GroupMethod[M, R], messages: Any, context: Context) -> None:
+    async def _answer_stream(self, answer: Answer[M], messages: Any, context: Context) -> None:
         """Answers all messages of a stream, which are a `Requests` of the interceptor."""
         caller = CALLER.get()
         with self._frontend.calls.stream(caller) as stream:
-            await GroupedStream(self._frontend, method, caller, stream, await begin_replies(context)).run(messages)
+            await MessageStream(self._frontend, answer, caller, stream, await begin_replies(context)).run(messages)
 
 
 class InfoServicer(services.InfoServicer):
@@ -71,32 +87,22 @@ class InfoServicer(services.InfoServicer):
 
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
         frontend = self._frontend
-        return info.info_response_to_pb(
+        return codec.info_response_to_pb(
             frontend.models.get(""), frontend.calls.admission.bounds.requests, frontend.thread_count
         )
 
 
-class EmbedServicer(_GroupServicer, services.EmbedServicer):
+class EmbedServicer(_MessageServicer, services.EmbedServicer):
     """The service tei.v1.Embed."""
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        call_service, codec = frontend.embedding.embed, embedding
-        self._dense = GroupMethod(
-            timed_exchange(frontend, codec.embed_request_from_pb, call_service, codec.embed_responses_to_pb)
+        embed = frontend.embedding.embed
+        self._dense = self._timed(codec.embed_request_from_pb, embed, codec.embed_response_to_pb)
+        self._sparse = self._timed(
+            codec.embed_sparse_request_from_pb, embed, codec.embed_sparse_response_to_pb, SPARSE_WEIGHT
         )
-        self._sparse = GroupMethod(
-            timed_exchange(
-                frontend,
-                codec.embed_sparse_request_from_pb,
-                call_service,
-                codec.embed_sparse_responses_to_pb,
-                SPARSE_WEIGHT,
-            )
-        )
-        self._all = GroupMethod(
-            timed_exchange(frontend, codec.embed_all_request_from_pb, call_service, codec.embed_all_responses_to_pb)
-        )
+        self._all = self._timed(codec.embed_all_request_from_pb, embed, codec.embed_all_response_to_pb)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         return await self._answer_unary(self._dense, request, context)
@@ -117,23 +123,14 @@ class EmbedServicer(_GroupServicer, services.EmbedServicer):
         await self._answer_stream(self._all, request_iterator, context)
 
 
-class PredictServicer(_GroupServicer, services.PredictServicer):
+class PredictServicer(_MessageServicer, services.PredictServicer):
     """The service tei.v1.Predict."""
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        call_service, codec = frontend.classification.texts, prediction
-        self._single = GroupMethod(
-            timed_exchange(
-                frontend, codec.predict_request_from_pb, call_service, codec.predict_responses_to_pb, OBJECT_WEIGHT
-            )
-        )
-        self._pair = GroupMethod(
-            timed_exchange(
-                frontend, codec.predict_pair_request_from_pb, call_service, codec.predict_responses_to_pb, OBJECT_WEIGHT
-            ),
-            codec.pair_options,
-        )
+        classify, write = frontend.classification.texts, codec.predict_response_to_pb
+        self._single = self._timed(codec.predict_request_from_pb, classify, write, OBJECT_WEIGHT)
+        self._pair = self._timed(codec.predict_pair_request_from_pb, classify, write, OBJECT_WEIGHT)
 
     async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictResponse:
         return await self._answer_unary(self._single, request, context)
@@ -148,15 +145,12 @@ class PredictServicer(_GroupServicer, services.PredictServicer):
         await self._answer_stream(self._pair, request_iterator, context)
 
 
-class RerankServicer(_GroupServicer, services.RerankServicer):
+class RerankServicer(_MessageServicer, services.RerankServicer):
     """The service tei.v1.Rerank."""
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        call_service = frontend.ranking.rerank
-        self._rerank = GroupMethod(
-            timed_exchange(frontend, ranking.rerank_request_from_pb, call_service, ranking.rerank_responses_to_pb)
-        )
+        self._rerank = self._timed(codec.rerank_request_from_pb, frontend.ranking.rerank, codec.rerank_response_to_pb)
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         return await self._answer_unary(self._rerank, request, context)
@@ -178,40 +172,27 @@ class RerankServicer(_GroupServicer, services.RerankServicer):
             return await calls.answer(caller, work)
 
 
-class TokenizeServicer(_GroupServicer, services.TokenizeServicer):
+class TokenizeServicer(_MessageServicer, services.TokenizeServicer):
     """The service tei.v1.Tokenize. Its replies have no times."""
 
-    def __init__(self, frontend: Frontend) -> None:
-        super().__init__(frontend)
-        self._encode, self._decode = GroupMethod(self._encode_texts), GroupMethod(self._decode_ids)
-
-    async def _encode_texts(self, messages: Sequence[pb.EncodeRequest], _: Caller) -> WrittenReplies[pb.EncodeResponse]:
+    async def _encode(self, message: pb.EncodeRequest, size: int, _: Caller) -> pb.EncodeResponse:
         offload = self._frontend.offload
-        request = await offload(byte_size(self._frontend, messages), tokenization.encode_request_from_pb, messages)
-        shown = await self._frontend.models.tokenize(request)
+        shown = await self._frontend.models.tokenize(await offload(size, codec.encode_request_from_pb, message))
         self._frontend.calls.admission.reserve(shown.size)
-        replies = await offload(
-            OBJECT_WEIGHT * shown.size, partial(tokenization.encode_responses_to_pb, messages), shown
-        )
-        return WrittenReplies(replies, shown.size)
+        return await offload(OBJECT_WEIGHT * shown.size, partial(codec.encode_response_to_pb, message), shown)
 
-    async def _decode_ids(self, messages: Sequence[pb.DecodeRequest], _: Caller) -> WrittenReplies[pb.DecodeResponse]:
-        size = byte_size(self._frontend, messages)
-        request = await self._frontend.offload(size, tokenization.decode_request_from_pb, messages)
-        return WrittenReplies(
-            tokenization.decode_responses_to_pb(await self._frontend.models.detokenize(request)), size
-        )
+    async def _decode(self, message: pb.DecodeRequest, size: int, _: Caller) -> pb.DecodeResponse:
+        request = await self._frontend.offload(size, codec.decode_request_from_pb, message)
+        return codec.decode_response_to_pb(await self._frontend.models.detokenize(request))
 
     async def Tokenize(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
-        (reply,) = (await self._encode_texts([request], CALLER.get())).replies
-        return reply
+        return await self._encode(request, self._frontend.calls.admission.message_size, CALLER.get())
 
     async def TokenizeStream(self, request_iterator: Any, context: Context) -> None:
         await self._answer_stream(self._encode, request_iterator, context)
 
     async def Decode(self, request: pb.DecodeRequest, context: Context) -> pb.DecodeResponse:
-        (reply,) = (await self._decode_ids([request], CALLER.get())).replies
-        return reply
+        return await self._decode(request, self._frontend.calls.admission.message_size, CALLER.get())
 
     async def DecodeStream(self, request_iterator: Any, context: Context) -> None:
         await self._answer_stream(self._decode, request_iterator, context)

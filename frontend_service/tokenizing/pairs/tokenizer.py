@@ -13,7 +13,7 @@ from frontend_service.tokenizing.pairs.template import TemplatePairs
 from frontend_service.tokenizing.prefix import PrefixReader
 from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
 from shared.card import ModelCard
-from shared.ragged import RaggedTokens
+from shared.jobs import RaggedTokens
 
 SLICE_TOKENS = 4096
 """Tokens of pairs that are made in one slice: a long text may be paired with many small ones."""

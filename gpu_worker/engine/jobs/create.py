@@ -15,8 +15,7 @@ from gpu_worker.model.heads.pooling import Skiplist, instruction_ends
 from gpu_worker.model.model import Model
 from gpu_worker.ragged.texts import Counts
 from shared.errors import InputTooLong, InvalidInput
-from shared.jobs import Classify, Encode, Job, MaxSim, Score
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Encode, Job, MaxSim, RaggedTokens, Score
 from shared.vectors import InputType, OutputKind
 
 

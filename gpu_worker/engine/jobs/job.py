@@ -20,9 +20,8 @@ from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.ragged.pieces import SequenceCache
 from gpu_worker.schedule.interface import OpenJob
 from shared.errors import Internal
-from shared.jobs import Classify, Encode, Job, JobResult
+from shared.jobs import Classify, Encode, Job, JobResult, RaggedTokens
 from shared.query_table import QueryTable
-from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
 
 NO_TOKENS = RaggedTokens(ids=b"", lengths=())

@@ -24,9 +24,8 @@ from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
 from gpu_worker.ragged.batch import Counts
-from shared.jobs import HybridWeights, JobResult, Score
+from shared.jobs import HybridWeights, JobResult, RaggedTokens, Score
 from shared.query_table import QueryTable
-from shared.ragged import RaggedTokens
 from shared.vectors import Layout, ScoringMethod
 
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from gpu_worker.ragged.pieces import Piece, SequenceCache
 from gpu_worker.ragged.texts import Counts, Ids, offsets_of, row_ranges
 from shared.errors import InvalidInput
-from shared.jobs import Job
-from shared.ragged import TokenRanges
+from shared.jobs import Job, TokenRanges
 
 TokenMask = npt.NDArray[np.bool_]
 Select = Callable[[Ids, Counts], TokenMask]

@@ -16,7 +16,6 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from shared.caller import REQUEST_ID, Caller
-from shared.codec.wire import check_entries, check_names
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.memory import give_back_what_is_free
 from shared.offload import THREAD_BYTES, offload
@@ -28,6 +27,7 @@ from shared.server.rpc.metadata import caller_in, peer_of, request_id_of
 from shared.server.rpc.status import abort
 from shared.telemetry.figures import Rpcs
 from shared.together import either
+from shared.wire import check_entries, check_names
 
 FOREIGN = "/grpc."
 """Prefix of the methods of gRPC's own services, health and reflection. All other methods are those of our APIs."""

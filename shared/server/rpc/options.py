@@ -1,7 +1,7 @@
 """Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
 
-from shared.codec.wire import MESSAGE_BYTES
 from shared.server.connections import CONNECTIONS
+from shared.wire import MESSAGE_BYTES
 
 LINK_VERSION = 3
 """Version of the contract between frontend and worker, which both send when they attach."""

@@ -13,7 +13,6 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from shared.caller import REQUEST_ID
-from shared.codec.fields import duration_from_pb, duration_to_pb
 from shared.errors import (
     FIELD_LETTERS,
     MESSAGE_LETTERS,
@@ -26,6 +25,7 @@ from shared.errors import (
     printable,
     shorten,
 )
+from shared.value_codec import duration_from_pb, duration_to_pb
 
 
 def message_of(error: SelvageError) -> str:

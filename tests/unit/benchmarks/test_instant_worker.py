@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from benchmarks.instant_worker import InstantEngine, InstantJob, card, instant_driver
-from frontend_service.workers.expected_reply import expected_reply
-from frontend_service.workers.reply_check import ReplyCheck
+from frontend_service.workers.reply import ReplyCheck, expected_reply
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec.results import ResultAssembly, UnsentOutcome
 from shared.errors import UnsupportedTask
-from shared.jobs import Classify, Encode, Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Encode, Job, RaggedTokens
+from shared.link_codec import ResultAssembly, UnsentOutcome
 from shared.vectors import DataType, OutputKind
 from support.clockwork import in_no_time
 

@@ -11,7 +11,7 @@ from selvage.errors import InvalidInput
 from selvage.messages import enums, vectors
 from selvage.v1 import vectors_pb2
 from shared import vectors as domain
-from shared.codec.fields import vectors_from_pb
+from shared.value_codec import vectors_from_pb
 from shared.vectors import DataType
 
 rows = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 19)), elements=st.floats(-4, 4, width=32))

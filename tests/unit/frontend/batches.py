@@ -10,7 +10,7 @@ from test_service import service
 from frontend_service.api.selvage_v1.batch_stream import BatchStream, Embed
 from frontend_service.api.selvage_v1.codec import embedding, fields
 from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
-from frontend_service.api.streams.two_way_stream import Replies
+from frontend_service.api.streams import Replies
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits

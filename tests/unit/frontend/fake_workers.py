@@ -1,7 +1,7 @@
 """Fake workers over real channels, and a fleet of links to them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -10,18 +10,15 @@ import fakes
 import grpc
 
 from frontend_service.workers.fleet import Fleet
-from frontend_service.workers.pins import ANY_MODEL, Pins
-from frontend_service.workers.stream import JobStream
+from frontend_service.workers.job_stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
+from shared import value_codec as codec
 from shared.card import ModelCard
-from shared.codec import fields as codec
-from shared.codec.load import load_to_pb
-from shared.codec.results import UnsentOutcome
 from shared.errors import SelvageError, WorkerUnavailable
-from shared.jobs import Classify, Job, JobResult, Priority
+from shared.jobs import Classify, Job, JobResult, Priority, RaggedTokens
+from shared.link_codec import UnsentOutcome, load_to_pb
 from shared.load import Load
-from shared.ragged import RaggedTokens
 from shared.server.rpc import LINK_VERSION
 from shared.server.rpc.status import abort
 
@@ -73,7 +70,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> None:
         hello = (await anext(requests)).hello
         assert hello.fingerprint == self.card.fingerprint
-        await context.write(pb.AttachResponse(welcome=pb.Welcome(version=self.version, instance="one")))
+        await context.write(
+            pb.AttachResponse(welcome=pb.Welcome(version=self.version, instance="one", fingerprint=hello.fingerprint))
+        )
         writing = asyncio.Lock()
         beating = asyncio.create_task(self._beat(context, writing))
         try:
@@ -105,7 +104,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 class World:
     """Workers, a fleet of links to them, and what it told of itself."""
 
-    def __init__(self, *workers: FakeWorker, pins: Pins = ANY_MODEL) -> None:
+    def __init__(self, *workers: FakeWorker, pins: Collection[str] = ()) -> None:
         self.workers = workers
         self.told: asyncio.Queue[bool] = asyncio.Queue()
         self.fleet = Fleet([each.address for each in workers], ThreadPoolExecutor(1), self.told.put, pins=pins)

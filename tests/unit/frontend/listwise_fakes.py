@@ -18,8 +18,8 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.ranking import RankingService, Reranked
 from frontend_service.tokenizing.model_texts import ModelTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.workers.expected_reply import expected_reply
 from frontend_service.workers.interface import ServedModel
+from frontend_service.workers.reply import expected_reply
 from selvage.v1 import ranking_pb2
 from shared.card import Listwise, ModelCard
 from shared.jobs import Job, JobResult, Rows

@@ -4,8 +4,7 @@ from array import array
 from typing import Any
 
 from frontend_service.domain.answer import Answer
-from shared.jobs import JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import JobResult, RaggedTokens
 from tei.v1 import tei_pb2 as pb
 
 LEFT, RIGHT = pb.TRUNCATION_DIRECTION_LEFT, pb.TRUNCATION_DIRECTION_RIGHT

@@ -5,9 +5,6 @@ from fake_workers import JOB, FakeWorker, World
 from fakes import card
 
 from frontend_service.domain.requests import PromptChoice
-from frontend_service.workers.claims import check_adapters
-from frontend_service.workers.pins import Pins
-from frontend_service.workers.reply_check import WrongReply
 from shared.errors import UnknownModel, WorkerUnavailable
 from support.references import eventually
 
@@ -80,24 +77,8 @@ async def test_two_adapters_of_one_name_are_not_mixed() -> None:
 async def test_pins_choose_among_adapters() -> None:
     """What is not pinned is not served, though the worker has it."""
     fake = worker(b"1111", one="a" * 64, two="b" * 64)
-    async with World(fake, pins=Pins({"b" * 64})) as world:
+    async with World(fake, pins={"b" * 64}) as world:
         await world.until(True)
         assert world.fleet.fingerprints == {"two": "b" * 64}
         assert (await world.run(JOB, "two")).scores == b"1111"
         assert [job.fingerprint for message in fake.messages for job in message.jobs] == ["b" * 64]
-
-
-@pytest.mark.parametrize(
-    "adapters",
-    [
-        [{"id": "fake", "fingerprint": "other"}],
-        [{"id": "one", "fingerprint": "f"}],
-        [{"id": "one", "fingerprint": "a"}, {"id": "one", "fingerprint": "b"}],
-        [{"id": "one", "fingerprint": "a", "vocabulary_size": 5}],
-        [{"id": "", "fingerprint": "a"}],
-    ],
-)
-def test_adapters_that_make_no_sense_are_not_believed(adapters: list[dict[str, object]]) -> None:
-    """Names and fingerprints are unique, and all read the same tokens."""
-    with pytest.raises(WrongReply):
-        check_adapters(card(), [card(**changes) for changes in adapters])

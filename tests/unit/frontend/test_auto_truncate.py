@@ -10,9 +10,7 @@ from fakes import FakeWorker, card
 from google.protobuf.message import Message
 
 from frontend_service.api.selvage_v1.codec import classification, embedding, model, ranking
-from frontend_service.api.tei_v1.codec import embedding as tei_embedding
-from frontend_service.api.tei_v1.codec import prediction as tei_prediction
-from frontend_service.api.tei_v1.codec import ranking as tei_ranking
+from frontend_service.api.tei_v1 import messages as tei
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.ranking_requests import ScoreRequest
@@ -52,11 +50,6 @@ def asks(
     return lambda frontend, message: ask(frontend)(read(message), RequestTerms.within(9))
 
 
-def many(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A codec of tei.v1, which reads messages that are answered together."""
-    return lambda message: read([message])
-
-
 def embeds(frontend: Frontend) -> Any:
     return frontend.embedding.embed
 
@@ -92,32 +85,32 @@ RPCS: dict[str, tuple[Asks, type[Message], dict[str, Any]]] = {
         {"texts": [LONG]},
     ),
     "tei Embed": (
-        asks(many(tei_embedding.embed_request_from_pb), embeds),
+        asks(tei.embed_request_from_pb, embeds),
         tei_pb2.EmbedRequest,
         {"inputs": LONG},
     ),
     "tei EmbedSparse": (
-        asks(many(tei_embedding.embed_sparse_request_from_pb), embeds),
+        asks(tei.embed_sparse_request_from_pb, embeds),
         tei_pb2.EmbedSparseRequest,
         {"inputs": LONG},
     ),
     "tei EmbedAll": (
-        asks(many(tei_embedding.embed_all_request_from_pb), embeds),
+        asks(tei.embed_all_request_from_pb, embeds),
         tei_pb2.EmbedAllRequest,
         {"inputs": LONG},
     ),
     "tei Predict": (
-        asks(many(tei_prediction.predict_request_from_pb), labels),
+        asks(tei.predict_request_from_pb, labels),
         tei_pb2.PredictRequest,
         {"inputs": LONG},
     ),
     "tei PredictPair": (
-        asks(many(tei_prediction.predict_pair_request_from_pb), labels),
+        asks(tei.predict_pair_request_from_pb, labels),
         tei_pb2.PredictPairRequest,
         {"inputs": ["a", LONG]},
     ),
     "tei Rerank": (
-        asks(many(tei_ranking.rerank_request_from_pb), reranks),
+        asks(tei.rerank_request_from_pb, reranks),
         tei_pb2.RerankRequest,
         {"query": "a", "texts": [LONG]},
     ),
@@ -239,7 +232,7 @@ async def test_info_tells_which_it_is(limits: Limits) -> None:
 def test_a_stream_of_texts_says_the_same_throughout() -> None:
     """Nothing and `false` are two things."""
     message = tei_pb2.RerankStreamRequest(query="a", text="b")
-    whole = tei_ranking.begin_rerank_request(message)
+    whole = tei.begin_rerank_request(message)
     assert not whole.HasField("truncate")
     with pytest.raises(InvalidInput, match="truncate of message 0"):
-        tei_ranking.add_stream_text(whole, tei_pb2.RerankStreamRequest(query="a", text="b", truncate=False))
+        tei.add_stream_text(whole, tei_pb2.RerankStreamRequest(query="a", text="b", truncate=False))

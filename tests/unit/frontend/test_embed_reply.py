@@ -12,9 +12,8 @@ from frontend_service.domain.requests import EmbedRequest
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
 from selvage.v1.usage_pb2 import Timing, Usage
 from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors
-from shared.codec.fields import number
-from shared.jobs import JobResult, Rows
-from shared.ragged import RaggedTokens
+from shared.jobs import JobResult, RaggedTokens, Rows
+from shared.value_codec import number
 from shared.vectors import DataType, OutputKind
 
 BYTES = some.binary(max_size=400)

@@ -7,7 +7,7 @@ import pytest
 from fake_workers import JOB, FakeWorker, World, streams
 from structlog.testing import capture_logs
 
-from frontend_service.workers import fleet, outlier_detection
+from frontend_service.workers import fleet, link
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -18,10 +18,8 @@ from shared.errors import (
     UnknownModel,
     WorkerUnavailable,
 )
-from shared.estimate import UNREAD_MARGIN
-from shared.jobs import Classify, Job, Priority
-from shared.load import Backlog, Load
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, Priority, RaggedTokens
+from shared.load import UNREAD_MARGIN, Backlog, Load
 from shared.terms import RequestTerms
 from support.references import eventually
 
@@ -189,7 +187,7 @@ async def test_a_worker_that_drains_and_has_left_its_name_still_answers(monkeypa
 
 
 async def test_a_job_that_a_worker_gives_back_goes_to_another() -> None:
-    """Whole or in part: it ends, and has not begun. If all do, the caller is told."""
+    """It ends, and has not begun the job. If all workers do, the caller is told."""
     one, other = FakeWorker(b"1111"), FakeWorker(b"2222")
     large = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
     async with World(one, other) as world:
@@ -239,7 +237,7 @@ async def test_a_worker_that_fails_what_another_takes_is_set_aside(failure: Selv
         with capture_logs() as lines:
             assert await failed(world, 1) == 1
             assert world.fleet.aside == {"fake": 0}
-            assert await failed(world, 30) == outlier_detection.FAILURES - 2
+            assert await failed(world, 30) == link.FAILURES - 2
         [line] = [line for line in lines if line["event"] == "worker set aside"]
         assert (line["target"], line["seconds"], failure.message in line["why"]) == (bad.address, 1.0, True)
         assert (world.fleet.aside, world.fleet.workers) == ({"fake": 1}, {"fake": 2})
@@ -253,8 +251,8 @@ async def test_a_busy_worker_is_not_set_aside(failure: SelvageError) -> None:
     busy.fails, busy.load, slow.load = failure, BUSY, replace(BUSY, tokens_per_second=1)
     async with World(busy, slow) as world:
         await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [1, 100])
-        calls = 2 * outlier_detection.FAILURES
-        assert await failed(world, calls) > outlier_detection.FAILURES
+        calls = 2 * link.FAILURES
+        assert await failed(world, calls) > link.FAILURES
         assert world.fleet.aside == {"fake": 0}
 
 
@@ -265,7 +263,7 @@ async def test_a_job_that_all_workers_fail_sets_none_aside() -> None:
         worker.fails = InvalidInput(f"bad {number}", field="f")
     async with World(*workers) as world:
         await eventually(lambda: len(streams(world.fleet)) == 3)
-        calls = 10 * outlier_detection.FAILURES
+        calls = 10 * link.FAILURES
         assert sum([await failed(world, 1) for _ in range(calls)]) == calls
         assert calls < sum(len(worker.messages) for worker in workers) <= 2 * calls
         assert world.fleet.aside == {"fake": 0}
@@ -292,13 +290,13 @@ async def test_the_last_worker_that_serves_is_never_set_aside() -> None:
 
 async def test_a_worker_that_comes_back_costs_nobody_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first job after the pause goes to another if it fails that one too; once it answers, it is as good as any."""
-    monkeypatch.setattr(outlier_detection, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(link, "FIRST_ASIDE", 0.0)
     bad, good = FakeWorker(b"1111"), FakeWorker(b"2222")
     bad.fails = Internal("it failed")
     good.load = SLOW
     async with World(bad, good) as world:
         await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [0, 1000])
-        assert await failed(world, 50) == outlier_detection.FAILURES - 1
+        assert await failed(world, 50) == link.FAILURES - 1
         asked = len(bad.messages)
         await eventually(lambda: world.fleet.aside == {"fake": 0})
         assert (await world.run()).scores == b"2222"
@@ -311,18 +309,20 @@ async def test_a_worker_that_comes_back_costs_nobody_an_answer(monkeypatch: pyte
         assert await failed(world, 1) == 1
 
 
-async def test_a_large_rerank_is_split_and_fails_as_its_part_does() -> None:
-    """Over two workers that share a model; the error of one part is the job's own, not a group of errors."""
-    one, other = FakeWorker(), FakeWorker()
-    job = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
-    async with World(one, other) as world:
-        await eventually(lambda: len(streams(world.fleet)) == 2)
-        await world.until(True)
-        assert (await world.run(job)).scores == b"1234" * 100
-        assert [sum(each.sequences for each in worker.messages[-1].jobs) for worker in (one, other)] == [50, 50]
-        other.fails = InvalidInput("bad", field="f")
-        with pytest.raises(InvalidInput, match="bad"):
-            await world.run(job)
+async def test_who_is_in_time_in_any_case_costs_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker that will soon be free is enough; one that drains or is set aside is none."""
+    busy, free = FakeWorker(), FakeWorker(b"2222")
+    busy.load, free.load = BUSY, Load(tokens_per_second=1000.0)
+    async with World(busy, free) as world:
+        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [100, 1000])
+        link_to_free = world.fleet._links[free.address]
+        assert link_to_free.drains_within(1.0)
+        assert not world.fleet._links[busy.address].drains_within(1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(link_to_free), "estimate", None)
+            world.fleet.check_terms(RequestTerms.within(1.0))
+        link_to_free.set_aside("it failed")
+        assert not link_to_free.drains_within(1.0)
 
 
 async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() -> None:

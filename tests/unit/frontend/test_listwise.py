@@ -9,8 +9,7 @@ from listwise_fakes import LATER, Blocks, D, Q, cosines, pipeline, rerank, score
 
 from frontend_service.postprocess import listwise as postprocess
 from frontend_service.services.embedding import EmbeddingService
-from frontend_service.workers.expected_reply import expected_reply
-from frontend_service.workers.reply_check import ReplyCheck, WrongReply
+from frontend_service.workers.reply import KindBytes, ReplyCheck, WrongReply, expected_reply
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.errors import InvalidInput, SelvageError, UnsupportedTask
 from shared.jobs import ChunkKind, JobResult, Rows
@@ -142,8 +141,7 @@ async def test_a_reply_has_a_row_for_each_marker() -> None:
     worker = Blocks()
     await score(worker, ["the"], ["a", "b"])
     expected = expected_reply(worker.jobs[0], worker.served.card)
-    assert {kind: expected.most(kind) for kind in ChunkKind} == dict.fromkeys(ChunkKind) | {ChunkKind.DENSE: 3 * 8 * 4}
-    assert expected.dense.dimensions == 8
+    assert (expected.kinds, expected.dense) == ({ChunkKind.DENSE: KindBytes(3 * 8 * 4)}, 8)
 
 
 @pytest.mark.parametrize(

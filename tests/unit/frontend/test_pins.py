@@ -7,7 +7,6 @@ from fake_workers import FakeWorker, World
 from structlog.testing import capture_logs
 
 from frontend_service.settings import FrontendSettings
-from frontend_service.workers.pins import Pins
 from shared.errors import WorkerUnavailable
 from support.references import eventually
 
@@ -19,7 +18,7 @@ async def test_a_worker_with_other_weights_is_not_used_though_it_is_first() -> N
     other = FakeWorker(b"1111", fingerprint=OTHER)
     wanted = FakeWorker(b"2222", fingerprint=WANTED)
     with capture_logs() as lines:
-        async with World(other, pins=Pins({WANTED})) as world:
+        async with World(other, pins={WANTED}) as world:
             await world.until(False)
             await eventually(lambda: any(line["event"] == "worker not ready" for line in lines))
             refusal = f"its fake has the fingerprint {OTHER}, --fingerprint is {WANTED}"
@@ -39,7 +38,7 @@ async def test_a_worker_with_other_weights_is_not_used_though_it_is_first() -> N
 async def test_two_frontends_with_a_pin_serve_one_model() -> None:
     """Whatever each of them met first; without a pin each would keep what it met."""
     one, two = FakeWorker(b"1111", fingerprint=OTHER), FakeWorker(b"2222", fingerprint=WANTED)
-    async with World(one, pins=Pins({WANTED})) as first, World(two, pins=Pins({WANTED})) as second:
+    async with World(one, pins={WANTED}) as first, World(two, pins={WANTED}) as second:
         first.fleet._targets = second.fleet._targets = [one.address, two.address]
         await asyncio.gather(first.until_scores(b"2222"), second.until_scores(b"2222"))
         await eventually(lambda: len(second.fleet._links) == 2)
@@ -49,7 +48,7 @@ async def test_two_frontends_with_a_pin_serve_one_model() -> None:
 async def test_a_worker_that_comes_back_with_other_weights_is_not_used() -> None:
     """The name stays known meanwhile: callers are told to come again, not that there is no such model."""
     worker = FakeWorker(b"1111", fingerprint=WANTED)
-    async with World(worker, pins=Pins({WANTED})) as world:
+    async with World(worker, pins={WANTED}) as world:
         await world.until(True)
         await worker.server.stop(0)
         await world.until(False)
@@ -66,7 +65,7 @@ async def test_a_worker_that_comes_back_with_other_weights_is_not_used() -> None
 async def test_a_frontend_of_several_models_has_a_pin_for_each() -> None:
     """And what is pinned by nobody stays out."""
     workers = [FakeWorker(id=name, fingerprint=name[0] * 64) for name in ("a-model", "b-model", "c-model")]
-    async with World(*workers, pins=Pins({WANTED, OTHER})) as world:
+    async with World(*workers, pins={WANTED, OTHER}) as world:
         await eventually(lambda: len(world.fleet.fingerprints) == 2)
         assert world.fleet.fingerprints == {"a-model": WANTED, "b-model": OTHER}
 

@@ -5,8 +5,7 @@ from fakes import card
 
 from frontend_service.domain.limits import LINK_MATCH_BYTES
 from frontend_service.domain.results import SCORE_BYTES, SPARSE_PAIR_BYTES, result_bytes
-from shared.jobs import NO_TOKENS, Encode, MaxSim
-from shared.ragged import RaggedTokens
+from shared.jobs import NO_TOKENS, Encode, MaxSim, RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 
 

@@ -17,7 +17,7 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.documents import DocumentTokenizer
 from selvage.v1 import embedding_pb2 as pb
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
-from shared.ragged import RANGE_TIMES
+from shared.jobs import RANGE_TIMES
 from shared.terms import RequestTerms
 
 LATER = RequestTerms.within(3600)

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from frontend_service.api.streams import two_way_stream as both_ways
-from frontend_service.api.streams.independent import REQUESTS, IndependentStream
-from frontend_service.api.streams.two_way_stream import NotRead, Replies
+from frontend_service.api import streams as two_way
+from frontend_service.api.streams import REQUESTS, NotRead, Replies, TwoWayStream
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
 from shared.server.admission import Admission, Bounds, streams
 from shared.server.admission.streams import OpenStream
@@ -28,7 +27,7 @@ class Caller:
         self.ended: list[int] = []
         self.admission = Admission(bounds)
         self.size, self.at_end = size, list[Callable[[object], None]]()
-        self.stream: IndependentStream[int]
+        self.stream: TwoWayStream[int]
         self.open: OpenStream
 
     async def __anext__(self) -> int:
@@ -58,9 +57,7 @@ class Caller:
 
     async def run(self) -> None:
         with self.admission.stream() as self.open:
-            self.stream = IndependentStream(
-                self.admission, self.open, Replies(self.write, self.at_end.append), self.answer
-            )
+            self.stream = TwoWayStream(self.admission, self.open, Replies(self.write, self.at_end.append), self.answer)
             await self.stream.run(self)
 
 
@@ -97,7 +94,7 @@ async def test_no_more_is_read_than_is_answered_at_once(size: int, begun: int) -
 
 async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it reads on."""
-    monkeypatch.setattr(both_ways, "UNWRITTEN_BYTES", 1000)
+    monkeypatch.setattr(two_way, "UNWRITTEN_BYTES", 1000)
     caller = Caller(*([7] * 200))
     caller.reads.clear()
     running = asyncio.create_task(caller.run())

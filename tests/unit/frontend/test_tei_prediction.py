@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tei_answers import LEFT, answer
 
-from frontend_service.api.tei_v1.codec import prediction, ranking
+from frontend_service.api.tei_v1 import messages as codec
 from frontend_service.domain.ranking_requests import ScoreNormalization
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.classification import Classified
@@ -17,24 +17,20 @@ from tei.v1 import tei_pb2 as pb
 
 def test_labels_come_best_first() -> None:
     """Equal ones in the model's order."""
-    request = prediction.predict_request_from_pb(
-        [pb.PredictRequest(inputs="ab"), pb.PredictRequest(inputs="c", raw_scores=True)]
-    )
-    scores = np.array([[0.25, 0.5, 0.25], [1, 2, 3]], dtype="<f4").tobytes()
-    classified = Classified(answer=answer(4, 3, scores=scores), labels=("x", "y", "z"))
-    found = prediction.predict_responses_to_pb(request, classified)
-    labels = [[(each.label, each.score) for each in reply.predictions] for reply in found]
-    assert labels == [[("y", 0.5), ("x", 0.25), ("z", 0.25)], [("z", 3.0), ("y", 2.0), ("x", 1.0)]]
-    assert found[0].metadata == pb.Metadata(compute_chars=2, compute_tokens=4)
+    request = codec.predict_request_from_pb(pb.PredictRequest(inputs="ab"))
+    scores = np.array([0.25, 0.5, 0.25], dtype="<f4").tobytes()
+    reply = codec.predict_response_to_pb(request, Classified(answer=answer(4, scores=scores), labels=("x", "y", "z")))
+    assert [(each.label, each.score) for each in reply.predictions] == [("y", 0.5), ("x", 0.25), ("z", 0.25)]
+    assert reply.metadata == pb.Metadata(compute_chars=2, compute_tokens=4)
 
 
 def test_labels_of_one_score_come_in_the_order_of_their_logits() -> None:
     """A sigmoid of 20 and more is 1 in float32."""
-    request = prediction.predict_request_from_pb([pb.PredictRequest(inputs="ab")])
+    request = codec.predict_request_from_pb(pb.PredictRequest(inputs="ab"))
     scores, logits = (np.array(row, dtype="<f4").tobytes() for row in ([1, 1, 1], [20, 60, 40]))
     classified = Classified(answer=answer(4, scores=scores, logits=logits), labels=("x", "y", "z"))
-    (found,) = prediction.predict_responses_to_pb(request, classified)
-    assert [each.label for each in found.predictions] == ["y", "z", "x"]
+    reply = codec.predict_response_to_pb(request, classified)
+    assert [each.label for each in reply.predictions] == ["y", "z", "x"]
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -42,9 +38,9 @@ def test_raw_scores_are_logits(raw: bool) -> None:
     """By every method."""
     options: dict[str, Any] = {"raw_scores": raw, "truncate": True, "truncation_direction": LEFT}
     cut = Truncation(truncate=True, side=TruncationSide.LEFT)
-    single = prediction.predict_request_from_pb([pb.PredictRequest(inputs="a", **options)])
-    pair = prediction.predict_pair_request_from_pb([pb.PredictPairRequest(inputs=["a", "b"], **options)])
-    ranked = ranking.rerank_request_from_pb([pb.RerankRequest(query="a", texts=["b"], **options)])
+    single = codec.predict_request_from_pb(pb.PredictRequest(inputs="a", **options))
+    pair = codec.predict_pair_request_from_pb(pb.PredictPairRequest(inputs=["a", "b"], **options))
+    ranked = codec.rerank_request_from_pb(pb.RerankRequest(query="a", texts=["b"], **options))
     assert (single.normalize, pair.normalize) == (not raw, not raw)
     assert ranked.normalization is (ScoreNormalization.LOGITS if raw else ScoreNormalization.ACTIVATED)
     assert single.cut == pair.cut == ranked.query_cut == ranked.document_cut == cut
@@ -55,7 +51,7 @@ def test_raw_scores_are_logits(raw: bool) -> None:
 def test_a_pair_is_one_text_or_two(inputs: list[str]) -> None:
     """Anything else is refused."""
     with pytest.raises(InvalidInput, match="must have 1 or 2"):
-        prediction.predict_pair_request_from_pb([pb.PredictPairRequest(inputs=inputs)])
+        codec.predict_pair_request_from_pb(pb.PredictPairRequest(inputs=inputs))
 
 
 def test_a_stream_of_texts_becomes_one_rerank() -> None:
@@ -64,19 +60,19 @@ def test_a_stream_of_texts_becomes_one_rerank() -> None:
         pb.RerankStreamRequest(query="q", text="a", truncate=True, raw_scores=True, return_text=True),
         pb.RerankStreamRequest(query="q", text="b", truncate=True),
     ]
-    whole = ranking.begin_rerank_request(messages[0])
+    whole = codec.begin_rerank_request(messages[0])
     for message in messages:
-        ranking.add_stream_text(whole, message)
+        codec.add_stream_text(whole, message)
     assert whole == pb.RerankRequest(query="q", texts=["a", "b"], truncate=True, raw_scores=True, return_text=True)
     for other in ({"query": "r", "truncate": True}, {"query": "q"}):
         with pytest.raises(InvalidInput, match="message 2 is not that of the messages before it"):
-            ranking.add_stream_text(whole, pb.RerankStreamRequest(text="c", **other))
+            codec.add_stream_text(whole, pb.RerankStreamRequest(text="c", **other))
 
 
 def test_query_and_text_are_not_both_empty() -> None:
     """One of the two may be."""
-    assert ranking.rerank_request_from_pb([pb.RerankRequest(texts=["a"])]).queries == ("",)
-    assert ranking.rerank_request_from_pb([pb.RerankRequest(query="q", texts=[""])]).documents == ("",)
+    assert codec.rerank_request_from_pb(pb.RerankRequest(texts=["a"])).queries == ("",)
+    assert codec.rerank_request_from_pb(pb.RerankRequest(query="q", texts=[""])).documents == ("",)
     with pytest.raises(InvalidInput) as raised:
-        ranking.rerank_request_from_pb([pb.RerankRequest(texts=["a", ""])])
+        codec.rerank_request_from_pb(pb.RerankRequest(texts=["a", ""]))
     assert raised.value.field == "documents[1]"

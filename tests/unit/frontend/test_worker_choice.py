@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from frontend_service.workers.worker_choice import WorkerChoice
+from frontend_service.workers.fleet import WorkerChoice
 from shared.errors import Overloaded
-from shared.estimate import MARGIN, Estimate
-from shared.jobs import Classify, Job, Priority
-from shared.load import Load
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, Priority, RaggedTokens
+from shared.load import MARGIN, Estimate, Load
 
 
 @dataclass(eq=False)

@@ -9,10 +9,10 @@ import fakes
 import pytest
 from fake_workers import JOB, TOKENS, FakeWorker, World, streams
 
-from frontend_service.workers import link, stream
+from frontend_service.workers import job_stream, link
 from frontend_service.workers.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec import fields as codec
+from shared import value_codec as codec
 from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load
@@ -88,7 +88,7 @@ async def test_a_worker_that_stalls_gets_no_more_jobs(world: World) -> None:
 
 async def test_a_worker_that_falls_silent_is_lost_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had is answered UNAVAILABLE."""
-    monkeypatch.setattr(stream, "SILENCE", 0.4)
+    monkeypatch.setattr(job_stream, "SILENCE", 0.4)
     monkeypatch.setattr(link, "SILENCE", 0.5)
     worker = FakeWorker()
     async with World(worker) as world:
@@ -103,7 +103,7 @@ async def test_a_worker_that_falls_silent_is_lost_and_found_again(monkeypatch: p
 
 async def test_a_pause_of_the_frontend_is_no_silence_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when its machine stands still for longer than that: the link stays, and what comes is answered."""
-    monkeypatch.setattr(stream, "SILENCE", 2.0)
+    monkeypatch.setattr(job_stream, "SILENCE", 2.0)
     async with World(FakeWorker()) as world:
         await world.until(True)
         before = streams(world.fleet)

@@ -21,8 +21,7 @@ from gpu_worker.repository.adapters import NamedAdapter
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import adapters_by_fingerprint
 from shared.errors import ModelRefused, WorkerUnavailable
-from shared.jobs import Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Job, RaggedTokens
 from support.adapted import change_config, change_tensors, peft_rows, write_adapter, write_sentence_model
 from support.tiny import CPU, DENSE, dense_rows, ids_of, random_ids, raw, reader, run, write_encoder, write_json
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_worker.schedule.load import FRESH_STEPS, Pace, StepBudget, refusal
-from shared.estimate import LENIENCE
 from shared.jobs import Priority
-from shared.load import SHORT, Backlog, Load
+from shared.load import LENIENCE, SHORT, Backlog, Load
 from support.synchronous_engine import job
 
 WAITING = st.lists(st.integers(1, 20_000), max_size=8)

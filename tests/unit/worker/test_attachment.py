@@ -12,12 +12,10 @@ from gpu_worker.link.attachment import Attachment, FrontendLog
 from gpu_worker.link.outbox import IDLE_BEAT, Outbox, Outboxes
 from gpu_worker.schedule.load import RECENT_SECONDS
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.codec.jobs import jobs_to_pb
-from shared.codec.load import load_from_pb
 from shared.errors import InvalidInput, LimitExceeded
-from shared.jobs import Classify, Job, JobResult
+from shared.jobs import Classify, Job, JobResult, RaggedTokens
+from shared.link_codec import jobs_to_pb, load_from_pb
 from shared.load import REPORT_SECONDS, Load
-from shared.ragged import RaggedTokens
 from support.clockwork import in_no_time
 from support.held_jobs import MODEL, HeldJobs, attached
 from support.references import eventually

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
-from shared.jobs import HybridWeights, Job, MaxSim
-from shared.ragged import RaggedTokens
+from shared.jobs import HybridWeights, Job, MaxSim, RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support import bge_m3
 from support.bge_m3 import WEIGHTS, Paper

@@ -28,8 +28,7 @@ from gpu_worker.model.tune.linear import EvenGelu, NativeLinear, install_native
 from gpu_worker.model.verify.bitwise import reason_for_other_bits
 from gpu_worker.model.verify.probes import Probes
 from harness.random_models import miniature
-from shared.jobs import Classify, Encode, Job, JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Encode, Job, JobResult, RaggedTokens
 from shared.vectors import Layout, ScoringMethod
 from support.in_pieces import run_in_steps
 from support.native import LIBRARY, needs_kernels, no_kernels

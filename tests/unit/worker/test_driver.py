@@ -15,7 +15,6 @@ from gpu_worker.schedule import driver
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import EndedStep
-from shared.codec.jobs import jobs_to_pb
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -26,6 +25,7 @@ from shared.errors import (
     WorkerUnavailable,
 )
 from shared.jobs import Classify, JobResult
+from shared.link_codec import jobs_to_pb
 from shared.offload import Inline
 from support.held_jobs import MODEL, attached
 from support.references import eventually

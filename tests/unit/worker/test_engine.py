@@ -16,8 +16,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Classify, Encode, Job, MaxSim, Score
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Encode, Job, MaxSim, RaggedTokens, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support.random_models import random_model
 from support.tiny import (

@@ -21,8 +21,7 @@ from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
-from shared.jobs import Encode, Job, JobResult, MaxSim
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, JobResult, MaxSim, RaggedTokens
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
 from support.random_models import random_model
 from support.tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows

@@ -17,8 +17,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import LoadOptions
 from shared.errors import LimitExceeded, UnsupportedTask
-from shared.jobs import Job
-from shared.ragged import RaggedTokens, TokenRanges
+from shared.jobs import Job, RaggedTokens, TokenRanges
 from shared.vectors import Layout, ScoringMethod, Task
 from support import listwise
 from support.checked import checked

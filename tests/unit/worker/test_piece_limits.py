@@ -26,9 +26,8 @@ from gpu_worker.worker import ModelWorker, load_model
 from harness.synchronous_driver import advance
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, ModelRefused
-from shared.jobs import Job, JobResult
+from shared.jobs import Job, JobResult, RaggedTokens
 from shared.memory import machine_memory
-from shared.ragged import RaggedTokens
 from shared.vectors import OutputKind
 from support.checked import checked
 from support.in_pieces import run_in_steps

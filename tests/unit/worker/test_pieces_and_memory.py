@@ -25,8 +25,7 @@ from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
 from gpu_worker.schedule.steps import EndedJob
 from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
-from shared.jobs import Job, JobResult
-from shared.ragged import RaggedTokens
+from shared.jobs import Job, JobResult, RaggedTokens
 from shared.vectors import Layout, ScoringMethod
 from support import parity
 from support.parity import Expected, Tables, Texts, assert_parity

@@ -7,8 +7,7 @@ import pytest
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
-from shared.jobs import Classify, Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, RaggedTokens
 from support.every_kind import assert_alike, vector_engine, vector_jobs
 from support.in_pieces import run_in_steps
 from support.parity import Tables

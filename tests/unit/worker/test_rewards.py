@@ -13,8 +13,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import load
 from shared.errors import InvalidInput, UnsupportedTask
-from shared.jobs import Classify, Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, RaggedTokens
 from support.in_pieces import run_in_steps
 from support.random_models import random_model
 from support.tiny import CPU, ask, random_ids, scores, write_encoder

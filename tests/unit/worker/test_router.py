@@ -16,8 +16,7 @@ from gpu_worker.model import queries as model_queries
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from shared.errors import InputTooLong, InvalidInput, ModelRefused
-from shared.jobs import Encode, Job, JobResult, Score
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, JobResult, RaggedTokens, Score
 from shared.vectors import InputType, Layout, ScoringMethod
 from support import asymmetric
 from support.asymmetric import ROWS, TEXTS, dense_model, encoder, inference_free, saved, sparse_static, splade, static

@@ -28,8 +28,7 @@ from gpu_worker.schedule.load import LATEST_WEIGHT
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.schedule.steps import LaunchedStep, PlannedStep
 from harness.synchronous_driver import until_idle
-from shared.jobs import Classify, Job, JobResult, Priority
-from shared.ragged import RaggedTokens
+from shared.jobs import Classify, Job, JobResult, Priority, RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
 from support.families import family
 from support.in_pieces import run_in_steps

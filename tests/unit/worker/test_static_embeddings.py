@@ -17,8 +17,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from shared.errors import ModelRefused
-from shared.jobs import Encode, Job
-from shared.ragged import RaggedTokens
+from shared.jobs import Encode, Job, RaggedTokens
 from support import asymmetric
 from support.asymmetric import ROWS, TEXTS, dense_model, numbers, static
 from support.native import LIBRARY

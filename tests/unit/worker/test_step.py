@@ -25,9 +25,8 @@ from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece, SequenceCache
 from gpu_worker.schedule.interface import JobSlice
 from selvage.worker.v1 import worker_pb2
-from shared.codec.leading_piece import led_by
-from shared.codec.results import UnsentOutcome
 from shared.jobs import Classify, Encode, Job
+from shared.link_codec import UnsentOutcome, led_by
 from shared.vectors import DataType
 from support.random_models import random_model
 from support.tiny import CPU, DENSE, MULTI, encode, run, tokens

@@ -20,8 +20,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository.recipe import POOLINGS
 from shared.errors import InvalidInput, LimitExceeded, UnsupportedTask
-from shared.jobs import Classify, Job
-from shared.ragged import RANGE_TIMES, RaggedTokens, TokenRanges
+from shared.jobs import RANGE_TIMES, Classify, Job, RaggedTokens, TokenRanges
 from shared.vectors import DataType
 from support.in_pieces import run_in_steps
 from support.random_models import random_model

@@ -17,8 +17,8 @@ from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
 from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.codec.fields import duration_to_pb, number
 from shared.errors import InvalidInput, SelvageError, printable
+from shared.value_codec import duration_to_pb, number
 from shared.vectors import DataType, OutputKind
 
 DEFAULT_LIMITS = Limits()

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from frontend_service.domain.answer import Answer, Timing
 from frontend_service.domain.requests import PromptChoice, Truncation
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, usage_pb2
-from shared.codec.fields import duration_to_pb
 from shared.errors import InvalidInput
+from shared.value_codec import duration_to_pb
 from shared.vectors import InputType, TruncationSide
 
 E = TypeVar("E", bound=IntEnum)

@@ -10,7 +10,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
 from selvage.v1 import model_pb2
-from shared.codec.fields import card_to_pb
+from shared.value_codec import card_to_pb
 from shared.vectors import InputType
 
 

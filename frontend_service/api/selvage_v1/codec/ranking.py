@@ -11,10 +11,10 @@ from frontend_service.domain.ranking_requests import MaxSimRequest, RerankReques
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.ranking import Reranked
 from selvage.v1 import ranking_pb2
-from shared.codec.fields import vectors_from_pb
-from shared.codec.jobs import weights_from_pb
 from shared.errors import InvalidInput
 from shared.jobs import HybridWeights
+from shared.link_codec import weights_from_pb
+from shared.value_codec import vectors_from_pb
 from shared.vectors import DataType, Layout, ScoringMethod
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from frontend_service.api.tei_v1.codec.info import info_response_to_pb
+from frontend_service.api.tei_v1.messages import info_response_to_pb
 from frontend_service.services.models import ModelDescription
 from shared.card import ModelCard
 from shared.vectors import ScoringMethod, Task

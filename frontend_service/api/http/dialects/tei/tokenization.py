@@ -10,7 +10,7 @@ from frontend_service.api.http.dialects.tei.common import resolved_name
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, HttpCall
 from frontend_service.api.renaming import Names
-from frontend_service.api.tei_v1.codec.tokenization import UNLIMITED, tei_tokens
+from frontend_service.api.tei_v1.messages import UNLIMITED, tei_tokens
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
 from frontend_service.services.models import ShownTexts

@@ -1,4 +1,4 @@
-"""Conversion between domain types and the messages that both services share, both directions side by side.
+"""Cards, vectors, durations and errors, which both contracts have: messages <-> domain types.
 
 Knows no gRPC.
 """
@@ -13,7 +13,7 @@ from selvage.v1 import model_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.errors import FIELD_LETTERS, Internal, InvalidInput, SelvageError, error_classes, shorten
-from shared.estimate import LONGEST_RETRY
+from shared.load import LONGEST_RETRY
 from shared.vectors import (
     Activation,
     DataType,

@@ -1,20 +1,22 @@
-"""What all two-way streams have in common: how they read, write and end, and how much they hold. Knows no messages.
-
-A subclass decides how requests are answered: in `independent.py` each by itself, in `coalesced.py` those together that
-wait together.
-"""
+"""Two-way streams over gRPC: how requests are read and replies are written, and how much a stream holds."""
 
 import asyncio
-from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
 
 from shared.errors import DeadlineExceeded, SelvageError
 from shared.server.admission import Admission
 from shared.server.admission.reads import unheeded
 from shared.server.admission.streams import OpenStream
 
+Context = grpc.aio.ServicerContext[Any, Any]
+REQUESTS = 256
+"""Most requests that one stream has in progress, whatever their size."""
 REQUEST_BYTES = 256 * 1024
 """Limit for the requests that one stream has in progress: a few steps' worth of tokens. A single request may exceed
 it."""
@@ -50,21 +52,47 @@ class Replies:
     at_end: Callable[[Callable[[object], None]], None]
 
 
+async def begin_replies(context: Context) -> Replies:
+    """Begins the response of a call that was admitted, and returns the object that writes its replies.
+
+    The metadata are sent at once: otherwise grpcio sends no status while a reply is not read.
+    """
+    await context.send_initial_metadata(())
+
+    async def write(reply: bytes) -> None:
+        try:
+            await context.write(reply)
+        except grpc.aio.BaseError:  # the caller has gone, and the call is about to be cancelled
+            raise asyncio.CancelledError from None
+
+    return Replies(write, context.add_done_callback)  # type: ignore[arg-type]
+
+
 class NotRead(DeadlineExceeded):
     """The caller read no reply for too long; the whole stream ends."""
 
 
-class TwoWayStream(ABC, Generic[Q]):
-    """A stream of requests and replies.
+class TwoWayStream(Generic[Q]):
+    """A stream of requests, each of which is answered by a task of its own.
 
     What it holds is bounded: a caller that does not read its replies is not read from, and delays nobody else.
     """
 
-    def __init__(self, admission: Admission, stream: OpenStream, replies: Replies, max_requests: int) -> None:
-        """`max_requests`: how many requests may be in progress at once."""
-        self._admission, self._stream, self._replies, self._max_requests = admission, stream, replies, max_requests
+    def __init__(
+        self,
+        admission: Admission,
+        stream: OpenStream,
+        replies: Replies,
+        answer: Callable[[Q, int], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`answer` takes a request and its size in bytes, and sends every reply to it.
+
+        Its tasks begin in the order of the requests.
+        """
+        self._admission, self._stream, self._replies, self._answer = admission, stream, replies, answer
         self._writing = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._waiters = deque[asyncio.Future[None]]()
         self._requests = self._bytes = self._unwritten = 0
         self._over = self._stuck = False
 
@@ -72,16 +100,16 @@ class TwoWayStream(ABC, Generic[Q]):
         """Reads and answers all requests.
 
         An error of reading, or the error that the stream is ended with, is raised once all requests that were read are
-        answered; an error of answering is raised at once.
+        answered; an error of answering ends the other requests.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
                 # Never cancelled: grpcio would lose the part of a request that has arrived. It ends with its call.
                 reading = asyncio.ensure_future(self._read(requests, tasks))
                 reading.add_done_callback(unheeded)
-                error = await self._stream.ended(reading)
+                error: BaseException | None = await self._stream.ended(reading)
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            error = failed.exceptions[0]
         finally:
             self._over = True
             self._changed.set()
@@ -89,45 +117,31 @@ class TwoWayStream(ABC, Generic[Q]):
             await asyncio.wait([reading], timeout=LAST_READ_SECONDS)
             raise error
 
-    async def send(self, *replies: bytes, may_begin: asyncio.Event | None = None) -> None:
-        """Writes replies one after the other, once `may_begin` is set; returns when all have been taken.
+    async def send(self, reply: bytes, *, after: asyncio.Event | None = None) -> None:
+        """Writes a reply, once `after` is set; returns when it has been taken.
 
         Raises NotRead; CancelledError where an earlier reply was not taken.
         """
-        self._count_unwritten(size := sum(map(len, replies)))
+        self._count_unwritten(len(reply))
         try:
-            if may_begin is not None:
-                await may_begin.wait()
+            if after is not None:
+                await after.wait()
             async with self._writing:
-                for reply in replies:
-                    await self._write(reply)
+                await self._write(reply)
         finally:
-            self._count_unwritten(-size)
+            self._count_unwritten(-len(reply))
 
-    @abstractmethod
-    def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
-        """Begins to answer a request of `size` bytes, in one of `tasks` where that takes longer than this call.
+    async def wait_for_another(self) -> bool:
+        """Waits until another request of this stream has been answered; False at once where none is in progress.
 
-        A request that stays in progress after this call is counted: by `_count_begun` now, by `_count_answered` at its
-        end. One that is refused or done at once is not.
+        A request calls it after a refusal for lack of room: the room may be taken by its own stream.
         """
-
-    def _start_task(self, work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> "asyncio.Task[None] | None":
-        """Starts a task, or returns None where another task has failed, which ends the stream."""
-        try:
-            return tasks.create_task(work)
-        except RuntimeError:
-            work.close()
-            return None
-
-    def _count_begun(self, size: int) -> None:
-        """Counts a request of `size` bytes as in progress."""
-        self._requests, self._bytes = self._requests + 1, self._bytes + size
-
-    def _count_answered(self, requests: int, size: int) -> None:
-        """Counts requests of `size` bytes together as no longer in progress."""
-        self._requests, self._bytes = self._requests - requests, self._bytes - size
-        self._changed.set()
+        if self._requests - len(self._waiters) <= 1:
+            return False
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+        return True
 
     async def _write(self, reply: bytes) -> None:
         if self._stuck:  # the stream is about to end
@@ -174,6 +188,25 @@ class TwoWayStream(ABC, Generic[Q]):
             await self._changed.wait()
 
     def _is_full(self) -> bool:
-        return (
-            self._requests >= self._max_requests or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES
-        )
+        return self._requests >= REQUESTS or self._bytes >= REQUEST_BYTES or self._unwritten >= UNWRITTEN_BYTES
+
+    def _begin(self, request: Q, size: int, tasks: asyncio.TaskGroup) -> None:
+        """Begins to answer a request, unless another task has failed, which ends the stream."""
+        work = self._answer(request, size)
+        try:
+            task = tasks.create_task(work)
+        except RuntimeError:
+            work.close()
+            return
+        self._requests, self._bytes = self._requests + 1, self._bytes + size
+        task.add_done_callback(partial(self._end, size))
+
+    def _end(self, size: int, _: object) -> None:
+        """Counts a request as answered and wakes one that waits for that."""
+        self._requests, self._bytes = self._requests - 1, self._bytes - size
+        self._changed.set()
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # its request was cancelled, with the stream
+                waiter.set_result(None)
+                return

@@ -14,8 +14,8 @@ NAME_BYTES, NAMES_BYTES = 256, 1024
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
-    """Raises LimitExceeded if a message has more than `most` fields; fields of nested messages are not counted.
+def check_entries(raw: bytes) -> None:
+    """Raises LimitExceeded if a message has more than MESSAGE_ENTRIES fields; those of nested messages are not counted.
 
     Bytes that are no message are left for the parser to refuse.
     """
@@ -34,8 +34,8 @@ def check_entries(raw: bytes, most: int = MESSAGE_ENTRIES) -> None:
             else:
                 return
             count += 1
-            if count > most:
-                raise LimitExceeded(f"the message has more than {most} entries")
+            if count > MESSAGE_ENTRIES:
+                raise LimitExceeded(f"the message has more than {MESSAGE_ENTRIES} entries")
     except IndexError:
         return
 

@@ -5,25 +5,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from frontend_service.workers.claims import check_load
-from frontend_service.workers.expected_reply import ExpectedReply
-from frontend_service.workers.pending_job import PendingJob
-from frontend_service.workers.reply_check import ReplyCheck, WrongReply
+from frontend_service.workers.reply import ExpectedReply, ReplyCheck, WrongReply
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import own_time
-from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
-from shared.codec.leading_piece import leading_piece
-from shared.codec.load import load_from_pb
-from shared.codec.results import ResultAssembly
-from shared.codec.wire import check_entries
 from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
-from shared.jobs import Job, JobResult
+from shared.jobs import Job, JobResult, PackedBytes
+from shared.link_codec import MESSAGE_SEQUENCES, ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
 from shared.load import SHORT, Load
 from shared.offload import THREAD_BYTES, offload
 from shared.server.rpc import MESSAGE_BYTES
@@ -32,11 +26,36 @@ from shared.together import either
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
-MESSAGE_ANSWERS = 16_384
-"""Most answers in a message of a worker: more than fit into what a worker sends."""
 SILENCE = 5.0
 """Seconds without a message, while this process runs, after which a worker counts as lost; it sends one every second at
 least."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingJob:
+    """A job that a worker has not answered yet, and what has come of its result. `sent`: it has left in a message."""
+
+    job: Job
+    future: "asyncio.Future[ResultAssembly]"
+    check: ReplyCheck
+    assembly: ResultAssembly = field(default_factory=ResultAssembly)
+    sent: bool = False
+
+    def append(self, kind: int, piece: PackedBytes) -> None:
+        """Takes a piece of the bytes of a kind. Raises what `ReplyCheck.take` raises."""
+        self.check.take(kind, piece)
+        self.assembly.append(kind, piece)
+
+    def add(self, part: pb.AnswerPart) -> None:
+        """Takes a part of the answer, the last of which ends the job. Raises the job's own error, and WrongReply."""
+        for chunk in part.chunks:
+            self.append(chunk.kind, chunk.data)
+        if self.assembly.end_with(part):
+            self.future.set_result(self.assembly)
+
+    def checked_result(self, assembly: ResultAssembly) -> JobResult:
+        """The result of the whole answer. Raises WrongReply where it is not what was asked for."""
+        return self.check.check(assembly.result())
 
 
 class JobStream:
@@ -48,21 +67,13 @@ class JobStream:
     `load`: what the worker said of its load last. `key_tokens`: tokens of the jobs without an outcome, by fairness key.
     """
 
-    def __init__(
-        self,
-        call: Any,
-        fingerprint: str,
-        message_threads: Executor,
-        on_change: Callable[[], None],
-        expected: Callable[[Job], ExpectedReply],
-    ) -> None:
-        """`call` writes and reads bytes. `message_threads`: where large messages are made and read. `expected`: what
-        the worker should reply to a job.
+    def __init__(self, call: Any, fingerprint: str, message_threads: Executor, on_change: Callable[[], None]) -> None:
+        """`call` writes and reads bytes. `message_threads`: where large messages are made and read.
 
         `on_change` is called when the worker begins or ends to drain or to stall, or gives another reason for it.
         """
         self._call, self._fingerprint = call, fingerprint
-        self._message_threads, self._on_change, self._expected = message_threads, on_change, expected
+        self._message_threads, self._on_change = message_threads, on_change
         self._pending: dict[int, PendingJob] = {}
         self._outgoing: deque[PendingJob] = deque()
         self._large: deque[tuple[PendingJob, bytes]] = deque()
@@ -88,18 +99,17 @@ class JobStream:
         limit = tokens + self.load.turn
         return sum([size if size < SHORT else min(size, limit) for size in self._unreported.values()])
 
-    async def run(self, job: Job) -> JobResult:
-        """Has the worker compute a job. Cancelling it cancels the job.
+    async def run(self, job: Job, expected: ExpectedReply) -> JobResult:
+        """Has the worker compute a job, whose reply must be as `expected`. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, GivenBack where the job was not sent, and WrongReply.
         """
         if len(job.tokens) > MESSAGE_SEQUENCES:  # it would end the link, and with it the jobs of all callers
             raise LimitExceeded(f"the request has {len(job.tokens)} texts or pairs, the limit is {MESSAGE_SEQUENCES}")
-        expected = await offload(self._message_threads, job_bytes(job), self._expected, job)
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
         future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        pending = PendingJob(job=job, future=future, assembly=ResultAssembly(), check=ReplyCheck(expected))
+        pending = PendingJob(job=job, future=future, check=ReplyCheck(expected))
         self._pending[job.id] = pending
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
@@ -194,7 +204,7 @@ class JobStream:
                 raise WorkerUnavailable("it ended the link", retry_after=1.0)
             message = self._parse_message(raw)
             if message.HasField("load"):
-                before, self.load = self.load, check_load(load_from_pb(message.load))
+                before, self.load = self.load, load_from_pb(message.load)
                 self._heard = asyncio.get_running_loop().time()
                 self._unreported.clear()
                 if (before.draining, before.stalled) != (self.load.draining, self.load.stalled):
@@ -212,10 +222,7 @@ class JobStream:
                 with self._failing(pending):
                     pending.append(piece.kind, piece.data)
             raw = bytes(rest)
-        message = parse_response(raw)
-        if len(message.answers) > MESSAGE_ANSWERS:
-            raise WrongReply("a message has too many answers", f"{len(message.answers)}")
-        return message
+        return parse_response(raw)
 
     def _add_part(self, part: pb.AnswerPart) -> None:
         """Adds a part of a result to its job, which ends with its last part."""
@@ -231,7 +238,7 @@ class JobStream:
         try:
             yield
         except SelvageError as error:
-            pending.future.set_exception(pending.check.error(error))
+            pending.future.set_exception(error)
             if isinstance(error, ResultTooLarge):  # what else the worker would send is for nobody
                 self._cancel_at_worker(pending)
         except WrongReply as error:
@@ -244,17 +251,9 @@ class JobStream:
 
 
 def parse_response(raw: bytes) -> pb.AttachResponse:
-    """Parses a message of a worker. Raises WrongReply.
-
-    Parsed, an empty answer takes fifty times its two bytes. So a message that is larger than those of an honest worker,
-    unless a single answer is, is counted before.
-    """
+    """Parses a message of a worker. Raises WrongReply."""
     try:
-        if len(raw) > THREAD_BYTES:
-            check_entries(raw, MESSAGE_ANSWERS)
         return pb.AttachResponse.FromString(raw)
-    except LimitExceeded:
-        raise WrongReply("a message has too many answers", f"more than {MESSAGE_ANSWERS}") from None
     except DecodeError:
         raise WrongReply("it sent what is no message of the link", f"{len(raw)} bytes") from None
 

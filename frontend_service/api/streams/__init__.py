@@ -1,1 +1,0 @@
-"""Two-way streams: how requests are read and replies are written, without messages and without gRPC."""

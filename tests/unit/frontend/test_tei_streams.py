@@ -1,0 +1,217 @@
+"""A stream of tei.v1: its messages are requests of their own, and are answered in order."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from frontend_service.api.streams import REQUEST_BYTES, REQUESTS, NotRead, Replies
+from frontend_service.api.tei_v1.message_streams import MessageStream
+from shared.caller import Caller as Named
+from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavailable
+from shared.server.admission import Bounds
+from shared.server.calls import Calls
+from support.clockwork import in_no_time
+from tei.v1 import tei_pb2 as pb
+
+ROOMY = Bounds()
+HERE = Named(method="/tei.v1.Tokenize/DecodeStream", request_id="mine")
+
+
+class Caller:
+    """Sends numbers, as fast as it is read from; the reply to a number is the number.
+
+    A number is held up while `holds` has it. Numbers in `bad` are refused. `errors` are those of the next calls,
+    whatever they ask for; a call is refused while `room` others are under way.
+    """
+
+    def __init__(self, *numbers: int, bounds: Bounds = ROOMY, size: int = 1) -> None:
+        self.numbers, self.taken, self.size = numbers, 0, size
+        self.asked, self.replies = list[int](), list[int]()
+        self.more, self.reads = asyncio.Event(), asyncio.Event()
+        self.more.set()
+        self.reads.set()
+        self.holds: dict[int, asyncio.Event] = {}
+        self.bad, self.errors, self.room = set[int](), list[SelvageError](), 10_000
+        self.under_way = self.most_under_way = 0
+        self.calls, self.at_end = Calls(timeout=60, bounds=bounds), list[Callable[[object], None]]()
+        self.admission = self.calls.admission
+
+    async def __anext__(self) -> pb.DecodeRequest:
+        """Waits at the end while `more` is not set."""
+        await asyncio.sleep(0)
+        if self.taken == len(self.numbers):
+            await self.more.wait()
+            raise StopAsyncIteration
+        self.taken += 1
+        return pb.DecodeRequest(ids=[self.numbers[self.taken - 1]])
+
+    async def answer(self, message: pb.DecodeRequest, size: int, caller: Named) -> pb.DecodeResponse:
+        (number,) = message.ids
+        self.asked.append(number)
+        if self.under_way >= self.room:
+            raise Overloaded("full", retry_after=1.0)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            if number in self.holds:
+                await self.holds[number].wait()
+            if self.errors:
+                raise self.errors.pop(0)
+            if number in self.bad:
+                raise InvalidInput(f"texts[0] is bad: {number}", field="texts[0]")
+            return pb.DecodeResponse(text=str(number))
+        finally:
+            self.under_way -= 1
+
+    async def offload(self, size: int, work: Callable[[Any], bytes], argument: Any) -> bytes:
+        return work(argument)
+
+    async def write(self, reply: bytes) -> None:
+        await self.reads.wait()
+        self.replies.append(int(pb.DecodeResponse.FromString(reply).text))
+
+    async def run(self) -> None:
+        frontend: Any = SimpleNamespace(calls=self.calls, offload=self.offload)
+        with self.calls.stream(HERE) as stream:
+            replies = Replies(self.write, self.at_end.append)
+            await MessageStream[pb.DecodeRequest](frontend, self.answer, HERE, stream, replies).run(self)
+
+    @property
+    def left(self) -> tuple[int, int, int, int]:
+        """Calls, streams, bytes of messages and of results that are still held."""
+        return self.under_way, len(self.admission.streams), self.admission.size, self.admission.results
+
+
+async def settled() -> None:
+    """Everybody who can go on has."""
+    for _ in range(6000):
+        await asyncio.sleep(0)
+
+
+async def test_every_message_is_answered_once_and_in_order() -> None:
+    """Many at a time; one that comes alone is not kept waiting."""
+    caller = Caller(*range(1000))
+    await caller.run()
+    assert caller.replies == caller.asked == list(range(1000))
+    assert caller.most_under_way > 10
+    alone = Caller(7)
+    alone.more.clear()
+    running = asyncio.create_task(alone.run())
+    await settled()
+    assert alone.replies == [7]
+    alone.more.set()
+    await running
+    assert caller.left == alone.left == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("size", "begun"), [(1, REQUESTS), (REQUEST_BYTES // 4, 4), (4 * REQUEST_BYTES, 1)])
+async def test_what_is_computed_early_waits_for_its_turn(size: int, begun: int) -> None:
+    """No more is read meanwhile than a stream may hold, by messages and by bytes; what waits counts."""
+    caller = Caller(*range(600), size=size)
+    caller.holds = {0: asyncio.Event()}
+    running = asyncio.create_task(caller.run())
+    await settled()
+    assert (caller.replies, caller.taken, caller.admission.size) == ([], begun, size)
+    caller.holds[0].set()
+    await running
+    assert caller.replies == list(range(600))
+
+
+@pytest.mark.parametrize("place", [0, 1, 299])
+async def test_the_first_error_ends_the_stream_after_the_answers_before_it(place: int) -> None:
+    """It is that of its own message, though others failed before; nothing behind it is answered."""
+    caller = Caller(*range(300))
+    caller.bad, caller.holds = {place, 299}, {0: asyncio.Event()}
+    caller.more.clear()  # the caller may never end by itself
+    running = asyncio.create_task(caller.run())
+    await settled()
+    assert not running.done()
+    caller.holds[0].set()
+    with pytest.raises(InvalidInput, match=f"bad: {place}$"):
+        await running
+    assert (caller.replies, caller.left) == (list(range(place)), (0, 0, 0, 0))
+
+
+async def test_what_is_no_fault_of_a_message_ends_the_stream_as_it_is() -> None:
+    """It is not tried again."""
+    caller = Caller(*range(60))
+    caller.errors = [WorkerUnavailable("gone")]
+    with pytest.raises(WorkerUnavailable, match="gone"):
+        await caller.run()
+    assert caller.errors == []
+
+
+@pytest.mark.parametrize("room", [1, 3])
+async def test_a_stream_does_not_refuse_itself(room: int) -> None:
+    """A message that finds no room is asked again when all before it are answered."""
+    caller = Caller(*range(200))
+    caller.room = room
+    await caller.run()
+    assert (caller.replies, caller.most_under_way) == (list(range(200)), room)
+
+
+@in_no_time
+async def test_where_others_leave_no_room_a_message_waits() -> None:
+    """As long as a request may take to arrive; then its refusal ends the stream, and all that was held is free."""
+    caller = Caller(*range(40))
+    caller.errors = [Overloaded("full", retry_after=0.5)] * 50
+    await caller.run()
+    assert caller.replies == list(range(40))
+    longer = Caller(*range(40))
+    longer.errors = [Overloaded("full", retry_after=0.5)] * 10_000
+    with pytest.raises(Overloaded):
+        await longer.run()
+    assert (longer.replies, longer.left) == ([], (0, 0, 0, 0))
+
+
+async def test_a_large_message_does_not_wait_in_memory() -> None:
+    """It ends the stream where others leave no room for its answer, or hold too many bytes when it comes."""
+    caller = Caller(1, 2, size=REQUEST_BYTES + 1)
+    caller.errors = [Overloaded("full", retry_after=0.01)]
+    with pytest.raises(Overloaded, match="full"):
+        await caller.run()
+    other = Caller(1, 2, 3, bounds=Bounds(size=2 * REQUEST_BYTES), size=REQUEST_BYTES + 1)
+    with other.admission.stream(), other.admission.hold(REQUEST_BYTES), pytest.raises(Overloaded):
+        await other.run()
+    assert (other.asked, other.admission.size) == ([], 0)
+
+
+async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
+    """A message counts as a request."""
+    caller = Caller(*range(100), bounds=Bounds(requests=2))
+    await caller.run()
+    assert (caller.most_under_way, caller.replies) == (1, list(range(100)))
+
+
+async def test_who_reads_nothing_for_long_is_let_go() -> None:
+    """Nothing of it goes on."""
+    caller = Caller(*range(10), bounds=Bounds(read_seconds=0.05))
+    caller.reads.clear()
+    with pytest.raises(NotRead):
+        await caller.run()
+    for ended in caller.at_end:
+        ended(None)
+    assert caller.left == (0, 0, 0, 0)
+
+
+async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
+    """Then the stream ends with the drain's error. A caller that goes ends all at once."""
+    for drains in (True, False):
+        caller = Caller(*range(40))
+        caller.more.clear()
+        caller.holds = {0: asyncio.Event()}
+        running = asyncio.create_task(caller.run())
+        await settled()
+        if drains:
+            caller.calls.end_streams()
+            caller.holds[0].set()
+        else:
+            running.cancel()
+        with pytest.raises(WorkerUnavailable if drains else asyncio.CancelledError):
+            await running
+        assert (caller.replies, caller.left) == (list(range(40 if drains else 0)), (0, 0, 0, 0))
