@@ -84,7 +84,7 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
         "responses": {
             "200": {
                 "description": "As asked",
-                "content": {route.content_type: example} | {kind: {} for kind in route.other_content_types},
+                "content": {route.content_type: example},
             },
             **{
                 str(status): {"description": meaning, "content": {JSON: {"schema": error}}}

@@ -41,9 +41,9 @@ class Route:
     """A method and a path with the endpoint that serves them. A path that ends with / stands for all paths below it.
 
     `body_type`: the struct in the body, None for no body; `other_body_types`: structs that may be there instead;
-    `example`: a reply, for the documentation; `content_type`: that of replies, which may have one of
-    `other_content_types` instead; `needs_worker`: whether a worker is asked; `is_open`: whether no API key is needed;
-    `is_admitted`: whether calls count as requests for admission; `names`: our names in errors, as the dialect has them.
+    `example`: a reply, for the documentation; `content_type`: that of replies; `needs_worker`: whether a worker is
+    asked; `is_open`: whether no API key is needed; `is_admitted`: whether calls count as requests for admission;
+    `names`: our names in errors, as the dialect has them.
     """
 
     method: str
@@ -55,7 +55,6 @@ class Route:
     other_body_types: tuple[Any, ...] = ()
     example: Any = None
     content_type: str = JSON
-    other_content_types: tuple[str, ...] = ()
     needs_worker: bool = True
     is_open: bool = False
     is_admitted: bool = True

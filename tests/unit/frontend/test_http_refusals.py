@@ -30,7 +30,7 @@ EMBED = "/v1/embeddings"
         (EMBED, b"\xfe\xff\0{\0}", 400, "the body is no JSON: by its byte order mark it is UTF-16"),
         (EMBED, {"input": "a", "dimensions": 0}, 400, "dimensions: Expected `int` >= 1"),
         (EMBED, {"input": "a", "dimensions": 9}, 400, "dimensions is 9"),
-        (EMBED, {"input": "a", "encoding_format": "hex"}, 400, "encoding_format is 'hex', there are base64, bytes"),
+        (EMBED, {"input": "a", "encoding_format": "hex"}, 400, "encoding_format is 'hex', there are base64, float"),
         (EMBED, {"input": "a", "input_type": "poem"}, 400, "input_type is 'poem'"),
         (EMBED, {"input": "a b c d e f g h i j k"}, 400, "input has 13 tokens, the limit is 10"),
         (EMBED, {"input": ["a", "a b c d e f g h i j k"]}, 400, "input[1] has 13 tokens"),

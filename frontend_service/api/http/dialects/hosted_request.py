@@ -130,14 +130,10 @@ class HostedRequest(VectorRequest, kw_only=True):
         """The encoding: base64 where either of two fields says so, whose default is `float`. Raises InvalidInput."""
         encoding = super().encoding
         if self.embedding_type == "base64":
-            if encoding.is_bytes:
-                raise InvalidInput("encoding_format asks for bytes, embedding_type for base64", field="embedding_type")
             encoding = replace(encoding, format="base64")
         kind = self.output_dtype or "float"
-        if kind != "float" and (encoding.is_bytes or encoding.dtype != "float32"):
-            raise InvalidInput(
-                f"output_dtype is {kind}, for numbers and base64 alone, without embed_dtype", field="output_dtype"
-            )
+        if kind != "float" and encoding.dtype != "float32":
+            raise InvalidInput(f"output_dtype is {kind}, which embed_dtype contradicts", field="output_dtype")
         return replace(encoding, output_dtype=kind)
 
     @property

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from frontend_service.api.http.body import LARGEST, Body, inputs_of
-from frontend_service.api.http.dialects.encoding import OCTETS, bytes_reply
 from frontend_service.api.http.dialects.hosted_request import HostedRequest
 from frontend_service.api.http.dialects.pooling_request import PoolingRequest, VectorRequest
 from frontend_service.api.http.errors import OPENAI
@@ -97,20 +96,16 @@ def usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-def reply_fields(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer) -> dict[str, Any]:
-    """Fields of a reply beside its data. The id is that of the body, or else that of the call."""
+def list_reply(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: Sequence[Parts]) -> HttpReply:
+    """A reply with a list of data, as all of OpenAI's are. Its id is that of the body, or else that of the call."""
     body: PoolingRequest = parsed.body
-    return {
+    fields = {
         "id": f"{prefix}-{body.request_id or parsed.request_id}",
         "created": now(),
         "model": answer.model,
         "usage": usage(answer.tokens.total),
+        "object": "list",
     }
-
-
-def list_reply(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: Sequence[Parts]) -> HttpReply:
-    """A reply with a list of data, as all of OpenAI's are."""
-    fields = reply_fields(parsed, prefix, answer) | {"object": "list"}
     return HttpReply(body=with_list(fields, "data", data))
 
 
@@ -119,8 +114,6 @@ def vector_list_reply(
 ) -> HttpReply:
     """A reply of arrays in the encoding of the request. `kind`: names an array; `field`: names its numbers."""
     encoding = parsed.body.encoding
-    if encoding.is_bytes:
-        return bytes_reply(encoding, arrays, reply_fields(parsed, prefix, answer))
     data = [encoding.to_json({"object": kind, "index": index}, field, array) for index, array in enumerate(arrays)]
     return list_reply(parsed, prefix, answer, data)
 
@@ -131,8 +124,6 @@ def embeddings_reply(parsed: ParsedRequest[EmbeddingsBody, EmbedRequest], answer
 
 def multi_vector_reply(parsed: ParsedRequest[MultiVectorBody, EmbedRequest], answer: Answer) -> HttpReply:
     rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), parsed.body.encoding
-    if encoding.is_bytes:
-        return bytes_reply(encoding, rows, reply_fields(parsed, "mvec", answer))
     about: list[dict[str, Any]] = [{"object": "embeddings", "index": index} for index in range(len(rows))]
     if encoding.format == "base64":
         for fields, array in zip(about, rows, strict=True):
@@ -182,7 +173,6 @@ def routes(frontend: Frontend) -> list[Route]:
                 dialect=OPENAI,
                 summary="A vector for each input",
                 body_type=EmbeddingsBody,
-                other_content_types=(OCTETS,),
                 example={
                     "object": "list",
                     "model": "all-MiniLM-L6-v2",
@@ -199,7 +189,6 @@ def routes(frontend: Frontend) -> list[Route]:
             dialect=OPENAI,
             summary="A vector for each token of each input, of a late-interaction model",
             body_type=MultiVectorBody,
-            other_content_types=(OCTETS,),
             example={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
             endpoint=multi_vector_endpoint(frontend),
         ),

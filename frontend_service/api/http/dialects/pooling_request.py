@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from frontend_service.api.http.body import Count, Inputs
-from frontend_service.api.http.dialects.encoding import EmbedDtype, Encoding, Endianness, Format
+from frontend_service.api.http.dialects.encoding import EmbedDtype, Encoding, Format
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import PromptChoice, Truncation
@@ -130,7 +130,7 @@ class VectorRequest(InputRequest, kw_only=True):
 
     encoding_format: Format | None = "float"
     embed_dtype: EmbedDtype | None = "float32"
-    endianness: Endianness | None = "native"
+    endianness: Annotated[Any, refusing("base64 is little-endian", "native", "little")] = None
     dimensions: Count | None = None
     normalize: bool | None = None
     input_type: str | None = None
@@ -153,7 +153,6 @@ class VectorRequest(InputRequest, kw_only=True):
         return Encoding(
             format=self.encoding_format or "float",
             dtype=self.embed_dtype or "float32",
-            endianness=self.endianness or "native",
         )
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from frontend_service.api.http.body import FILLED, Body, Id, Texts, texts_of
-from frontend_service.api.http.dialects.encoding import OCTETS
 from frontend_service.api.http.dialects.openai import list_reply
 from frontend_service.api.http.dialects.pooling import PoolingBody, PoolingEndpoint, label_scores
 from frontend_service.api.http.dialects.pooling_request import Activated, InputRequest, input_type_of
@@ -173,7 +172,6 @@ def routes(frontend: Frontend) -> list[Route]:
             dialect=OPENAI,
             summary=summary,
             body_type=body_type,
-            other_content_types=(OCTETS,) if body_type is PoolingBody else (),
             example={"object": "list", "data": [{"index": 0, **example}]},
             endpoint=serve,
         )
