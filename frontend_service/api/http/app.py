@@ -76,7 +76,7 @@ class App:
                 reply = await self._answer(route, rest, scope, headers, request_id, receive)
                 release_reply = self._hold_reply(reply)
         except SelvageError as error:
-            reply = dialect.error_reply(error, () if route is None else route.names)
+            reply = dialect.error_reply(error)
         except CallerGone:
             return
         reply = replace(reply, headers=(*reply.headers, *self._cors.added(headers)))

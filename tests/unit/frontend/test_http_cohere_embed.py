@@ -48,31 +48,3 @@ async def test_max_tokens_is_a_bound() -> None:
     for max_tokens in (2**64, 4096, 4):
         assert (await ask("/v2/embed", {"texts": [LONG, "a"], "max_tokens": max_tokens})).status == 200
     assert [job.tokens.lengths for job in worker.jobs] == [(10, 3), (10, 3), (4, 3)]
-
-
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ({"texts": ["a", LONG], "truncate": "NONE"}, 'texts[1] has 14 tokens, the limit is 10; truncate "END" would'),
-        ({"inputs": inputs("a", LONG), "truncate": "NONE"}, "inputs[1].content[0].text has 14 tokens"),
-        ({"inputs": [{"content": [{"type": "image_url"}]}]}, "inputs[0].content[0].type is 'image_url'"),
-        ({"inputs": [{"content": [{"type": "text"}]}]}, "inputs[0].content[0].text is missing"),
-        ({"inputs": [{"content": []}]}, "inputs[0].content has 0 parts"),
-        ({"inputs": [{"content": [{"text": "a"}, {"text": "b"}]}]}, "inputs[0].content has 2 parts"),
-        ({"inputs": inputs("a"), "texts": ["a"]}, "texts and inputs are both there"),
-        ({"texts": ["a"], "images": ["data:image/png;base64,AAAA"]}, "images is refused: there is no model of images"),
-        ({"texts": ["a"], "priority": 7}, "priority is refused"),
-        ({"texts": ["a"], "output_dimension": 9}, "output_dimension is 9"),
-        ({"texts": ["a"], "embedding_types": []}, "embedding_types is empty"),
-        ({"images": None}, "texts is missing"),
-        ({"inputs": []}, "inputs is empty"),
-        ({"texts": None, "inputs": []}, "inputs is empty"),
-        ({"texts": [], "inputs": []}, "texts is empty"),
-    ],
-)
-@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
-async def test_what_is_wrong_is_named_as_it_was_sent(path: str, body: dict[str, Any], named: str) -> None:
-    """The error recommends what the path has."""
-    told = await HttpApi(Worker()).ask(path, body)
-    assert told.status == 400
-    assert named in told.json["message"]

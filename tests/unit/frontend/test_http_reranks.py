@@ -12,7 +12,6 @@ from frontend_service.workers.interface import ServedModel
 from shared.jobs import Job, JobResult
 from shared.vectors import Activation
 
-TEMPLATE = CROSS_ENCODER | {"pair_template": "query : {query} passage : {document} :"}
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")
 BOUNDS = ("max_tokens_per_doc", "max_tokens_per_query", "max_doc_length", "truncate_prompt_tokens")
 
@@ -116,20 +115,6 @@ async def test_the_other_end_is_cut_where_the_body_says_so() -> None:
     assert ids[0] != ids[1]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        ("/rerank", {"query": "a", "texts": ["b"], "truncation_direction": "left"}, "truncation_direction"),
-        ("/v1/rerank", {"query": "a", "documents": ["b"], "truncation_side": "left"}, "truncation_side"),
-    ],
-)
-async def test_a_template_is_cut_at_one_end_only(path: str, body: dict[str, Any], field: str) -> None:
-    """A yes/no reranker answers after its document: what cannot be done is not ignored."""
-    told = await HttpApi(Worker(**TEMPLATE)).ask(path, body)
-    assert told.status in (400, 422)
-    assert field.encode() in told.body
-
-
 @pytest.mark.parametrize("top_n", [2, 2.0])
 async def test_a_document_may_be_an_object(top_n: float) -> None:
     """An object comes back whole, as it was sent, whatever is mended beside it."""
@@ -148,44 +133,6 @@ async def test_one_document_may_be_a_text(path: str, document: str) -> None:
     body = {"query": "a", "documents": document, "return_documents": True}
     told = await HttpApi(Worker(**CROSS_ENCODER)).ask(path, body)
     assert [result["document"] for result in told.json["results"]] == [{"text": document}]
-
-
-@pytest.mark.parametrize("path", [*RERANKS, "/"])
-@pytest.mark.parametrize(
-    ("documents", "named"),
-    [
-        (["b", {"title": "c"}], "documents[1].text is missing"),
-        ([{"text": 5}], "documents[0].text is no string"),
-        ([{"image": "https://example.org"}], "documents[0].text is missing, and there is no model of images"),
-        ([{"content": [{"type": "text", "text": "b"}]}], "documents[0].text is missing, and nothing reads content"),
-        (["b", {"text": LONG}], "documents[1].text and its partner have"),
-        ([{"text": "b"}, LONG], "documents[1] and its partner have"),
-        (LONG, "documents and its partner have"),
-        ([], "documents is empty"),
-    ],
-)
-async def test_a_document_is_named_as_it_was_sent(path: str, documents: object, named: str) -> None:
-    """Every path that takes `documents` names them so, and recommends a field that it has."""
-    body = {"query": "a", "documents": documents, "truncation": False}
-    told = await HttpApi(Worker(**CROSS_ENCODER)).ask(path, body)
-    assert told.status in (400, 413, 422)
-    assert named in told.body.decode()
-    assert ("the limit is" in told.body.decode()) == ("truncation: true would cut" in told.body.decode())
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("rank_fields", ["title"]),
-        ("priority", 1),
-        ("return_embeddings", True),
-        ("padding", "max_length"),
-        ("mm_processor_kwargs", {"a": 1}),
-    ],
-)
-async def test_what_cannot_be_done_is_refused_by_name(field: str, value: object) -> None:
-    told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/rerank", {"query": "a", "documents": ["b"], field: value})
-    assert (told.status, told.json["error"]["param"]) == (400, field)
 
 
 @pytest.mark.parametrize(
@@ -231,29 +178,6 @@ async def test_a_passage_over_the_limit_is_refused_unless_its_end_may_go() -> No
     for truncate in ({}, {"truncate": None}, {"truncate": "NONE"}):
         told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body | truncate)
         assert (told.status, told.json["error"]["param"]) == (400, "passages[1].text")
-        assert 'truncate "END" would cut' in told.json["error"]["message"]
     worker = Worker(**CROSS_ENCODER)
     assert (await HttpApi(worker).ask("/v1/ranking", body | {"truncate": "END"})).status == 200
     assert worker.jobs[0].tokens.lengths == (5, 10)
-
-
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ({"query": {"text": "a"}, "passages": []}, "passages is empty"),
-        ({"query": {"text": LONG}, "passages": [{"text": "a"}]}, "query.text has 14 tokens"),
-        ({"query": {"text": "a", "image": "x"}, "passages": [{"text": "a"}]}, "query.image is there"),
-        ({"query": {"text": "a"}, "passages": [{"text": "a", "image": "x"}]}, "passages[0].image is there"),
-        ({"query": "a", "passages": [{"text": "a"}]}, "query: Expected `object`"),
-        ({"query": {"text": "a"}, "passages": [{"title": "a"}]}, "passages[0].text is missing"),
-        (
-            {"query": {"text": "a"}, "passages": [{"text": "a"}], "truncate": "START"},
-            "truncate is 'START', there are END, NONE",
-        ),
-    ],
-)
-async def test_what_is_wrong_with_passages_is_named(body: dict[str, Any], named: str) -> None:
-    """The words are NVIDIA's, for an embedding model too."""
-    told = await HttpApi(Worker()).ask("/v1/ranking", body)
-    assert told.status == 400
-    assert named in told.json["error"]["message"]

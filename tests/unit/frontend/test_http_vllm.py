@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from asgi import HttpApi, Worker
 from fakes import WORDS
-from test_http_words import CLASSIFIER
+from http_fields.vllm import CLASSIFIER
 from test_token_bounds import CROSS_ENCODER, LONG
 
-from frontend_service.domain.limits import Limits
 from shared.jobs import Encode, Score
 from shared.vectors import InputType, OutputKind, ScoringMethod
 
@@ -129,28 +128,6 @@ async def test_tokens_and_texts_as_vllm_tells_them() -> None:
     told = (await api.ask("/tokenize", {"prompt": "a b", "add_special_tokens": False, "return_token_strs": True})).json
     assert (told["count"], told["token_strs"]) == (2, ["a", "b"])
     assert (await api.ask("/detokenize", {"tokens": ids})).json == {"prompt": f"[CLS] {LONG} [SEP]"}
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status", "told"),
-    [
-        ("/tokenize", {"prompt": ["a"]}, 422, "prompt: Expected `str`"),
-        ("/tokenize", {"messages": [{"role": "user", "content": "a"}]}, 422, "messages is refused: no chat template"),
-        ("/tokenize", {"prompt": "a", "model": "another"}, 404, "no model is called"),
-        ("/tokenize", {"inputs": "a", "prompt": "b"}, 422, "prompt would change the answer"),
-        ("/tokenize", {"prompt": "a" * 9}, 413, "prompt has 9 bytes, the limit is 8"),
-        ("/detokenize", {"tokens": []}, 400, "tokens is empty"),
-        ("/detokenize", {"tokens": [5, 99_999]}, 400, "tokens has the id 99999"),
-        ("/detokenize", {"tokens": [5] * 9}, 400, "tokens has 9 entries, the limit is 8"),
-        ("/detokenize", {"ids": [5]}, 400, "tokens is missing"),
-    ],
-)
-async def test_what_has_no_tokens_or_text_is_named(path: str, body: Any, status: int, told: str) -> None:
-    reply = await HttpApi(Worker(), limits=Limits(text_bytes=8)).ask(path, body)
-    error = reply.json["error"]
-    message = error if isinstance(error, str) else error["message"]
-    assert reply.status == status, reply.body
-    assert message.startswith(told)
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])

@@ -1,10 +1,10 @@
-"""text-embeddings-inference's paths over HTTP: which model is meant, and what errors call a place of the body."""
+"""text-embeddings-inference's paths over HTTP: which model is meant."""
 
 from typing import Any
 
 import pytest
 from asgi import HttpApi, Worker
-from http_fields.vllm import CROSS_ENCODER, LONG
+from http_fields.vllm import CROSS_ENCODER
 
 from frontend_service.workers.interface import ServedModel
 from shared.errors import UnknownModel
@@ -57,61 +57,12 @@ async def test_documents_at_rerank_are_coheres_and_name_their_model() -> None:
     assert (await HttpApi(Worker(**CROSS_ENCODER)).ask("/rerank", body)).status == 404
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "changes", "named"),
-    [
-        ("/embed", {"inputs": LONG}, {}, "inputs has 14 tokens"),
-        ("/embed", {"inputs": ["a", LONG]}, {}, "inputs[1] has 14 tokens"),
-        ("/embed", {"inputs": [4] * 11}, {}, "inputs has 11 tokens"),
-        ("/embed", {"inputs": [[4], [4] * 11]}, {}, "inputs[1] has 11 tokens"),
-        ("/embed", {"inputs": [[4]], "prompt_name": "query"}, {}, "prompt_name needs texts"),
-        ("/", {"inputs": ["a", LONG]}, {}, "inputs[1] has 14 tokens"),
-        ("/", {"query": "a", "texts": ["b", LONG]}, CROSS_ENCODER, "texts[1] and its partner"),
-        ("/rerank", {"query": "a", "texts": ["b", LONG]}, CROSS_ENCODER, "texts[1] and its partner"),
-        ("/predict", {"inputs": LONG}, CROSS_ENCODER, "inputs has 14 tokens"),
-        ("/predict", {"inputs": ["a", LONG]}, CROSS_ENCODER, "inputs[1] and its partner"),
-        ("/predict", {"inputs": [["a", "b"], ["a", LONG]]}, CROSS_ENCODER, "inputs[1][1] and its partner"),
-        ("/predict", {"inputs": []}, CROSS_ENCODER, "inputs is empty"),
-        ("/predict", {"inputs": ""}, CROSS_ENCODER, "inputs is empty"),
-        ("/predict", {"inputs": ["", ""]}, CROSS_ENCODER, "inputs is empty"),
-        ("/predict", {"inputs": [[]]}, CROSS_ENCODER, "inputs[0] has 0 entries, must have 1 or 2"),
-        ("/predict", {"inputs": ["a", "b", "c"]}, CROSS_ENCODER, "inputs has 3 entries, must have 1 or 2"),
-        ("/predict", {"inputs": [["a"], ["b", "c", "d"]]}, CROSS_ENCODER, "inputs[1] has 3 entries, must have 1 or 2"),
-        ("/predict", {"inputs": [["a"], ["b", "c"]]}, CROSS_ENCODER, "inputs[1] has 2 entries, inputs[0] has 1: send"),
-        ("/predict", {"inputs": [["a"], [""]]}, CROSS_ENCODER, "inputs[1] is empty"),
-        ("/predict", {"inputs": [["a"], [LONG]]}, CROSS_ENCODER, "inputs[1][0] has 14 tokens"),
-        ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, {}, "inputs.source_sentence has"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}}, {}, "inputs.sentences[1] has"),
-        ("/", {"inputs": {"source_sentence": "a", "sentences": [LONG]}}, {}, "parameters.truncate would cut it"),
-        (
-            "/similarity",
-            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncation_direction": "it's"}},
-            {},
-            'parameters.truncation_direction is "it\'s", there are Left, Right, left, right',
-        ),
-    ],
-)
-async def test_a_place_is_named_as_it_was_sent(
-    path: str, body: dict[str, Any], changes: dict[str, Any], named: str
-) -> None:
-    """The root, which takes bodies of all kinds, does the same."""
-    told = await HttpApi(Worker(**changes)).ask(path, body)
-    assert told.status in (413, 422)
-    assert named in told.json["error"]
-
-
 @pytest.mark.parametrize("top_k", [1, 1.0, 2**64])
 async def test_no_more_labels_are_told_than_are_asked_for(top_k: float) -> None:
     """A bound, which may be above what there is."""
     body = {"inputs": "a", "parameters": {"top_k": top_k}}
     told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/predict", body)
     assert [len(labels) for labels in told.json] == [1]
-
-
-async def test_a_model_of_another_kind_is_told_as_before() -> None:
-    """Renaming leaves the status as it is."""
-    told = await HttpApi(Worker(outputs=(OutputKind.DENSE,))).ask("/embed_all", {"inputs": "a"})
-    assert told.status == 424
 
 
 @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse", "/tokenize"])

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import Count, Id, of_one_kind
 from frontend_service.api.http.dialects.encoding import Encoding, OutputDtype
 from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, TRUNCATE, VectorRequest, agreed
 from frontend_service.api.http.refused_fields import refusing
-from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.errors import InvalidInput
 from shared.vectors import InputType, TruncationSide
@@ -137,12 +137,7 @@ class HostedRequest(VectorRequest, kw_only=True):
         return replace(encoding, output_dtype=kind)
 
     @property
-    def names(self) -> Names:
-        """Our names in errors as this body has them. The field that forbids cutting is also the remedy."""
-        names = super().names
-        if self.output_dimension is not None:
-            names = (*names, (r"\bdimensions\b", "output_dimension"))
-        for name in ("truncate", "truncation"):
-            if getattr(self, name) is not None:
-                names = ((r"\btruncate would cut\b", f"{name}: true would cut"), *names)
-        return names
+    def names(self) -> FieldNames:
+        """Our names in errors as this body has them."""
+        renamed = {"dimensions": "output_dimension"} if self.output_dimension is not None else {}
+        return {**super().names, **renamed}

@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import Body, Texts, texts_of
 from frontend_service.api.http.dialects.openai import list_reply
-from frontend_service.api.http.dialects.pooling_request import REMEDIES, Activated, PoolingRequest
+from frontend_service.api.http.dialects.pooling_request import MODEL, Activated, PoolingRequest
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import HttpReply, each_in_parts
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest
-from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.ranking_requests import ScoreNormalization, ScoreRequest
@@ -24,7 +24,7 @@ from shared.vectors import Layout
 
 TokenLimit = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
-"""Names of the two sides of a comparison, in the order in which vLLM looks for them."""
+"""FieldNames of the two sides of a comparison, in the order in which vLLM looks for them."""
 SIDES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
 
 
@@ -74,7 +74,7 @@ class ScoreBody(ScoringRequest, kw_only=True):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Names of the two sides. Raises InvalidInput unless the body has exactly one pair."""
+        """FieldNames of the two sides. Raises InvalidInput unless the body has exactly one pair."""
         sent = self._sent
         pair = max(PAIRS, key=lambda pair: len(sent & set(pair))) if sent else PAIRS[-1]
         missing, odd = (
@@ -89,15 +89,16 @@ class ScoreBody(ScoringRequest, kw_only=True):
         return pair
 
     @property
-    def names(self) -> Names:
+    def names(self) -> FieldNames:
         """Our names in errors as this body has them: those of its pair, without a number for a side of one text."""
-        first, second = next((pair for pair in PAIRS if self._sent == set(pair)), PAIRS[0])
-        alone = tuple((rf"\b{name}\[0\]", name) for name in (first, second) if isinstance(getattr(self, name), str))
-        return (*REMEDIES, (r"\bqueries\b", first), (r"\bdocuments\b", second), *alone)
+        pair = next((pair for pair in PAIRS if self._sent == set(pair)), PAIRS[0])
+        sides = dict(zip(("queries", "documents"), pair, strict=True))
+        alone = {f"{ours}[]": name for ours, name in sides.items() if isinstance(getattr(self, name), str)}
+        return {**MODEL, **sides, **alone}
 
     @property
     def _sent(self) -> set[str]:
-        """Names of the sides that the body has."""
+        """FieldNames of the sides that the body has."""
         return {name for name in SIDES if getattr(self, name) is not None}
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import FILLED, Body, Id, Texts, texts_of
 from frontend_service.api.http.dialects.openai import list_reply
 from frontend_service.api.http.dialects.pooling import PoolingBody, PoolingEndpoint, label_scores
@@ -15,8 +16,7 @@ from frontend_service.api.http.dialects.scoring import ScoreBody, score_endpoint
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, each_in_parts, to_json
-from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, ParsedRequest, Route, renamed_error
-from frontend_service.api.renaming import Names
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, ParsedRequest, Route, with_field_names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import (
     ClassifyRequest,
@@ -27,11 +27,11 @@ from frontend_service.domain.requests import (
 )
 from frontend_service.services.classification import Classified
 from frontend_service.services.models import ShownTexts
-from shared.errors import InvalidInput, SelvageError
+from shared.errors import InvalidInput
 
-PROMPT: Names = ((r"\btexts(\[0\])?", "prompt"), ("ask for fewer prompt", "ask for a shorter prompt"))
+PROMPT: FieldNames = {"texts": "prompt", "texts[]": "prompt"}
 """Our names in errors of a /tokenize with `prompt`."""
-TOKENS: Names = ((r"\btokenized(\[0\])?", "tokens"),)
+TOKENS: FieldNames = {"tokenized": "tokens", "tokenized[]": "tokens"}
 """Our names in errors of /detokenize."""
 
 
@@ -117,10 +117,7 @@ def tokenize_endpoint(frontend: Frontend) -> Endpoint:
         choice = PromptChoice(literal="", input_type=input_type_of(body.input_type))
         max_tokens = frontend.models.get(body.model).card.max_tokens
         request = TokenizeRequest(model=body.model, texts=(body.prompt,), prompt=choice, cut=Truncation(limited=False))
-        try:
-            shown = await frontend.models.tokenize(request)
-        except SelvageError as error:
-            raise renamed_error(error, PROMPT) from error
+        shown = await with_field_names(frontend.models.tokenize(request), lambda: PROMPT)
         return await frontend.offload(
             FLOAT_WEIGHT * shown.size, lambda shown: tokenize_reply(body, shown, max_tokens), shown
         )
@@ -147,7 +144,8 @@ def detokenize_endpoint(frontend: Frontend) -> Endpoint:
         request = DetokenizeRequest(
             model=body.model, tokenized=(tuple(body.tokens),), input_type=input_type_of(body.input_type)
         )
-        return HttpReply(body=to_json({"prompt": (await frontend.models.detokenize(request)).texts[0]}))
+        detokenized = await with_field_names(frontend.models.detokenize(request), lambda: TOKENS)
+        return HttpReply(body=to_json({"prompt": detokenized.texts[0]}))
 
     return endpoint
 
@@ -185,7 +183,6 @@ def routes(frontend: Frontend) -> list[Route]:
             summary="The text of ids",
             body_type=DetokenizeBody,
             example={"prompt": "a text"},
-            names=TOKENS,
             needs_worker=False,
             endpoint=detokenize_endpoint(frontend),
         )

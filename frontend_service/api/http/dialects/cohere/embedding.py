@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import FILLED, Body, Bound, Count
 from frontend_service.api.http.dialects.encoding import BITS
 from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, input_type_of
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, to_json
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest
-from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice, Truncation
@@ -24,11 +24,7 @@ from shared.errors import InvalidInput, clip
 from shared.vectors import DataType, OutputKind, TruncationSide
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
-NAMES: Names = (
-    ("ask for fewer texts.*", "ask for fewer texts or a smaller output_dimension"),
-    (r"\bdimensions\b", "output_dimension"),
-    (r"\btruncate would", 'truncate "END" would'),
-)
+NAMES: FieldNames = {"dimensions": "output_dimension"}
 
 
 class ContentPart(msgspec.Struct):
@@ -102,9 +98,11 @@ def _text(entry: Input, place: int) -> str:
     return part.text
 
 
-def names_of(body: CohereEmbedBody) -> Names:
+def names_of(body: CohereEmbedBody) -> FieldNames:
     """Our names in errors as this body has them: a text of `inputs` is nested deeper than one of `texts`."""
-    return NAMES if body.texts else ((r"\btexts\[(\d+)\]", r"inputs[\1].content[0].text"), *NAMES)
+    return (
+        NAMES if body.texts or not body.inputs else {**NAMES, "texts": "inputs", "texts[]": "inputs[].content[0].text"}
+    )
 
 
 def int8_of(rows: Floats) -> Any:

@@ -4,20 +4,19 @@ Source: docs.cohere.com/reference/rerank, versions 1 and 2; api.jina.ai/openapi.
 docs.voyageai.com/reference/reranker-api; vLLM's fields are `scoring`'s.
 """
 
-import re
 from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import FILLED, Body, Bound, Top
 from frontend_service.api.http.dialects.openai import usage
-from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, REMEDIES, TRUNCATE, agreed
+from frontend_service.api.http.dialects.pooling_request import MODEL, NO_IMAGES, TRUNCATE, agreed
 from frontend_service.api.http.dialects.scoring import ScoringRequest
 from frontend_service.api.http.refused_fields import refusing
 from frontend_service.api.http.reply import HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest
-from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest
 from frontend_service.domain.requests import Truncation
@@ -102,16 +101,12 @@ def _text(document: dict[str, Any], name: str) -> str:
     raise InvalidInput(f"{name}.text is missing{reason}", field=f"{name}.text")
 
 
-def names_of(body: CohereRerankBody) -> Names:
+def names_of(body: CohereRerankBody) -> FieldNames:
     """Our names in errors as this body has them: an object's text is one level deeper, a single text has no number."""
-
-    def place_of(match: re.Match[str]) -> str:
-        if isinstance(body.documents, str):
-            return "documents"
-        return match[0] if isinstance(body.documents[int(match[1])], str) else f"{match[0]}.text"
-
-    remedy = (r"\btruncate would", "truncation: true would")
-    return ((r"\bdocuments\[(\d+)\](?!\.)", place_of), remedy, *REMEDIES)
+    if isinstance(body.documents, str):
+        return {**MODEL, "documents[]": "documents"}
+    objects = [place for place, document in enumerate(body.documents) if not isinstance(document, str)]
+    return {**MODEL, **{f"documents[{place}]": f"documents[{place}].text" for place in objects}}
 
 
 def rerank_reply(parsed: ParsedRequest[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> HttpReply:

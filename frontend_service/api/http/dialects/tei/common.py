@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.reply import HttpReply, to_json
-from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.ranking_requests import RerankRequest
@@ -18,19 +18,9 @@ from shared.vectors import TruncationSide
 
 A = TypeVar("A")
 R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
-OPTIONS: Names = (("truncation_side", "truncation_direction"),)
+OPTIONS: FieldNames = {"truncation_side": "truncation_direction"}
 """Our names of options in errors, on all paths."""
-FEWER: Names = (
-    ("(set sparse_top_k, or )?ask for fewer texts.*", "ask for fewer inputs"),
-    ("ask for a smaller data_type .*", "send fewer tokens"),
-)
-"""The remedy for a large reply, on paths where texts are `inputs`."""
-INPUTS: Names = (
-    *FEWER,
-    ("^texts is empty, and so is tokenized$", "inputs is empty"),
-    (r"\b(texts|tokenized)(?=\[| has | is )|^(texts|tokenized)$", "inputs"),
-    *OPTIONS,
-)
+INPUTS: FieldNames = {**OPTIONS, "texts": "inputs", "tokenized": "inputs"}
 """Our names in errors, on paths where texts are `inputs`."""
 TRUNCATION_SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 

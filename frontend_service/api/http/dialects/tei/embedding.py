@@ -6,27 +6,17 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import FILLED, Count, FilledInputs, inputs_of
 from frontend_service.api.http.dialects.pooling_request import input_type_of
 from frontend_service.api.http.dialects.tei.common import INPUTS, CuttableRequest, TruncatableBody, counted_reply
 from frontend_service.api.http.reply import HttpReply, each_to_json, rows_of, split
 from frontend_service.api.http.route import ParsedRequest
-from frontend_service.api.renaming import Names
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice
 from shared.errors import InvalidInput
 from shared.vectors import OutputKind
 
-SIMILAR: Names = (
-    ("ask for fewer texts.*", "ask for fewer sentences"),
-    (r"\btexts\[0\]", "inputs.source_sentence"),
-    (r"\btexts\[(\d+)\]", lambda match: f"inputs.sentences[{int(match[1]) - 1}]"),
-    (r"^texts (?=has )", "inputs.source_sentence and inputs.sentences together "),
-    (r"^texts$", "inputs.sentences"),
-    (r"\btruncate would", "parameters.truncate would"),
-    (r"^prompt(_name)?$", "parameters.prompt_name"),
-)
-"""Our names in errors of /similarity."""
 SPARSE_WEIGHT = 32
 """Times that a byte of a sparse vector takes longer into JSON, an object for each entry, than to be copied."""
 
@@ -70,11 +60,11 @@ class SimilarityBody(msgspec.Struct, kw_only=True):
     model: str = ""
 
 
-def names_of(body: EmbedBody | EmbedAllBody) -> Names:
+def names_of(body: EmbedBody | EmbedAllBody) -> FieldNames:
     """Our names in errors as this body has them: `inputs[3]`, or `inputs` for one text or its ids."""
     inputs = body.inputs
     alone = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
-    return (*INPUTS, (r"\binputs\[0\]", "inputs")) if alone else INPUTS
+    return {**INPUTS, "texts[]": "inputs", "tokenized[]": "inputs"} if alone else INPUTS
 
 
 def embed_request(body: EmbedBody | EmbedAllBody, output: OutputKind) -> EmbedRequest:
@@ -120,6 +110,18 @@ def sparse_reply(_: ParsedRequest[EmbedAllBody, EmbedRequest], answer: Answer) -
         for start, stop in bounds
     )
     return counted_reply(answer, each_to_json(vectors))
+
+
+def similarity_names(body: SimilarityBody) -> FieldNames:
+    """Our names in errors of /similarity, where the first text is the one that others are compared with."""
+    sentences = {f"texts[{place + 1}]": f"inputs.sentences[{place}]" for place in range(len(body.inputs.sentences))}
+    return {
+        "texts": "inputs.sentences",
+        "texts[0]": "inputs.source_sentence",
+        **sentences,
+        "prompt": "parameters.prompt_name",
+        "prompt_name": "parameters.prompt_name",
+    }
 
 
 def similarity_request(body: SimilarityBody) -> EmbedRequest:

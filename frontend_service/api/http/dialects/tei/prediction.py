@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import FILLED, Bound
-from frontend_service.api.http.dialects.tei.common import FEWER, OPTIONS, CuttableRequest, counted_reply
+from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableRequest, counted_reply
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import ParsedRequest
-from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import ClassifyRequest
 from frontend_service.services.classification import Classified
 from shared.errors import InvalidInput
@@ -36,22 +36,14 @@ class PredictBody(CuttableRequest, kw_only=True):
     parameters: LabelParameters | None = None
 
 
-def names_of(body: PredictBody) -> Names:
+def names_of(body: PredictBody) -> FieldNames:
     """Our names in errors as this body has them: for a single text, a pair, or a list of texts and pairs."""
-    inputs = body.inputs
+    inputs, places = body.inputs, {"texts[]": "inputs[][0]", "text_pairs[]": "inputs[][1]"}
     if isinstance(inputs, str):
-        places: Names = ((r"\btexts\[0\]", "inputs"),)
+        places = {"texts[]": "inputs"}
     elif all(isinstance(text, str) for text in inputs):
-        places = ((r"\btexts\[0\]", "inputs[0]"), (r"\btext_pairs\[0\]", "inputs[1]"))
-    else:
-        places = ((r"\btexts\[(\d+)\]", r"inputs[\1][0]"), (r"\btext_pairs\[(\d+)\]", r"inputs[\1][1]"))
-    return (
-        *FEWER,
-        *places,
-        ("text_pairs is empty", "inputs has no second texts"),
-        (r"^(text_pairs|texts)$|\b(text_pairs|texts)(?= has )", "inputs"),
-        *OPTIONS,
-    )
+        places = {"texts[]": "inputs[0]", "text_pairs[]": "inputs[1]"}
+    return {**OPTIONS, "texts": "inputs", "text_pairs": "inputs", **places}
 
 
 def predict_request(body: PredictBody) -> ClassifyRequest:

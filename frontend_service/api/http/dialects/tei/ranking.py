@@ -2,20 +2,16 @@
 
 from typing import Annotated, Any
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import FILLED, Top
 from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableRequest, counted_reply
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import ParsedRequest
-from frontend_service.api.renaming import Names
 from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
 from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
 
-NAMES: Names = (
-    (r"return_documents", "return_text"),
-    (r"\bdocuments\b", "texts"),
-    *OPTIONS,
-)
+NAMES: FieldNames = {**OPTIONS, "return_documents": "return_text", "documents": "texts"}
 
 
 class RerankBody(CuttableRequest, kw_only=True):

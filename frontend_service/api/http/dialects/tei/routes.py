@@ -12,7 +12,7 @@ from frontend_service.api.http.body import Body
 from frontend_service.api.http.dialects import vllm
 from frontend_service.api.http.dialects.cohere import ranking as cohere
 from frontend_service.api.http.dialects.tei import embedding, info, prediction, ranking, tokenization
-from frontend_service.api.http.dialects.tei.common import INPUTS, for_any_name, resolved_name
+from frontend_service.api.http.dialects.tei.common import for_any_name, resolved_name
 from frontend_service.api.http.dialects.tei.embedding import (
     EmbedAllBody,
     EmbedBody,
@@ -145,7 +145,7 @@ def model_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
             similarity_request,
             for_any_name(frontend, frontend.embedding.embed),
             similarity_reply,
-            names_of=lambda _: embedding.SIMILAR,
+            names_of=embedding.similarity_names,
         ),
     }
     return {"/": RootEndpoint(frontend, endpoints), "/reranking": endpoints["/rerank"], **endpoints}
@@ -232,7 +232,6 @@ def routes(frontend: Frontend) -> list[Route]:
             body_type=tokenization.TokenizeBody,
             other_body_types=(vllm.TokenizePromptBody,),
             example=[[{"id": 101, "text": "[CLS]"}]],
-            names=INPUTS,
             needs_worker=False,
             endpoint=tokenize_endpoint(frontend),
         ),
@@ -243,7 +242,6 @@ def routes(frontend: Frontend) -> list[Route]:
             summary="The texts of ids",
             body_type=tokenization.DecodeBody,
             example=["a text"],
-            names=tokenization.NAMES,
             needs_worker=False,
             endpoint=tokenization.decode_endpoint(frontend),
         ),

@@ -4,19 +4,19 @@ from typing import Annotated, Any
 
 import msgspec
 
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.body import FILLED, Body, Id, Texts, inputs_of, texts_of
 from frontend_service.api.http.dialects.pooling_request import input_type_of
-from frontend_service.api.http.dialects.tei.common import resolved_name
+from frontend_service.api.http.dialects.tei.common import INPUTS, resolved_name
 from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
-from frontend_service.api.http.route import Endpoint, HttpCall
-from frontend_service.api.renaming import Names
+from frontend_service.api.http.route import Endpoint, HttpCall, with_field_names
 from frontend_service.api.tei_v1.codec.tokenization import UNLIMITED, tei_tokens
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
 from frontend_service.services.models import ShownTexts
 from shared.errors import InvalidInput
 
-NAMES: Names = ((r"\btokenized\b", "ids"),)
+NAMES: FieldNames = {"tokenized": "ids"}
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
@@ -61,7 +61,7 @@ def tokenize_endpoint(frontend: Frontend) -> Endpoint:
             prompt=PromptChoice(name=body.prompt_name, input_type=input_type_of(body.input_type)),
             cut=UNLIMITED,
         )
-        shown = await frontend.models.tokenize(request)
+        shown = await with_field_names(frontend.models.tokenize(request), lambda: INPUTS)
         return await frontend.offload(
             FLOAT_WEIGHT * shown.size,
             lambda shown: HttpReply(body=to_json(token_lists(shown, inputs, special=body.add_special_tokens))),
@@ -84,6 +84,7 @@ def decode_endpoint(frontend: Frontend) -> Endpoint:
             skip_special_tokens=body.skip_special_tokens,
             input_type=input_type_of(body.input_type),
         )
-        return HttpReply(body=to_json((await frontend.models.detokenize(request)).texts))
+        detokenized = await with_field_names(frontend.models.detokenize(request), lambda: NAMES)
+        return HttpReply(body=to_json(detokenized.texts))
 
     return endpoint
