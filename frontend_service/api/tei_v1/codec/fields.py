@@ -73,7 +73,7 @@ def texts_from_pb(inputs: Iterable[str]) -> tuple[str, ...]:
 
 def empty_text_error(place: int) -> InvalidInput:
     """The error for an empty text at a place of the group."""
-    return InvalidInput(f"texts[{place}] is empty", field=f"texts[{place}]")
+    return InvalidInput("inputs is empty", field=f"texts[{place}]")
 
 
 def compute_metadata(*texts: str, tokens: int) -> pb.Metadata:
