@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend_service.api.http.body import InvalidJson
-from frontend_service.api.http.reply import HttpReply, to_json
+from frontend_service.api.http.fields import InvalidJson
+from frontend_service.api.http.replies import HttpReply, to_json
 from shared.errors import (
     DeadlineExceeded,
     InputTooLarge,

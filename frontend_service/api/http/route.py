@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from frontend_service.api.field_names import FieldNames, field_as
-from frontend_service.api.http.body import Body
 from frontend_service.api.http.errors import ErrorDialect
-from frontend_service.api.http.reply import JSON, HttpReply
+from frontend_service.api.http.fields import Body
+from frontend_service.api.http.replies import JSON, HttpReply
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
