@@ -174,6 +174,9 @@ class PathApp:
         try:
             # A body that was not asked for may come or not: nothing behind it can be told from it.
             await self._send(reply, request_id, scope, send, is_last=not body.is_begun and _waits(headers))
+        except Exception as raised:
+            log.error("bug", method=scope["method"], path=scope["path"], exc_info=raised)
+            raise
         finally:
             release_reply()
 

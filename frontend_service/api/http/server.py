@@ -48,7 +48,7 @@ class Protocol(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._refuse(f"this is no request of HTTP/1.1, or its head has more than {HEADERS} lines")
+            self._refuse(f"this is no request of HTTP/1.1, or its head has over {HEADERS} lines or {HEAD_BYTES} bytes")
             return
         if self._beside > HEAD_BYTES:
             self._refuse(f"a head, or what comes beside a body, may have {HEAD_BYTES} bytes")
@@ -84,7 +84,10 @@ class Protocol(HttpToolsProtocol):
         self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
 
     def on_headers_complete(self) -> None:
-        if len(self.headers) > HEADERS or self.parser.get_method() == b"CONNECT":
+        too_large = (
+            self._beside > HEAD_BYTES and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES
+        )
+        if too_large or len(self.headers) > HEADERS or self.parser.get_method() == b"CONNECT":
             raise ValueError("the head is refused")
         self._is_offer = self.parser.should_upgrade()
         if not self._is_offer:

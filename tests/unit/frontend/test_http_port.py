@@ -46,6 +46,21 @@ async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes
         writer.close()
 
 
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize(("size", "status"), [(60_000, b"404"), (70_000, b"400")])
+async def test_a_head_is_too_large_however_it_is_cut(pieces: int, size: int, status: bytes) -> None:
+    """The bytes of a head count, not those of a read."""
+    head = b"GET /none HTTP/1.1\r\nhost: a\r\nx: " + b"x" * size + b"\r\n\r\n"
+    step = -(-len(head) // pieces)
+    async with serving(HttpApi(Worker())) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        for start in range(0, len(head), step):
+            writer.write(head[start : start + step])
+            await asyncio.sleep(0.01)
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
+
+
 @pytest.mark.parametrize(("lines", "status"), [(99, b"404"), (101, b"400")])
 async def test_a_request_has_a_bounded_number_of_header_lines(lines: int, status: bytes) -> None:
     """Each takes a hundred bytes more in memory than on the wire, and may be three bytes long there."""
