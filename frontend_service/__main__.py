@@ -17,9 +17,8 @@ import structlog
 
 from frontend_service.access.api_keys import ApiKeys
 from frontend_service.api.enabled import EnabledApis
-from frontend_service.api.http.api import http_server
-from frontend_service.api.http.cors import Cors
-from frontend_service.api.http.head import Hosts
+from frontend_service.api.http.app import Hosts
+from frontend_service.api.http.pages import http_server
 from frontend_service.api.http.server import HttpServer
 from frontend_service.application.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
@@ -68,7 +67,7 @@ async def main(settings: FrontendSettings) -> None:
     tell_times = [observer.times for observer in (metrics, spans) if observer]
     frontend = Frontend(pipeline, calls, tell_times, settings.thread_count)
     apis.register(frontend, server.grpc)
-    http = _http(settings, frontend, callers, page, metrics, connections) if page and metrics else None
+    http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
     calls.check = _deadline_check(calls, fleet, apis, http)
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
@@ -79,8 +78,7 @@ async def main(settings: FrontendSettings) -> None:
     if http:
         guards.warn_if_open(settings.http_listen, callers.by_flag(settings))
         await http.start(settings.http_listen)
-    ports = [served.served_port for served in (server, http) if served]
-    shares = ConnectionShares(ports, connections, callers.proxies)
+    shares = ConnectionShares([server.served_port], connections, callers.proxies)
     supervising = asyncio.create_task(either(fleet.supervise(), shares.keep()))
     await _until_stopped(supervising)
     await _drain(server, http, settings)
@@ -150,7 +148,6 @@ def _http(
     callers: CallerChecks,
     page: "Page",
     metrics: "FrontendMetrics",
-    connections: int,
 ) -> HttpServer | None:
     """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
     if "http" not in settings.apis:
@@ -162,9 +159,8 @@ def _http(
         observe_call=metrics.http,
         tls=callers.tls,
         drain_seconds=settings.drain_seconds,
-        connections=connections,
         hosts=Hosts.of(settings.http_listen, settings.http_host),
-        cors=Cors(frozenset(settings.http_cors_origin)),
+        origins=settings.http_cors_origin,
     )
 
 

@@ -30,7 +30,9 @@ _SERVER = frozenset(
         "tei",
     ]
 )
-_FRONTEND = _SERVER | frozenset(["httptools", "msgspec", "orjson", "pybase64", "scipy", "tokenizers"])
+_FRONTEND = _SERVER | frozenset(
+    ["httptools", "msgspec", "orjson", "pybase64", "scipy", "starlette", "tokenizers", "uvicorn"]
+)
 _WORKER = _SERVER | frozenset(
     ["huggingface_hub", "packaging", "safetensors", "sentencepiece", "tokenizers", "torch", "transformers"]
 )

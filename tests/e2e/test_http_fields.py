@@ -106,14 +106,11 @@ async def test_tokens_by_the_words_of_vllm(http: Http, oracle: SentenceTransform
         assert (await http.ask("/detokenize", {"tokens": ids}))["prompt"] == oracle.tokenizer.decode(ids)
 
 
-async def test_bytes_are_the_vectors(http: Http, oracle: SentenceTransformer) -> None:
-    """As base64 and as they are, in half the size."""
-    expected = oracle.encode(TEXTS)
-    body = {"input": TEXTS, "encoding_format": "bytes_only", "embed_dtype": "float16", "endianness": "big"}
-    halves = np.frombuffer(await http.ask("/v1/embeddings", body), dtype=">f2").reshape(len(TEXTS), -1)
-    near(halves.astype(np.float32), expected, 1e-3)
-    told = (await http.ask("/v1/embeddings", body | {"encoding_format": "base64"}))["data"]
-    assert b"".join(base64.b64decode(entry["embedding"]) for entry in told) == halves.tobytes()
+async def test_base64_of_half_the_size_is_the_vectors(http: Http, oracle: SentenceTransformer) -> None:
+    body = {"input": TEXTS, "encoding_format": "base64", "embed_dtype": "float16"}
+    told = (await http.ask("/v1/embeddings", body))["data"]
+    halves = np.array([np.frombuffer(base64.b64decode(entry["embedding"]), dtype="<f2") for entry in told])
+    near(halves.astype(np.float32), oracle.encode(TEXTS), 1e-3)
 
 
 async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.ClientSession) -> None:

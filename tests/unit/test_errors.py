@@ -8,7 +8,6 @@ from google.rpc import error_details_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from frontend_service.api.renaming import renamed
 from frontend_service.api.selvage_v1.codec.embedding import stream_error_to_pb
 from frontend_service.api.streams import NotRead
 from frontend_service.api.tei_v1.tei_errors import tei_error
@@ -73,7 +72,7 @@ def test_no_error_that_leaves_controls_a_terminal(message: str, field: str) -> N
     status = to_status(error)
     bad = error_details_pb2.BadRequest()
     assert all(detail.Unpack(bad) or not detail.Is(bad.DESCRIPTOR) for detail in status.details)
-    words = [status.message, message_of(error), renamed(message, ()), tei_error("/tei.v1.Embed/Embed", error).message]
+    words = [status.message, message_of(error), tei_error("/tei.v1.Embed/Embed", error).message]
     words += [each for violation in bad.field_violations for each in (violation.field, violation.description)]
     words += [stream_error_to_pb(error).message, stream_error_to_pb(error).field]
     letters = set("".join(words))

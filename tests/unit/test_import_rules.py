@@ -114,7 +114,7 @@ RULES = {
             for path in files("shared/**/*.py", "frontend_service/**/*.py", "gpu_worker/**/*.py")
             if ROOT / "frontend_service" / "api" / "http" not in path.parents
         ],
-        {"httptools", "msgspec", "orjson", "pybase64"},
+        {"httptools", "msgspec", "orjson", "pybase64", "starlette", "uvicorn"},
     ),
     "metrics know no traces": (files("shared/telemetry/metrics.py"), {"opentelemetry"}),
     "traces know no metrics": (files("shared/telemetry/spans.py"), {"prometheus_client"}),

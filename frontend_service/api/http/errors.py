@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend_service.api.http.body import InvalidJson
-from frontend_service.api.http.reply import HttpReply, to_json
-from frontend_service.api.renaming import Names, renamed
+from frontend_service.api.http.fields import InvalidJson
+from frontend_service.api.http.replies import HttpReply, to_json
 from shared.errors import (
     DeadlineExceeded,
     InputTooLarge,
@@ -21,6 +20,7 @@ from shared.errors import (
     UnknownModel,
     UnsupportedTask,
     WorkerUnavailable,
+    printable,
 )
 
 STATUSES: dict[type[SelvageError], int] = {
@@ -84,10 +84,10 @@ class ErrorDialect:
         """All statuses of this dialect, each with its meaning."""
         return dict(sorted((STATUS_MEANINGS | self.more_statuses).items()))
 
-    def error_reply(self, error: SelvageError, names: Names) -> HttpReply:
-        """Makes the reply for an error. `names`: our names as the route has them."""
+    def error_reply(self, error: SelvageError) -> HttpReply:
+        """Makes the reply for an error."""
         status = self.status(error)
-        field, message = renamed(error.field, names), renamed(error.message, names)
+        field, message = printable(error.field), printable(error.message)
         return HttpReply(status=status, body=to_json(self.body(error, status, message, field)), headers=_headers(error))
 
 
@@ -117,8 +117,13 @@ def _openai_code(error: SelvageError) -> str:
     return OPENAI_CODES[404] if isinstance(error, UnknownModel) else error.reason.lower()
 
 
-def _cohere(_: SelvageError, __: int, message: str, ___: str) -> Any:
-    return {"message": message}
+def _cohere(_: SelvageError, __: int, message: str, field: str) -> Any:
+    return {"message": _with_field(message, field)}
+
+
+def _with_field(message: str, field: str) -> str:
+    """A message that names the field as the caller wrote it, for bodies without a place for the field."""
+    return message if field in message else f"{field}: {message}"
 
 
 MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
@@ -139,8 +144,11 @@ def _tei_status(error: SelvageError) -> int:
 TEI_TYPES = {401: "Unauthorized", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 
-def _tei(_: SelvageError, status: int, message: str, __: str) -> Any:
-    return {"error": message, "error_type": TEI_TYPES.get(status, "Validation" if status < 500 else "Backend")}
+def _tei(_: SelvageError, status: int, message: str, field: str) -> Any:
+    return {
+        "error": _with_field(message, field),
+        "error_type": TEI_TYPES.get(status, "Validation" if status < 500 else "Backend"),
+    }
 
 
 def _object(**properties: Any) -> dict[str, Any]:

@@ -1,6 +1,11 @@
-"""The OpenAPI document of the HTTP API. Format: spec.openapis.org/oas/v3.1.0; schemas by msgspec."""
+"""The OpenAPI document of the HTTP API, and a page that shows it.
 
+Format: spec.openapis.org/oas/v3.1.0; schemas by msgspec.
+"""
+
+import json
 from collections.abc import Iterable
+from html import escape
 from inspect import cleandoc
 from typing import Any
 
@@ -84,7 +89,7 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
         "responses": {
             "200": {
                 "description": "As asked",
-                "content": {route.content_type: example} | {kind: {} for kind in route.other_content_types},
+                "content": {route.content_type: example},
             },
             **{
                 str(status): {"description": meaning, "content": {JSON: {"schema": error}}}
@@ -101,3 +106,32 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
     if route.is_open and keys:
         operation["security"] = []
     return operation
+
+
+def page(document: dict[str, Any]) -> str:
+    """The document as plain HTML for a person, which loads nothing: the schema and example of every operation."""
+    schemas = document["components"]["schemas"]
+    operations = "".join(
+        f"<h2>{method.upper()} {escape(path)}</h2>\n<p>{escape(operation['summary'])}</p>\n"
+        + "".join(f"<pre>{escape(json.dumps(shown, indent=1))}</pre>\n" for shown in _shown(operation, schemas))
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    )
+    title = escape(document["info"]["title"])
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title} over HTTP</title>
+<h1>{title} over HTTP</h1>
+<p>{escape(document["info"]["description"])} For programs: <a href="openapi.json">openapi.json</a>.</p>
+{operations}</html>
+"""
+
+
+def _shown(operation: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
+    """Each body that an operation takes, with its fields, and an example of the reply."""
+    schema = operation["requestBody"]["content"][JSON]["schema"] if "requestBody" in operation else {"anyOf": []}
+    structs = [schemas[body["$ref"].rpartition("/")[2]] for body in schema.get("anyOf", [schema])]
+    bodies = [{key: struct[key] for key in ("description", "properties") if key in struct} for struct in structs]
+    reply = operation["responses"]["200"]["content"].get(JSON, {})
+    return [*bodies, *([reply["example"]] if "example" in reply else [])]

@@ -2,15 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from frontend_service.api.http.body import Body
+from frontend_service.api.field_names import FieldNames, field_as
 from frontend_service.api.http.errors import ErrorDialect
-from frontend_service.api.http.reply import JSON, HttpReply
-from frontend_service.api.renaming import Names, renamed
+from frontend_service.api.http.fields import Body
+from frontend_service.api.http.replies import JSON, HttpReply
 from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
@@ -21,6 +21,7 @@ from shared.terms import RequestTerms
 B = TypeVar("B", bound=msgspec.Struct)
 Q = TypeVar("Q")
 A = TypeVar("A", bound=Answer | FinishedAnswer)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,8 @@ class Route:
     """A method and a path with the endpoint that serves them. A path that ends with / stands for all paths below it.
 
     `body_type`: the struct in the body, None for no body; `other_body_types`: structs that may be there instead;
-    `example`: a reply, for the documentation; `content_type`: that of replies, which may have one of
-    `other_content_types` instead; `needs_worker`: whether a worker is asked; `is_open`: whether no API key is needed;
-    `is_admitted`: whether calls count as requests for admission; `names`: our names in errors, as the dialect has them.
+    `example`: a reply, for the documentation; `content_type`: that of replies; `needs_worker`: whether a worker is
+    asked; `is_open`: whether no API key is needed; `is_admitted`: whether calls count as requests for admission.
     """
 
     method: str
@@ -55,11 +55,9 @@ class Route:
     other_body_types: tuple[Any, ...] = ()
     example: Any = None
     content_type: str = JSON
-    other_content_types: tuple[str, ...] = ()
     needs_worker: bool = True
     is_open: bool = False
     is_admitted: bool = True
-    names: Names = field(default=())
 
     @property
     def name(self) -> str:
@@ -92,7 +90,7 @@ class ExchangeEndpoint(Generic[B, Q, A]):
         call_service: Callable[[Q, RequestTerms], Awaitable[A]],
         write: Callable[[ParsedRequest[B, Q], A], HttpReply],
         weight: int = 1,
-        names_of: Callable[[B], Names] = lambda _: (),
+        names_of: Callable[[B], FieldNames] = lambda _: {},
     ) -> None:
         """`read` makes a request of a body, `call_service` answers it, `write` makes the reply. `weight`: see Exchange.
 
@@ -108,10 +106,9 @@ class ExchangeEndpoint(Generic[B, Q, A]):
         """Answers a call, with its times in the header `server-timing`. Raises SelvageError."""
         body = await self._frontend.offload(len(call.body), self._body.read, call.body)
         message = (body, call.caller.request_id)
-        try:
-            reply, timing = await self._frontend.exchange(self._exchange, message, len(call.body), call.caller)
-        except SelvageError as error:
-            raise renamed_error(error, self._names_of(body)) from error
+        reply, timing = await with_field_names(
+            self._frontend.exchange(self._exchange, message, len(call.body), call.caller), lambda: self._names_of(body)
+        )
         return HttpReply(
             body=reply.body,
             content_type=reply.content_type,
@@ -140,8 +137,12 @@ def _server_timing(timing: Timing) -> str:
     )
 
 
-def renamed_error(error: SelvageError, names: Names) -> SelvageError:
-    """A copy of an error with names replaced in its field and message; other requests may share the original."""
-    other = copy(error)
-    other.field, other.message = renamed(error.field, names), renamed(error.message, names)
-    return other
+async def with_field_names(answer: Awaitable[T], names_of: Callable[[], FieldNames]) -> T:
+    """Returns what a service answers. Its errors are raised as copies with the field as an API names it: other requests
+    may share the original."""
+    try:
+        return await answer
+    except SelvageError as error:
+        renamed = copy(error)
+        renamed.field = field_as(error.field, names_of())
+        raise renamed from error

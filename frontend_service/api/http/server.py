@@ -1,42 +1,134 @@
-"""The HTTP port, on the frontend's event loop: bound, served and drained."""
+"""The HTTP port, on the frontend's event loop: uvicorn over httptools, bound, served and drained."""
 
 import asyncio
 import socket
 import ssl
 import sys
 
+import httptools
 import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from frontend_service.api.http import connection
-from frontend_service.api.http.app import App
-from frontend_service.api.http.connection import Connection
-from frontend_service.api.http.open_connections import OpenConnections
+from frontend_service.api.http.app import ABORT, App
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.binding import refuse_address
-from shared.server.connections import CONNECTIONS, ServedPort
 
 UNREAD_MILLISECONDS = 30_000
 """Time after which a connection ends when its caller reads nothing of a reply."""
+IDLE_SECONDS = 75
+"""Longest time between two requests of a connection: longer than load balancers keep idle connections."""
 BACKLOG = 2048
 """Most connections that wait to be accepted."""
+HEAD_BYTES, HEADERS = 64 * 1024, 100
+"""Limits of a head, and of the bytes around bodies (chunk sizes, trailers): in bytes, and in header lines, since each
+takes a hundred bytes of memory beside its own."""
 
 log = structlog.get_logger("server")
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection, by uvicorn, with three differences: an offered upgrade costs no body, trailers are no headers,
+    and heads have limits.
+
+    llhttp stops after the head of a request that offers another protocol, and takes its body for bytes of that
+    protocol; uvicorn drops them then (its issue 2722). Java's HttpClient offers h2c. Offers are ignored (RFC 9110,
+    7.8): such a head is parsed again, without its offer.
+    """
+
+    _is_offer = _is_refused = False
+    _beside = 0  # bytes around bodies in a row
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._unset_keepalive_if_required()
+        self._beside += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(f"this is no request of HTTP/1.1, or its head has over {HEADERS} lines or {HEAD_BYTES} bytes")
+            return
+        if self._beside > HEAD_BYTES:
+            self._refuse(f"a head, or what comes beside a body, may have {HEAD_BYTES} bytes")
+
+    def _refuse(self, message: str) -> None:
+        """Ends the connection: behind the answer to a whole request that is computed, else with a status of 400."""
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            self.send_400_response(message)
+        else:
+            self.cycle.keep_alive = False
+            self._is_refused = True
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                data = self._head_without_offer() + data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            else:
+                return
+
+    def _head_without_offer(self) -> bytes:
+        first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        lines = (b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade")
+        return b"".join((first, *lines, b"\r\n"))
+
+    # Called by httptools.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
+
+    def on_headers_complete(self) -> None:
+        too_large = (
+            self._beside > HEAD_BYTES and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES
+        )
+        if too_large or len(self.headers) > HEADERS or self.parser.get_method() == b"CONNECT":
+            raise ValueError("the head is refused")
+        self._is_offer = self.parser.should_upgrade()
+        if not self._is_offer:
+            super().on_headers_complete()
+            self.headers = []  # of trailers, which are no headers (RFC 9110, 6.5.1)
+            self._beside = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_offer:
+            self._beside = 0
+            self.cycle.keep_alive &= self.parser.should_keep_alive()  # trailers may end the connection
+            super().on_message_complete()
 
 
 class HttpServer:
     """Serves an App on an address, beside the frontend's gRPC server."""
 
-    def __init__(
-        self, app: App, tls: Fresh[Identity] | None, drain_seconds: float, connections: int = CONNECTIONS
-    ) -> None:
-        """`tls`: the server's certificate; None: plain text. `drain_seconds`: see `stop`.
-
-        `connections`: most at once.
-        """
-        self._app, self._tls, self._drain_seconds = app, tls, drain_seconds
-        self._connections = OpenConnections(connections)
-        self._listener: asyncio.Server | None = None
+    def __init__(self, app: App, tls: Fresh[Identity] | None, drain_seconds: float) -> None:
+        """`tls`: the server's certificate; None: plain text. `drain_seconds`: see `stop`."""
+        self._app, self._tls = app, tls
+        config = uvicorn.Config(
+            app,
+            http=Protocol,
+            ws="none",
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # what is a bug the app logs itself
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=IDLE_SECONDS,
+        )
+        config.timeout_graceful_shutdown = drain_seconds  # type: ignore[assignment]  # uvicorn waits so long
+        self._server = uvicorn.Server(config)
+        self._ticks: asyncio.Task[None] | None = None
         self.draining = False
         self.address = ("", 0)
 
@@ -47,21 +139,15 @@ class HttpServer:
             listener = _bound(host.strip("[]"), int(port))
         except OSError:
             refuse_address("--http-listen", listen)
-        context = None if self._tls is None else _context(self._tls)
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._app, self._connections),
-            sock=listener,
-            backlog=BACKLOG,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else connection.HEAD_SECONDS,
-        )
         self.address = (host, listener.getsockname()[1])
+        config = self._server.config
+        config.load()
+        config.ssl = None if self._tls is None else _context(self._tls)
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.on_tick(0)  # the date of the first replies
+        await self._server.startup([listener])
+        self._ticks = asyncio.create_task(self._server.main_loop())
         log.info("listening over HTTP", address=f"{host}:{self.address[1]}")
-
-    @property
-    def served_port(self) -> ServedPort:
-        """The port, once it is bound."""
-        return ServedPort(port=self.address[1], busy=self._connections.busy_peers)
 
     def needs_no_worker(self, method: str) -> bool:
         """Tells whether calls of a route, by its name, are answered without a worker."""
@@ -73,10 +159,13 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Takes no more connections; returns once all open ones have their replies, or the drain time is over."""
-        if self._listener is None:
+        if self._ticks is None:
             return
-        self._listener.close()
-        await self._connections.end(self._drain_seconds)
+        self._ticks.cancel()
+        await self._server.shutdown()
+        for connection in tuple(self._server.server_state.connections):
+            assert isinstance(connection, Protocol)
+            connection.transport.abort()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -79,7 +79,7 @@ def text_from_pb(message: Any) -> tuple[str]:
 
 def empty_text_error() -> InvalidInput:
     """The error for an empty text."""
-    return InvalidInput("texts[0] is empty", field="texts[0]")
+    return InvalidInput("inputs is empty", field="texts[0]")
 
 
 def compute_metadata(*texts: str, tokens: int) -> pb.Metadata:

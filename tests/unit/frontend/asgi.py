@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from fakes import FakeWorker, card
 
-from frontend_service.api.http import page
-from frontend_service.api.http.api import DIALECTS
 from frontend_service.api.http.app import ABORT, App
+from frontend_service.api.http.pages import all_routes
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
@@ -92,20 +91,13 @@ class HttpApi:
         self.frontend = Frontend(service, self.calls)
         self.draining = False
         self.seen: list[tuple[str, int]] = []
-        answered = [route for shape in DIALECTS for route in shape.routes(self.frontend)]
-        looked_at = page.routes(
+        routes = all_routes(
             self.frontend,
-            answered,
             keys=keys,
             is_draining=lambda: self.draining,
             metrics=lambda: (b"figures 1\n", "text/plain"),
         )
-        self.app = App(
-            self.frontend,
-            [*answered, *looked_at],
-            lambda route, status, _: self.seen.append((route, status)),
-            **options,
-        )
+        self.app = App(self.frontend, routes, lambda route, status, _: self.seen.append((route, status)), **options)
 
     async def ask(
         self,

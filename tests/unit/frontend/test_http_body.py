@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from asgi import HttpApi
 
-from frontend_service.api.http.body import Body
-from frontend_service.api.http.refused_fields import refusing
+from frontend_service.api.http.fields import Body, refusing
 from shared.errors import InvalidInput
 
 

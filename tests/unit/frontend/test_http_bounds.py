@@ -6,9 +6,9 @@ import json
 import pytest
 from asgi import JSON, HttpApi, Worker
 
-from frontend_service.api.http import arrival, body
-from frontend_service.api.http.body import Body
-from frontend_service.api.http.dialects.openai import EmbeddingsBody
+from frontend_service.api.http import app, fields
+from frontend_service.api.http.fields import Body
+from frontend_service.api.http.openai import EmbeddingsBody
 from shared.errors import InvalidInput, LimitExceeded
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
@@ -23,7 +23,7 @@ async def test_a_body_in_pieces_is_held_against_the_limit_as_it_comes(
     """Its length is not told before."""
     raw = json.dumps({"input": "a"}).encode()
     assert (await api.ask(EMBED, parts=[raw[:5], raw[5:], b""])).status == 200
-    monkeypatch.setattr(arrival, "BODY_BYTES", 8)
+    monkeypatch.setattr(app, "BODY_BYTES", 8)
     told = await api.ask(EMBED, parts=[raw[:5], raw[5:], b""])
     assert told.status == 413
     assert api.calls.admission.size == 0
@@ -104,8 +104,8 @@ async def test_json_that_would_become_far_more_in_memory_is_not_read(
     api: HttpApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries are counted outside of strings only."""
-    monkeypatch.setattr(body, "MOST_ENTRIES", 50)
-    monkeypatch.setattr(body, "MOST_LISTS", 20)
+    monkeypatch.setattr(fields, "MOST_ENTRIES", 50)
+    monkeypatch.setattr(fields, "MOST_LISTS", 20)
     for content in ([1] * 60, [[]] * 30):
         told = await api.ask(EMBED, {"input": content})
         assert (told.status, "the body has more than" in told.json["error"]["message"]) == (400, True)
@@ -125,7 +125,7 @@ def test_a_million_spans_are_refused_before_one_is_built(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("begins", ['"' + '\\"' * 2_000_000, '"' + '\\"' * 2_000_000 + "\\", '"" ' * 2_000_000])
 def test_strings_that_never_end_are_passed_once(begins: str) -> None:
     """However many quotes are in them: else each would be tried as the beginning of another one, for hours."""
-    raw = b"," * (body.MOST_ENTRIES // 2) + begins.encode() + b"," * body.MOST_ENTRIES
+    raw = b"," * (fields.MOST_ENTRIES // 2) + begins.encode() + b"," * fields.MOST_ENTRIES
     with pytest.raises(InvalidInput):
         Body(EmbeddingsBody).read(raw)
 

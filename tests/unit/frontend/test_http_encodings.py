@@ -1,4 +1,4 @@
-"""Vectors over HTTP as numbers, base64 and bytes, in every data type and byte order that vLLM has beside fp8."""
+"""Vectors over HTTP as numbers and base64, in every data type that vLLM has beside fp8."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ import pytest
 from asgi import HttpApi, Told, Wide, Worker
 
 from frontend_service.api.http.app import SENT_AT_ONCE
-from frontend_service.api.http.reply import with_base64, with_list
+from frontend_service.api.http.replies import with_base64, with_list
 from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.vectors import OutputKind
@@ -31,12 +31,11 @@ class Late(Worker):
         return replace(result, dense=None, tokens=Rows(dimensions=8, data=TOKENS.tobytes()), row_lengths=(3, 4))
 
 
-def numbers(raw: bytes, dtype: str, endianness: str) -> Any:
+def numbers(raw: bytes, dtype: str) -> Any:
     """float32, by numpy's own reading of the bytes; bfloat16 is the upper half of float32."""
-    order = ">" if endianness == "big" else "<"
     if dtype == "bfloat16":
-        return (np.frombuffer(raw, dtype=f"{order}u2").astype("<u4") << 16).view("<f4")
-    return np.frombuffer(raw, dtype=f"{order}{ {'float32': 'f4', 'float16': 'f2'}[dtype] }").astype(np.float32)
+        return (np.frombuffer(raw, dtype="<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(raw, dtype={"float32": "<f4", "float16": "<f2"}[dtype]).astype(np.float32)
 
 
 async def ask(path: str, **fields: object) -> Told:
@@ -45,51 +44,22 @@ async def ask(path: str, **fields: object) -> Told:
     return told
 
 
-TYPES = pytest.mark.parametrize(("dtype", "closeness"), [("float32", 0.0), ("float16", 1e-3), ("bfloat16", 8e-3)])
-ORDERS = pytest.mark.parametrize("endianness", ["native", "little", "big"])
-
-
-@TYPES
-@ORDERS
+@pytest.mark.parametrize(("dtype", "closeness"), [("float32", 0.0), ("float16", 1e-3), ("bfloat16", 8e-3)])
 @pytest.mark.parametrize(("path", "field"), [("/v1/embeddings", "embedding"), ("/pooling", "data")])
-async def test_base64_in_every_type_and_order(
-    path: str, field: str, dtype: str, endianness: str, closeness: float
-) -> None:
-    data = (await ask(path, encoding_format="base64", embed_dtype=dtype, endianness=endianness)).json["data"]
+async def test_base64_in_every_type(path: str, field: str, dtype: str, closeness: float) -> None:
+    data = (await ask(path, encoding_format="base64", embed_dtype=dtype)).json["data"]
     for row, expected in zip(data, ROWS, strict=True):
-        told = numbers(base64.b64decode(row[field]), dtype, endianness)
-        assert np.allclose(told, expected, rtol=closeness, atol=0)
+        assert np.allclose(numbers(base64.b64decode(row[field]), dtype), expected, rtol=closeness, atol=0)
 
 
-@TYPES
-@ORDERS
-async def test_bytes_with_what_tells_them_apart(dtype: str, endianness: str, closeness: float) -> None:
-    """The header is JSON: where each vector lies, and what a reply in JSON tells beside them."""
-    told = await ask("/v1/embeddings", encoding_format="bytes", embed_dtype=dtype, endianness=endianness)
-    assert told.headers["content-type"] == "application/octet-stream"
-    metadata = json.loads(told.headers["metadata"])
-    assert (metadata["model"], metadata["usage"]) == ("fake", {"prompt_tokens": 7, "total_tokens": 7})
-    for item, expected in zip(metadata["data"], ROWS, strict=True):
-        assert (item["embed_dtype"], item["endianness"], item["shape"]) == (dtype, endianness, [8])
-        row = numbers(told.body[item["start"] : item["end"]], dtype, endianness)
-        assert np.allclose(row, expected, rtol=closeness, atol=0)
-    assert metadata["data"][-1]["end"] == len(told.body)
-
-
-async def test_bytes_alone() -> None:
-    told = await ask("/v1/embeddings", encoding_format="bytes_only")
-    assert told.body == ROWS.tobytes()
-    assert "metadata" not in told.headers
-    assert "server-timing" in told.headers
-
-
-@pytest.mark.parametrize("path", ["/pooling", "/v1/multi-vector"])
-async def test_token_vectors_as_bytes(path: str) -> None:
+@pytest.mark.parametrize(("path", "field"), [("/pooling", "data"), ("/v1/multi-vector", "embeddings")])
+async def test_token_vectors_as_base64(path: str, field: str) -> None:
     """A text has as many rows as tokens."""
     task = {"task": "token_embed"} if path == "/pooling" else {}
-    told = await ask(path, encoding_format="bytes", endianness="big", **task)
-    assert [item["shape"] for item in json.loads(told.headers["metadata"])["data"]] == [[3, 8], [4, 8]]
-    assert (numbers(told.body, "float32", "big") == TOKENS.ravel()).all()
+    told = await ask(path, encoding_format="base64", **task)
+    rows = [base64.b64decode(entry[field]) for entry in told.json["data"]]
+    assert [len(row) for row in rows] == [3 * 8 * 4, 4 * 8 * 4]
+    assert b"".join(rows) == TOKENS.tobytes()
 
 
 async def test_megabytes_are_sent_in_parts() -> None:
@@ -111,9 +81,8 @@ def test_a_list_that_is_put_together_in_parts_is_the_same_json(count: int) -> No
     assert json.loads(written) == fields | {"data": told}
 
 
-async def test_numbers_are_numbers_whatever_bytes_would_be() -> None:
-    """The type and the order are of bytes."""
-    plain, told = await ask("/v1/embeddings"), await ask("/v1/embeddings", embed_dtype="float16", endianness="big")
+async def test_numbers_are_numbers_whatever_base64_would_be() -> None:
+    plain, told = await ask("/v1/embeddings"), await ask("/v1/embeddings", embed_dtype="float16")
     assert told.json["data"] == plain.json["data"]
 
 
@@ -131,16 +100,3 @@ async def test_base64_is_what_either_field_asks_for(fields: dict[str, object], k
     """NVIDIA's `embedding_type` is float beside any format; openai's client sends base64 beside Jina's."""
     told = await ask("/v1/embeddings", **fields)
     assert isinstance(told.json["data"][0]["embedding"], kind)
-
-
-async def test_a_header_that_no_client_reads_is_refused() -> None:
-    """Python's http.client takes lines of 64 KiB; the refusal names what has no such header, and it has none."""
-    many = {"input": ["a"] * 800}
-    told = await HttpApi(Worker()).ask("/v1/embeddings", many | {"encoding_format": "bytes"})
-    assert told.status == 400
-    assert told.json["error"]["param"] == "encoding_format"
-    assert "bytes_only or base64" in told.json["error"]["message"]
-    for remedy in ("bytes_only", "base64"):
-        assert (await HttpApi(Worker()).ask("/v1/embeddings", many | {"encoding_format": remedy})).status == 200
-    few = await HttpApi(Worker()).ask("/v1/embeddings", {"input": ["a"] * 400, "encoding_format": "bytes"})
-    assert len(few.headers["metadata"]) < 60 * 1024

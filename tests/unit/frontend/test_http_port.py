@@ -1,4 +1,4 @@
-"""The port of the HTTP API: callers who take for ever, in either direction."""
+"""The port of the HTTP API: its bounds on heads, and callers that read nothing."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import pytest
 from asgi import HttpApi, Worker
 from wire import serving
 
-from frontend_service.api.http import connection, server
+from frontend_service.api.http import server
 from support.references import eventually
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
@@ -20,58 +20,11 @@ def request(content: object) -> bytes:
     return HEAD + str(len(body)).encode() + b"\r\n\r\n" + body
 
 
-ANSWERED = request({"input": "a"})
-REFUSED = HEAD.replace(b"/v1/", b"/none/") + b"99999\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [(b"", b""), (b"", HEAD), (ANSWERED, HEAD), (ANSWERED, b"\r\n"), (REFUSED, b"x")],
-    ids=["nothing", "half", "half of the next one", "an empty line", "the body of what was refused"],
-)
-async def test_the_head_of_a_request_must_come_soon(monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes) -> None:
-    """Of the first one and of later ones; what was answered before is answered."""
-    monkeypatch.setattr(connection, "REST_SECONDS", 0.3)
-    if not first:
-        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
-    async with serving(HttpApi(Worker())) as address:
-        reader, writer = await asyncio.open_connection(*address)
-        if first:
-            await answered(reader, writer, first)
-            monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
-        writer.write(then)
-        assert await is_closed(reader)
-        writer.close()
-
-
-async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: bytes = ANSWERED) -> None:
-    """Asks, and reads the whole response: from then on the connection waits for another head."""
-    writer.write(asked)
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert head.startswith(b"http/1.1 ")
-    await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
-
-
 async def is_closed(reader: asyncio.StreamReader) -> bool:
     """By the other side."""
     with suppress(ConnectionError):
         await reader.read()
     return reader.at_eof() or reader.exception() is not None
-
-
-async def test_a_request_that_waits_behind_another_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of a head is there while the answer is computed."""
-    worker = Worker()
-    async with serving(HttpApi(worker)) as address:
-        reader, writer = await asyncio.open_connection(*address)
-        await answered(reader, writer)
-        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-        worker.go_on.clear()
-        writer.write(ANSWERED + HEAD)
-        await asyncio.sleep(0.7)
-        worker.go_on.set()
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        writer.close()
 
 
 TRAILERS = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\n0\r\na: ")
@@ -83,37 +36,38 @@ TRAILERS = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\
     ids=["a head", "trailers"],
 )
 async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes) -> None:
-    """And told."""
+    """And the connection ends."""
     async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(begins)
-        for _ in range(1024 * 1024 // len(goes_on)):  # of one read only the end may be known
+        for _ in range(1024 * 1024 // len(goes_on)):
             writer.write(goes_on)
-        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        assert await is_closed(reader)
         writer.close()
 
 
-async def test_connections_are_bounded() -> None:
-    async with serving(HttpApi(Worker()), connections=2) as address:
-        three = [await asyncio.open_connection(*address) for _ in range(3)]
-        assert await is_closed(three[2][0])
-        three[0][1].write(ANSWERED)
-        assert (await three[0][0].readline()).startswith(b"HTTP/1.1 200")
-        for _, writer in three:
-            writer.close()
-
-
-async def test_a_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time is that of the call."""
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize(("size", "status"), [(60_000, b"404"), (70_000, b"400")])
+async def test_a_head_is_too_large_however_it_is_cut(pieces: int, size: int, status: bytes) -> None:
+    """The bytes of a head count, not those of a read."""
+    head = b"GET /none HTTP/1.1\r\nhost: a\r\nx: " + b"x" * size + b"\r\n\r\n"
+    step = -(-len(head) // pieces)
     async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
-        await answered(reader, writer)
-        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-        whole = request({"input": "a"})
-        writer.write(whole[:-3])
-        await asyncio.sleep(0.6)
-        writer.write(whole[-3:])
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        for start in range(0, len(head), step):
+            writer.write(head[start : start + step])
+            await asyncio.sleep(0.01)
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
+
+
+@pytest.mark.parametrize(("lines", "status"), [(99, b"404"), (101, b"400")])
+async def test_a_request_has_a_bounded_number_of_header_lines(lines: int, status: bytes) -> None:
+    """Each takes a hundred bytes more in memory than on the wire, and may be three bytes long there."""
+    async with serving(HttpApi(Worker())) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /none HTTP/1.1\r\nhost: a\r\n" + b"a:\r\n" * (lines - 1) + b"\r\n")
+        assert (await reader.readline()).split()[1] == status
         writer.close()
 
 

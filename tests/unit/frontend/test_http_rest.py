@@ -1,17 +1,16 @@
-"""What is still sent after its response: read and dropped, within bounds, so that the response arrives."""
+"""Connections of the HTTP API: what is still sent after a refusal is read and dropped, and what a drain answers."""
 
 import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from asgi import HttpApi, Worker
 from wire import AFTER, Response, post, responses, serving, statuses, told
 
-from frontend_service.api.http import connection
 from shared.errors import Overloaded, Unauthenticated
 from shared.security.tls import identity
 from shared.server.calls import Calls
@@ -64,97 +63,69 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "lines", "calls", "status"), REFUSED)
-@pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("is_chunked", [True, False])
 async def test_a_refusal_reaches_who_reads_only_afterwards(
-    path: str, lines: tuple[bytes, ...], calls: object, status: int, closes: bool, is_chunked: bool
+    path: str, lines: tuple[bytes, ...], calls: object, status: int, is_chunked: bool
 ) -> None:
-    """Whether the connection ends then, or has another request."""
+    """And the next request of the connection is another one."""
     api = HttpApi(Worker(), calls() if callable(calls) else None)
     framing = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % LARGE
-    head = post(framing, *lines, *([CLOSE] if closes else []), path=path.encode(), body=b"", framed=False)
+    head = post(framing, *lines, path=path.encode(), body=b"", framed=False)
     body = [b"%x\r\n" % LARGE, bytes(LARGE), b"\r\n0\r\n\r\n"] if is_chunked else [bytes(LARGE)]
-    next_one = [] if closes else [b"GET /docs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"]
+    next_one = b"GET /docs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     async with serving(api) as address:
-        found = await asyncio.to_thread(sent_whole, address, [head, *body, *next_one], None)
-    assert statuses(found) == [status, *([] if closes else [200])]
+        found = await asyncio.to_thread(sent_whole, address, [head, *body, next_one], None)
+    assert statuses(found) == [status, 200]
 
 
-@pytest.mark.parametrize("closes", [True, False])
-async def test_a_body_that_is_too_large_is_told_so(closes: bool) -> None:
+async def test_a_body_that_is_too_large_is_told_so() -> None:
     """By its length, or by what has come of it."""
     size = 70_000_000
-    head = post(b"Content-Length: %d" % size, *([CLOSE] if closes else []), body=b"", framed=False)
-    chunks = post(b"Transfer-Encoding: chunked", CLOSE, body=b"%x\r\n" % size, framed=False)
+    head = post(b"Content-Length: %d" % size, body=b"", framed=False)
+    chunks = post(b"Transfer-Encoding: chunked", body=b"%x\r\n" % size, framed=False)
     async with serving(HttpApi(Worker())) as address:
-        for pieces in ([head, bytes(size), *([] if closes else [AFTER])], [chunks, bytes(size), b"\r\n0\r\n\r\n"]):
-            found = await asyncio.to_thread(sent_whole, address, pieces, None)
-            assert statuses(found)[0] == 413
-            assert len(found) == (2 if pieces[-1] is AFTER else 1)
+        for pieces in ([head, bytes(size), AFTER], [chunks, bytes(size), b"\r\n0\r\n\r\n" + AFTER]):
+            assert statuses(await asyncio.to_thread(sent_whole, address, pieces, None)) == [413, 200]
 
 
-@pytest.mark.parametrize("closes", [True, False])
-async def test_the_same_over_tls(tmp_path: Path, closes: bool) -> None:
-    """Where a connection cannot be half open."""
+async def test_the_same_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.files("server", "127.0.0.1")
     shown = identity(str(files.certificate), str(files.key), "", lambda _: None)
     context = ssl.create_default_context(cafile=str(authority.file))
-    head = post(b"Content-Length: %d" % LARGE, *([CLOSE] if closes else []), path=b"/none", body=b"", framed=False)
+    head = post(b"Content-Length: %d" % LARGE, path=b"/none", body=b"", framed=False)
     async with serving(HttpApi(Worker()), shown) as address:
-        found = await asyncio.to_thread(
-            sent_whole, address, [head, bytes(LARGE), *([] if closes else [AFTER])], context
-        )
-    assert statuses(found) == [404, *([] if closes else [200])]
+        found = await asyncio.to_thread(sent_whole, address, [head, bytes(LARGE), AFTER], context)
+    assert statuses(found) == [404, 200]
 
 
-async def test_what_is_no_request_may_be_long() -> None:
-    """Its refusal arrives too."""
+async def test_what_follows_the_last_request_is_not_answered() -> None:
     async with serving(HttpApi(Worker())) as address:
-        found = await asyncio.to_thread(sent_whole, address, [b"\x00" * LARGE], None)
-    assert statuses(found) == [400]
+        assert statuses(await told(address, post(CLOSE) + AFTER * 10)) == [200]
 
 
-async def test_what_follows_the_last_request_spoils_nothing() -> None:
-    """However much it is."""
-    asked = post(CLOSE)
-    async with serving(HttpApi(Worker())) as address:
-        found = await asyncio.to_thread(sent_whole, address, [asked, AFTER * 10_000], None)
-    assert statuses(found) == [200]
+async def test_a_drain_answers_what_runs_and_closes_what_idles() -> None:
+    worker = Worker()
+    api = HttpApi(worker)
+    async with serving(api) as address:
+        idle = await asyncio.open_connection(*address)
+        idle[1].write(AFTER.replace(b"Connection: close\r\n", b""))
+        assert await idle[0].readuntil(b"\r\n\r\n")
+        worker.go_on.clear()
+        running = asyncio.create_task(told(address, post()))
+        await worker.reached.wait()
+        asyncio.get_running_loop().call_later(0.3, worker.go_on.set)
+    (answer,) = await running
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    idle[1].close()
 
 
-async def is_ended(address: tuple[str, int], first: bytes, then: bytes) -> bool:
-    """Whether who sends `then` again and again is cut off."""
-    _, writer = await asyncio.open_connection(*address)
-    writer.write(first)
-    with suppress(ConnectionError):
-        while True:
-            writer.write(then)
-            await writer.drain()
-            await asyncio.sleep(0.001)
-    writer.transport.abort()
-    return True
-
-
-@pytest.mark.parametrize("first", [post(body=b"", path=b"/none"), b"nonsense\r\n\r\n", post(CLOSE)])
-@pytest.mark.parametrize(
-    ("bound", "value", "then"), [("REST_SECONDS", 0.2, b"x"), ("REST_BYTES", 100_000, b"x" * 9999)]
-)
-async def test_it_is_bounded(
-    monkeypatch: pytest.MonkeyPatch, first: bytes, bound: str, value: float, then: bytes
-) -> None:
-    """In time and in bytes."""
-    monkeypatch.setattr(connection, bound, value)
-    asked = first.replace(b"Content-Length: 0", b"Content-Length: 90000")
-    async with serving(HttpApi(Worker())) as address:
-        assert await is_ended(address, asked, then)
-
-
-async def test_a_drain_does_not_wait_for_it() -> None:
-    """A connection that only lingers is closed."""
-    async with serving(HttpApi(Worker())) as address:
-        assert statuses(await told(address, AFTER)) == [200]
-        lingering = await asyncio.open_connection(*address)
-        lingering[1].write(AFTER)
-        assert await lingering[0].read()
-    lingering[1].close()
+async def test_a_drain_ends_with_its_time() -> None:
+    """What is not answered by then is cut off, and computed no more."""
+    worker = Worker()
+    worker.go_on.clear()
+    async with serving(HttpApi(worker)) as address:
+        running = asyncio.create_task(told(address, post()))
+        await worker.reached.wait()
+    assert [answer.status for answer in await running] in ([], [500])
+    assert worker.cancelled == 1

@@ -15,7 +15,6 @@ from shared.errors import Unauthenticated
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.calls import Calls
-from shared.server.connections import CONNECTIONS
 
 PATH = b"/v1/embeddings"
 BODY = b'{"input": "a b"}'
@@ -34,11 +33,9 @@ class Response:
 
 
 @asynccontextmanager
-async def serving(
-    api: HttpApi, tls: Fresh[Identity] | None = None, connections: int = CONNECTIONS
-) -> AsyncIterator[tuple[str, int]]:
+async def serving(api: HttpApi, tls: Fresh[Identity] | None = None) -> AsyncIterator[tuple[str, int]]:
     """Its address."""
-    server = HttpServer(api.app, tls, 1.0, connections)
+    server = HttpServer(api.app, tls, 1.0)
     await server.start("127.0.0.1:0")
     try:
         yield server.address

@@ -63,14 +63,14 @@ INPUT = honoured("input", ["a b c"], "texts, or token ids; messages of a chat ar
 LABELLED = honoured("input", ["a b c"], "texts; token ids are refused")
 TEXTS = "texts; objects are refused"
 ENCODINGS = (
-    honoured("encoding_format", "bytes", "`float`, `base64`, `bytes`, `bytes_only`"),
+    honoured("encoding_format", "base64", "`float`, `base64`; `bytes` and `bytes_only` are refused"),
     honoured(
         "embed_dtype",
         "float16",
         "`float32`, `float16`, `bfloat16`; the two of fp8 are refused",
         encoding_format="base64",
     ),
-    honoured("endianness", "big", "`native` is little-endian", encoding_format="base64"),
+    refused("endianness", "big", "base64 is little-endian; `native` and `little` are accepted"),
 )
 OLDER = (
     honoured("softmax", False, "an older name of `use_activation`"),

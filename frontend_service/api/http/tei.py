@@ -1,36 +1,128 @@
-"""The routes of text-embeddings-inference.
+"""The paths of text-embeddings-inference.
 
 Source: its OpenAPI, huggingface.github.io/text-embeddings-inference. What differs is told in docs/tei.md.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from frontend_service.api.http.body import Body
-from frontend_service.api.http.dialects import vllm
-from frontend_service.api.http.dialects.cohere import ranking as cohere
-from frontend_service.api.http.dialects.tei import embedding, info, prediction, ranking, tokenization
-from frontend_service.api.http.dialects.tei.common import INPUTS, for_any_name, resolved_name
-from frontend_service.api.http.dialects.tei.embedding import (
+from frontend_service.api.field_names import FieldNames
+from frontend_service.api.http.cohere import CohereRerankBody
+from frontend_service.api.http.cohere import rerank_endpoint as cohere_rerank_endpoint
+from frontend_service.api.http.errors import OPENAI, TEI
+from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, texts_of
+from frontend_service.api.http.replies import FLOAT_WEIGHT, HttpReply, to_json
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, Route, with_field_names
+from frontend_service.api.http.tei_bodies import (
+    INPUTS,
+    RERANK_NAMES,
+    SPARSE_WEIGHT,
     EmbedAllBody,
     EmbedBody,
+    PredictBody,
+    RerankBody,
     SimilarityBody,
     all_reply,
     dense_reply,
+    embed_names,
     embed_request,
+    for_any_name,
+    info_reply,
+    predict_names,
+    predict_reply,
+    predict_request,
+    rerank_reply,
+    rerank_request,
+    resolved_name,
+    similarity_names,
     similarity_reply,
     similarity_request,
     sparse_reply,
 )
-from frontend_service.api.http.dialects.tei.prediction import PredictBody
-from frontend_service.api.http.dialects.tei.ranking import RerankBody
-from frontend_service.api.http.errors import OPENAI, TEI
-from frontend_service.api.http.reply import FLOAT_WEIGHT, HttpReply, to_json
-from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, Route
+from frontend_service.api.http.vllm import TokenizePromptBody
+from frontend_service.api.http.vllm import tokenize_endpoint as vllm_tokenize_endpoint
+from frontend_service.api.http.vllm_fields import input_type_of
+from frontend_service.api.tei_v1.messages import UNLIMITED, tei_tokens
 from frontend_service.application.frontend import Frontend
+from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
+from frontend_service.services.models import ShownTexts
+from shared.errors import InvalidInput
 from shared.vectors import OutputKind, Task
+
+DECODE_NAMES: FieldNames = {"tokenized": "ids"}
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """The body of POST /tokenize. `input_type` is a field of ours."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+    input_type: str | None = None
+    model: str = ""
+
+
+class DecodeBody(msgspec.Struct, kw_only=True):
+    """The body of POST /decode: the ids of a text, or a list of such. `input_type` is a field of ours."""
+
+    ids: Annotated[list[Id | list[Id]], FILLED]
+    skip_special_tokens: bool = True
+    input_type: str | None = None
+    model: str = ""
+
+
+def token_lists(shown: ShownTexts, inputs: tuple[str, ...], *, special: bool) -> list[list[dict[str, Any]]]:
+    """The tokens of each text with their places in prompt and text, in bytes. `special`: with special tokens."""
+    return [
+        [token._asdict() for token in tei_tokens(shown.prompt + text, tokenized, special=special)]
+        for text, tokenized in zip(inputs, shown.texts, strict=True)
+    ]
+
+
+def inputs_endpoint(frontend: Frontend) -> Endpoint:
+    """Makes the endpoint of POST /tokenize with `inputs`."""
+    tokenize_body = Body(TokenizeBody)
+
+    async def endpoint(call: HttpCall) -> HttpReply:
+        body = await frontend.offload(len(call.body), tokenize_body.read, call.body)
+        inputs = texts_of(body.inputs)
+        if not inputs:
+            raise InvalidInput("inputs is empty", field="inputs")
+        request = TokenizeRequest(
+            model=resolved_name(frontend, body.model),
+            texts=inputs,
+            prompt=PromptChoice(name=body.prompt_name, input_type=input_type_of(body.input_type)),
+            cut=UNLIMITED,
+        )
+        shown = await with_field_names(frontend.models.tokenize(request), lambda: INPUTS)
+        return await frontend.offload(
+            FLOAT_WEIGHT * shown.size,
+            lambda shown: HttpReply(body=to_json(token_lists(shown, inputs, special=body.add_special_tokens))),
+            shown,
+        )
+
+    return endpoint
+
+
+def decode_endpoint(frontend: Frontend) -> Endpoint:
+    """Makes the endpoint of POST /decode."""
+    decode_body = Body(DecodeBody)
+
+    async def endpoint(call: HttpCall) -> HttpReply:
+        body = await frontend.offload(len(call.body), decode_body.read, call.body)
+        _, tokenized = inputs_of(body.ids, "ids")  # type: ignore[arg-type]
+        request = DetokenizeRequest(
+            model=resolved_name(frontend, body.model),
+            tokenized=tokenized,
+            skip_special_tokens=body.skip_special_tokens,
+            input_type=input_type_of(body.input_type),
+        )
+        detokenized = await with_field_names(frontend.models.detokenize(request), lambda: DECODE_NAMES)
+        return HttpReply(body=to_json(detokenized.texts))
+
+    return endpoint
 
 
 class _Root(msgspec.Struct):
@@ -76,15 +168,15 @@ def rerank_endpoint(frontend: Frontend, version: str = "2") -> Endpoint:
     tei: Endpoint = ExchangeEndpoint(
         frontend,
         Body(RerankBody),
-        ranking.rerank_request,
+        rerank_request,
         for_any_name(frontend, frontend.ranking.rerank),
-        ranking.rerank_reply,
-        names_of=lambda _: ranking.NAMES,
+        rerank_reply,
+        names_of=lambda _: RERANK_NAMES,
     )
     return either_endpoint(
         frontend,
         tei,
-        cohere.rerank_endpoint(frontend, version),
+        cohere_rerank_endpoint(frontend, version),
         lambda body: body.documents is not None and body.texts is None,
     )
 
@@ -93,8 +185,8 @@ def tokenize_endpoint(frontend: Frontend) -> Endpoint:
     """Makes the endpoint of /tokenize: bodies with `inputs` are TEI's, those with `prompt` vLLM's."""
     return either_endpoint(
         frontend,
-        tokenization.tokenize_endpoint(frontend),
-        vllm.tokenize_endpoint(frontend),
+        inputs_endpoint(frontend),
+        vllm_tokenize_endpoint(frontend),
         lambda body: not body.has_inputs and (body.prompt is not None or body.messages is not None),
     )
 
@@ -126,17 +218,15 @@ def model_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
     endpoints: dict[str, Endpoint] = {
         "/embed": _embed_endpoint(frontend, EmbedBody, OutputKind.DENSE, dense_reply),
         "/embed_all": _embed_endpoint(frontend, EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply),
-        "/embed_sparse": _embed_endpoint(
-            frontend, EmbedAllBody, OutputKind.SPARSE, sparse_reply, embedding.SPARSE_WEIGHT
-        ),
+        "/embed_sparse": _embed_endpoint(frontend, EmbedAllBody, OutputKind.SPARSE, sparse_reply, SPARSE_WEIGHT),
         "/predict": ExchangeEndpoint(
             frontend,
             Body(PredictBody),
-            prediction.predict_request,
+            predict_request,
             for_any_name(frontend, frontend.classification.texts),
-            prediction.predict_reply,
+            predict_reply,
             FLOAT_WEIGHT,
-            prediction.names_of,
+            predict_names,
         ),
         "/rerank": rerank_endpoint(frontend),
         "/similarity": ExchangeEndpoint(
@@ -145,7 +235,7 @@ def model_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
             similarity_request,
             for_any_name(frontend, frontend.embedding.embed),
             similarity_reply,
-            names_of=lambda _: embedding.SIMILAR,
+            names_of=similarity_names,
         ),
     }
     return {"/": RootEndpoint(frontend, endpoints), "/reranking": endpoints["/rerank"], **endpoints}
@@ -162,7 +252,7 @@ def _embed_endpoint(
         for_any_name(frontend, frontend.embedding.embed),
         write,
         weight,
-        embedding.names_of,
+        embed_names,
     )
 
 
@@ -171,14 +261,14 @@ def info_endpoint(frontend: Frontend) -> Endpoint:
 
     async def endpoint(_: HttpCall) -> HttpReply:
         requests = frontend.calls.admission.bounds.requests
-        return HttpReply(body=to_json(info.info_reply(frontend.models.get(""), requests, frontend.thread_count)))
+        return HttpReply(body=to_json(info_reply(frontend.models.get(""), requests, frontend.thread_count)))
 
     return endpoint
 
 
 VECTOR, RANKS = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]
 LABELS = [{"score": 0.9, "label": "positive"}]
-COHERE_BODIES = (cohere.CohereRerankBody,)
+COHERE_BODIES = (CohereRerankBody,)
 MODEL_PATHS: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
     (
         "/",
@@ -229,10 +319,9 @@ def routes(frontend: Frontend) -> list[Route]:
             path="/tokenize",
             dialect=TEI,
             summary="The tokens of texts",
-            body_type=tokenization.TokenizeBody,
-            other_body_types=(vllm.TokenizePromptBody,),
+            body_type=TokenizeBody,
+            other_body_types=(TokenizePromptBody,),
             example=[[{"id": 101, "text": "[CLS]"}]],
-            names=INPUTS,
             needs_worker=False,
             endpoint=tokenize_endpoint(frontend),
         ),
@@ -241,11 +330,10 @@ def routes(frontend: Frontend) -> list[Route]:
             path="/decode",
             dialect=TEI,
             summary="The texts of ids",
-            body_type=tokenization.DecodeBody,
+            body_type=DecodeBody,
             example=["a text"],
-            names=tokenization.NAMES,
             needs_worker=False,
-            endpoint=tokenization.decode_endpoint(frontend),
+            endpoint=decode_endpoint(frontend),
         ),
         Route(
             method="GET",

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from frontend_service.api.http.body import FILLED, Body
-from frontend_service.api.http.dialects.openai import usage
-from frontend_service.api.http.dialects.pooling_request import NO_IMAGES
+from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.errors import OPENAI
-from frontend_service.api.http.reply import HttpReply, to_json
+from frontend_service.api.http.fields import FILLED, Body
+from frontend_service.api.http.openai import usage
+from frontend_service.api.http.replies import HttpReply, to_json
 from frontend_service.api.http.route import ExchangeEndpoint, ParsedRequest, Route
-from frontend_service.api.renaming import Names
+from frontend_service.api.http.vllm_fields import NO_IMAGES
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
 from frontend_service.domain.requests import Truncation
@@ -21,12 +21,7 @@ from frontend_service.services.ranking import Reranked
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
 
-NAMES: Names = (
-    (r"\bdocuments\[(\d+)\]", r"passages[\1].text"),
-    (r"\bdocuments\b", "passages"),
-    (r"^query\b(?!\.)", "query.text"),
-    (r"\btruncate would", 'truncate "END" would'),
-)
+NAMES: FieldNames = {"documents": "passages", "documents[]": "passages[].text", "query": "query.text"}
 TRUNCATE = {None: None, "NONE": False, "END": True}
 
 

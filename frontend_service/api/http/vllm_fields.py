@@ -8,33 +8,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from frontend_service.api.http.body import Count, Inputs
-from frontend_service.api.http.dialects.encoding import EmbedDtype, Encoding, Endianness, Format
-from frontend_service.api.http.refused_fields import refusing
-from frontend_service.api.renaming import Names
+from frontend_service.api.field_names import FieldNames
+from frontend_service.api.http.fields import Count, Inputs, refusing
+from frontend_service.api.http.replies import EmbedDtype, Encoding, Format
 from frontend_service.domain.requests import PromptChoice, Truncation
 from shared.errors import InvalidInput, clip
 from shared.vectors import InputType, TruncationSide
 
 TRUNCATE = "truncate_prompt_tokens"
-REMEDIES: Names = (
-    (r"\btruncate would cut\b", f"{TRUNCATE}: -1 would cut"),
-    (
-        "ask for fewer texts, a smaller data_type .*",
-        "ask for fewer inputs or fewer dimensions, or use EmbedStream over gRPC",
-    ),
-    ("ask for a smaller data_type .*", "ask for fewer dimensions, or send fewer tokens"),
-    (r"\bfewer texts\b", "fewer inputs"),
-    (r"^(outputs\[0\]|method)$", "model"),
-)
-"""Our names of remedies, outputs and methods as the requests of vLLM have them."""
-INPUT: Names = (
-    *REMEDIES,
-    (r"needs texts$", "needs texts as input"),
-    (r"^text_pairs$", "input"),
-    ("pairs: text_pairs is empty", "pairs, input has single texts: /score takes pairs"),
-    (r"\b(texts|tokenized)\b(?=\[|$| (is|has|holds)\b)", "input"),
-)
+MODEL: FieldNames = {"outputs[]": "model", "method": "model"}
+"""Our names of outputs and methods as the requests of vLLM have them: those of the model."""
+INPUT: FieldNames = {**MODEL, "texts": "input", "tokenized": "input", "text_pairs": "input"}
 """Our names as requests with `input` have them."""
 TRUNCATION_SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 INPUT_TYPES = {
@@ -114,10 +98,10 @@ class InputRequest(PoolingRequest, kw_only=True):
         return self.input
 
     @property
-    def names(self) -> Names:
+    def names(self) -> FieldNames:
         """Our names in errors as this body has them: `input[3]`, or `input` for one text or its ids."""
         alone = not isinstance(self.input, list) or (bool(self.input) and isinstance(self.input[0], int))
-        return (*INPUT, (r"\binput\[0\]", "input")) if alone else INPUT
+        return {**INPUT, "texts[]": "input", "tokenized[]": "input"} if alone else INPUT
 
 
 class VectorRequest(InputRequest, kw_only=True):
@@ -130,7 +114,7 @@ class VectorRequest(InputRequest, kw_only=True):
 
     encoding_format: Format | None = "float"
     embed_dtype: EmbedDtype | None = "float32"
-    endianness: Endianness | None = "native"
+    endianness: Annotated[Any, refusing("base64 is little-endian", "native", "little")] = None
     dimensions: Count | None = None
     normalize: bool | None = None
     input_type: str | None = None
@@ -153,7 +137,6 @@ class VectorRequest(InputRequest, kw_only=True):
         return Encoding(
             format=self.encoding_format or "float",
             dtype=self.embed_dtype or "float32",
-            endianness=self.endianness or "native",
         )
 
 

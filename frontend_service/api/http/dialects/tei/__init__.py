@@ -1,1 +1,0 @@
-"""Requests and replies of text-embeddings-inference. `routes.py` has the paths."""

@@ -1,0 +1,419 @@
+"""vLLM's own paths: /pooling, /score and /classify, each with and without /v1; /detokenize, and bodies of /tokenize.
+
+Source: docs.vllm.ai, "Pooling models"; vLLM's vllm/entrypoints/pooling and vllm/entrypoints/serve/tokenize/protocol.py.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from frontend_service.api.field_names import FieldNames
+from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, refusing, texts_of
+from frontend_service.api.http.openai import embed_request, list_reply, vector_list_reply
+from frontend_service.api.http.replies import FLOAT_WEIGHT, HttpReply, each_in_parts, rows_of, split, to_json
+from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, ParsedRequest, Route, with_field_names
+from frontend_service.api.http.vllm_fields import (
+    MODEL,
+    Activated,
+    InputRequest,
+    PoolingRequest,
+    VectorRequest,
+    input_type_of,
+)
+from frontend_service.application.frontend import Frontend
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.ranking_requests import ScoreNormalization, ScoreRequest
+from frontend_service.domain.requests import (
+    ClassifyRequest,
+    ClassifyTokensRequest,
+    DetokenizeRequest,
+    EmbedRequest,
+    PromptChoice,
+    TokenizeRequest,
+    Truncation,
+)
+from frontend_service.services.classification import Classified
+from frontend_service.services.models import ShownTexts
+from shared.card import ModelCard
+from shared.errors import InvalidInput
+from shared.vectors import Layout, OutputKind, Task
+
+PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
+
+
+class PoolingBody(VectorRequest, kw_only=True):
+    """The body of POST /pooling.
+
+    Without a `task` the model's own: token vectors before one vector, and labels of a classifier.
+    """
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = (*VectorRequest.ACTIVATIONS, "softmax", "activation")
+
+    task: PoolingTask | None = None
+    softmax: Activated = None
+    activation: Activated = None
+    data: Annotated[Any, refusing("there are no plugins; send texts as input")] = None
+
+
+def vectors_reply(parsed: ParsedRequest[PoolingBody, EmbedRequest], answer: Answer) -> HttpReply:
+    if answer.result.tokens is not None:
+        return _pooled_reply(parsed, answer, split(rows_of(answer.result.tokens), answer.result.row_lengths))
+    return _pooled_reply(parsed, answer, list(rows_of(answer.result.dense)))
+
+
+def _pooled_reply(parsed: ParsedRequest[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> HttpReply:
+    """A reply of one array for each input."""
+    return vector_list_reply(parsed, "pool", answer, arrays, "pooling", "data")
+
+
+def labels_request(body: PoolingBody) -> ClassifyRequest:
+    """The request for labels of texts. Raises InvalidInput."""
+    if body.dimensions is not None:
+        raise InvalidInput("dimensions are of vectors, and this asks for labels", field="dimensions")
+    texts, tokenized = inputs_of(body.input, "input")
+    if tokenized:
+        raise InvalidInput("input must be texts where labels are asked for", field="input")
+    return ClassifyRequest(model=body.model, texts=texts, prompt=body.choice, cut=body.cut, normalize=body.activated)
+
+
+def token_labels_request(body: PoolingBody) -> ClassifyTokensRequest:
+    """The request for labels of tokens. Raises InvalidInput."""
+    request = labels_request(body)
+    return ClassifyTokensRequest(
+        model=request.model, texts=request.texts, prompt=request.prompt, cut=request.cut, normalize=request.normalize
+    )
+
+
+def label_scores(classified: Classified) -> Any:
+    """Scores as an array, float32 [N, labels]."""
+    return np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(classified.labels))
+
+
+def labels_reply(parsed: ParsedRequest[PoolingBody, Any], classified: Classified) -> HttpReply:
+    rows = label_scores(classified)
+    if isinstance(parsed.request, ClassifyTokensRequest):
+        return _pooled_reply(parsed, classified.answer, split(rows, classified.answer.result.row_lengths))
+    return _pooled_reply(parsed, classified.answer, list(rows))
+
+
+def task_of(card: ModelCard) -> PoolingTask:
+    """The main task of a model, for requests without a task."""
+    if Task.CLASSIFY_TOKENS in card.tasks:
+        return "token_classify"
+    if Task.CLASSIFY in card.tasks:
+        return "classify"
+    return "token_embed" if card.outputs[:1] == (OutputKind.MULTI_VECTOR,) else "embed"
+
+
+class _TaskChoice(msgspec.Struct):
+    """Fields that choose the endpoint of a task."""
+
+    model: str = ""
+    task: PoolingTask | None = None
+
+
+_task_choice = Body(_TaskChoice, whole=False)
+
+
+class PoolingEndpoint:
+    """The endpoint of /pooling, which passes each call to the endpoint of its task."""
+
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend, self._body = frontend, Body(PoolingBody)
+        classification = frontend.classification
+        self._endpoints: dict[PoolingTask, Endpoint] = {
+            "embed": self._vectors(OutputKind.DENSE),
+            "token_embed": self._vectors(OutputKind.MULTI_VECTOR),
+            "classify": self._exchange(labels_request, classification.texts, labels_reply),
+            "token_classify": self._exchange(token_labels_request, classification.tokens, labels_reply),
+        }
+
+    async def __call__(self, call: HttpCall) -> HttpReply:
+        """Answers a call by its task, or by the main task of its model."""
+        choice = await self._frontend.offload(len(call.body), _task_choice.read, call.body)
+        task = choice.task or task_of(self._frontend.models.get(choice.model).card)
+        return await self._endpoints[task](call)
+
+    def _vectors(self, output: OutputKind) -> Endpoint:
+        return self._exchange(lambda body: embed_request(body, output), self._frontend.embedding.embed, vectors_reply)
+
+    def _exchange(self, read: Any, call_service: Any, write: Any) -> Endpoint:
+        return ExchangeEndpoint(
+            self._frontend, self._body, read, call_service, write, FLOAT_WEIGHT, lambda body: body.names
+        )
+
+
+TokenLimit = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
+PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+"""FieldNames of the two sides of a comparison, in the order in which vLLM looks for them."""
+SIDES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
+
+
+class ScoringRequest(PoolingRequest, kw_only=True):
+    """Fields of requests that compare texts. `truncate_prompt_tokens` limits a pair, where the model reads pairs."""
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "softmax", "activation")
+
+    max_tokens_per_query: TokenLimit | None = None
+    max_tokens_per_doc: TokenLimit | None = None
+    instruction: str | None = None
+    chat_template_kwargs: Annotated[Any, refusing("instruction is what a template takes here", {})] = None
+    softmax: Activated = None
+    activation: Activated = None
+
+    @property
+    def normalization(self) -> ScoreNormalization:
+        """Activated scores, unless a field says that logits and token rows stay as the model gives them."""
+        raw = self.activated is False
+        return ScoreNormalization.LOGITS_AND_RAW_ROWS if raw else ScoreNormalization.ACTIVATED
+
+    @property
+    def query_cut(self) -> Truncation:
+        """The truncation of texts of the first side."""
+        return _truncation(self.max_tokens_per_query, "max_tokens_per_query")
+
+    @property
+    def document_cut(self) -> Truncation:
+        """The truncation of texts of the second side."""
+        return _truncation(self.max_tokens_per_doc, "max_tokens_per_doc")
+
+
+def _truncation(tokens: int | None, field: str) -> Truncation:
+    return Truncation(truncate=True, max_tokens=tokens, field=field, bound=True) if tokens else Truncation(field=field)
+
+
+class ScoreBody(ScoringRequest, kw_only=True):
+    """The body of POST /score: one text with each of many, or pairs. Two sides, by one of four pairs of names."""
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """FieldNames of the two sides. Raises InvalidInput unless the body has exactly one pair."""
+        sent = self._sent
+        pair = max(PAIRS, key=lambda pair: len(sent & set(pair))) if sent else PAIRS[-1]
+        missing, odd = (
+            [name for name in pair if name not in sent],
+            [name for name in SIDES if name in sent - set(pair)],
+        )
+        if odd:
+            beside = " and ".join(name for name in pair if name in sent)
+            raise InvalidInput(f"{odd[0]} and {beside} are given, and are no pair", field=odd[0])
+        if missing:
+            raise InvalidInput(f"{missing[0]} is missing", field=missing[0])
+        return pair
+
+    @property
+    def names(self) -> FieldNames:
+        """Our names in errors as this body has them: those of its pair, without a number for a side of one text."""
+        pair = next((pair for pair in PAIRS if self._sent == set(pair)), PAIRS[0])
+        sides = dict(zip(("queries", "documents"), pair, strict=True))
+        alone = {f"{ours}[]": name for ours, name in sides.items() if isinstance(getattr(self, name), str)}
+        return {**MODEL, **sides, **alone}
+
+    @property
+    def _sent(self) -> set[str]:
+        """FieldNames of the sides that the body has."""
+        return {name for name in SIDES if getattr(self, name) is not None}
+
+
+def score_request(body: ScoreBody) -> ScoreRequest:
+    """The request for scores of one text with many, or of pairs. Raises InvalidInput."""
+    first, second = (texts_of(getattr(body, name)) for name in body.pair)
+    return ScoreRequest(
+        model=body.model,
+        queries=first,
+        documents=second,
+        layout=Layout.MATRIX if len(first) == 1 else Layout.PAIRS,
+        instruction=body.instruction,
+        query_cut=body.query_cut,
+        document_cut=body.document_cut,
+        sequence_cut=body.cut,
+        normalization=body.normalization,
+    )
+
+
+def score_reply(parsed: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
+    scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
+    data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
+    return list_reply(parsed, "score", answer, each_in_parts(data))
+
+
+def score_endpoint(frontend: Frontend) -> Endpoint:
+    """Makes the endpoint for scores of texts that are compared."""
+    return ExchangeEndpoint(
+        frontend,
+        Body(ScoreBody),
+        score_request,
+        frontend.ranking.score,
+        score_reply,
+        names_of=lambda body: body.names,
+    )
+
+
+PROMPT: FieldNames = {"texts": "prompt", "texts[]": "prompt"}
+"""Our names in errors of a /tokenize with `prompt`."""
+TOKENS: FieldNames = {"tokenized": "tokens", "tokenized[]": "tokens"}
+"""Our names in errors of /detokenize."""
+
+
+class ClassifyBody(InputRequest, kw_only=True):
+    """The body of POST /classify."""
+
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("use_activation", "softmax", "activation")
+
+    input: Texts  # type: ignore[assignment]
+    softmax: Activated = None
+    activation: Activated = None
+
+
+def classify_request(body: ClassifyBody) -> ClassifyRequest:
+    """The request for labels of texts. Raises InvalidInput."""
+    texts = texts_of(body.input)
+    if not texts:
+        raise InvalidInput("input is empty", field="input")
+    return ClassifyRequest(model=body.model, texts=texts, cut=body.cut, normalize=body.activated is not False)
+
+
+def classify_reply(parsed: ParsedRequest[ClassifyBody, ClassifyRequest], classified: Classified) -> HttpReply:
+    labels = classified.labels
+    data = [
+        {
+            "index": index,
+            "label": labels[best],
+            "probs": row,
+            "num_classes": len(labels),
+        }
+        for index, (row, best) in enumerate(zip(label_scores(classified), classified.best_first[:, 0], strict=True))
+    ]
+    return list_reply(parsed, "classify", classified.answer, each_in_parts(data))
+
+
+def classify_endpoint(frontend: Frontend) -> Endpoint:
+    """Makes the endpoint for the labels of texts."""
+    return ExchangeEndpoint(
+        frontend,
+        Body(ClassifyBody),
+        classify_request,
+        frontend.classification.texts,
+        classify_reply,
+        FLOAT_WEIGHT,
+        lambda body: body.names,
+    )
+
+
+class TokenizePromptBody(msgspec.Struct, kw_only=True):
+    """The body of POST /tokenize, where it has `prompt`. `input_type` is a field of ours."""
+
+    prompt: str
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+    input_type: str | None = None
+    model: str = ""
+    messages: Annotated[Any, refusing("no chat template is applied here; send the text as prompt")] = None
+
+
+def tokenize_reply(body: TokenizePromptBody, shown: ShownTexts, max_tokens: int) -> HttpReply:
+    """The tokens of the only text."""
+    encoding = shown.texts[0].encoding
+    tokens = [
+        (token_id, token)
+        for token_id, token, special in zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, strict=True)
+        if body.add_special_tokens or not special
+    ]
+    reply = {
+        "count": len(tokens),
+        "max_model_len": max_tokens,
+        "tokens": [token_id for token_id, _ in tokens],
+        "token_strs": [token for _, token in tokens] if body.return_token_strs else None,
+    }
+    return HttpReply(body=to_json(reply))
+
+
+def tokenize_endpoint(frontend: Frontend) -> Endpoint:
+    """Makes the endpoint of a POST /tokenize with `prompt`. The text is read as it is, without the model's prompt."""
+    tokenize_body = Body(TokenizePromptBody)
+
+    async def endpoint(call: HttpCall) -> HttpReply:
+        body = await frontend.offload(len(call.body), tokenize_body.read, call.body)
+        choice = PromptChoice(literal="", input_type=input_type_of(body.input_type))
+        max_tokens = frontend.models.get(body.model).card.max_tokens
+        request = TokenizeRequest(model=body.model, texts=(body.prompt,), prompt=choice, cut=Truncation(limited=False))
+        shown = await with_field_names(frontend.models.tokenize(request), lambda: PROMPT)
+        return await frontend.offload(
+            FLOAT_WEIGHT * shown.size, lambda shown: tokenize_reply(body, shown, max_tokens), shown
+        )
+
+    return endpoint
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    """The body of POST /detokenize. `input_type` is a field of ours."""
+
+    tokens: Annotated[list[Id], FILLED]
+    input_type: str | None = None
+    model: str = ""
+
+
+def detokenize_endpoint(frontend: Frontend) -> Endpoint:
+    """Makes the endpoint of POST /detokenize. Special tokens are written too, as vLLM does."""
+    detokenize_body = Body(DetokenizeBody)
+
+    async def endpoint(call: HttpCall) -> HttpReply:
+        body = await frontend.offload(len(call.body), detokenize_body.read, call.body)
+        if not body.tokens:
+            raise InvalidInput("tokens is empty", field="tokens")
+        request = DetokenizeRequest(
+            model=body.model, tokenized=(tuple(body.tokens),), input_type=input_type_of(body.input_type)
+        )
+        detokenized = await with_field_names(frontend.models.detokenize(request), lambda: TOKENS)
+        return HttpReply(body=to_json({"prompt": detokenized.texts[0]}))
+
+    return endpoint
+
+
+def routes(frontend: Frontend) -> list[Route]:
+    """All routes of this dialect."""
+    kinds: tuple[tuple[str, Endpoint, Any, str, Any], ...] = (
+        (
+            "/pooling",
+            PoolingEndpoint(frontend),
+            PoolingBody,
+            "What the model's pooler gives, whatever it is",
+            {"data": [0.1]},
+        ),
+        ("/score", score_endpoint(frontend), ScoreBody, "How well texts fit each other", {"score": 0.9}),
+        ("/classify", classify_endpoint(frontend), ClassifyBody, "The label of each text", {"label": "positive"}),
+    )
+    return [
+        Route(
+            method="POST",
+            path=prefix + path,
+            dialect=OPENAI,
+            summary=summary,
+            body_type=body_type,
+            example={"object": "list", "data": [{"index": 0, **example}]},
+            endpoint=serve,
+        )
+        for path, serve, body_type, summary, example in kinds
+        for prefix in ("", "/v1")
+    ] + [
+        Route(
+            method="POST",
+            path="/detokenize",
+            dialect=OPENAI,
+            summary="The text of ids",
+            body_type=DetokenizeBody,
+            example={"prompt": "a text"},
+            needs_worker=False,
+            endpoint=detokenize_endpoint(frontend),
+        )
+    ]
