@@ -260,9 +260,9 @@ Texts = Annotated[str | Annotated[list[str], FILLED], msgspec.Meta(description="
 class Body(Generic[T]):
     """Reads the body that a route takes. Unknown fields are ignored, since clients send fields of their own.
 
-    `null` means that a field is absent, and a whole number is an integer however it is written; see `leniency`. Fields
-    that the original API has and this one cannot honour are refused by name, and so are unknown ones that would change
-    the answer; see `refused_fields`.
+    `null` means that a field is absent, and a whole number is an integer however it is written; see `LenientFields`.
+    Fields that the original API has and this one cannot honour are refused by name, and so are unknown ones that would
+    change the answer; see `UnknownFields`.
     """
 
     def __init__(self, kind: type[T], *, whole: bool = True) -> None:

@@ -50,7 +50,7 @@ def _bodies(route: Route) -> tuple[Any, ...]:
 
 
 def _documented(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a struct as the document has it: optional fields may be null, see `leniency`.
+    """The schema of a struct as the document has it: optional fields may be null, see `LenientFields`.
 
     Its description is the docstring of the struct: docstrings of bodies are read by callers, too.
     """
