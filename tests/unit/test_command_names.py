@@ -110,9 +110,9 @@ def test_the_key_of_the_bulk_command_may_be_misspelt(
     monkeypatch.setenv(variable, "secret")
     told = f"python -m selvage.bulk: {variable} is not read; did you mean SELVAGE_KEY? (--help explains)"
     assert refusal(parse, ["a.jsonl", "--output", "o"], capsys) == told
-    assert parse(["a.jsonl", "--output", "o", "--key", "k"]).services[0].key == "k"
+    assert parse(["a.jsonl", "--output", "o", "--key", "k"]).connection["key"] == "k"
     monkeypatch.setenv("SELVAGE_KEY", "secret")
-    assert parse(["a.jsonl", "--output", "o"]).services[0].key == "secret"
+    assert parse(["a.jsonl", "--output", "o"]).connection["key"] == "secret"
 
 
 def http_flags(*arguments: str) -> tuple[str, ...]:

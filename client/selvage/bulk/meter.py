@@ -26,8 +26,9 @@ class Meter:
         return max(self._clock() - self.start, 1e-9)
 
     def begin(self, fraction: float) -> None:
-        """Starts the time, because the first text was read; `fraction` of the input before it was finished earlier."""
-        self._skipped, self.start = fraction, self._clock()
+        """Starts the time where the first text was read; `fraction` of the input before it was finished earlier."""
+        if self._skipped is None:
+            self._skipped, self.start = fraction, self._clock()
 
     def show(self, texts: int, fraction: float) -> None:
         """Shows now and then that `texts` are done and a `fraction` of the input, from 0 to 1, has been read.
