@@ -4,11 +4,11 @@ Threads may embed several batches at a time. `selvage.bulk.sender` cuts texts in
 errors, and finds the text at fault; see docs/clusters.md.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from selvage.bulk.failures import Failed
-from selvage.bulk.meter import Meter
 from selvage.bulk.sender import IN_FLIGHT, Sender, Target, Work, card_of
 from selvage.bulk.vectors import pyarrow, vector_schema
 from selvage.client import Client
@@ -70,7 +70,7 @@ class BatchEmbedding:
         others = {name: value for name, value in options.items() if name not in VECTORS}
         targets = _targets(model, target, others)
         try:
-            card = card_of(targets, patience, Meter().tell)
+            card = card_of(targets, patience, lambda line: print(line, file=sys.stderr, flush=True))
             if fingerprint and fingerprint != card.fingerprint:
                 raise Failed(f"the model's fingerprint is {card.fingerprint}, wanted is {fingerprint}")
         except Failed:

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selvage.bulk.flags import parse
-from selvage.bulk.job import Summary, run
-from selvage.bulk.meter import Meter
+from selvage.bulk.job import Meter, Summary, run
 from selvage.bulk.sender import Target
 from selvage.errors import InputTooLong, SelvageError
 from selvage.results import Embeddings

@@ -12,8 +12,7 @@ from typing import NoReturn
 
 from selvage.bulk.failures import Failed
 from selvage.bulk.flags import BulkOptions, parse
-from selvage.bulk.job import Summary, run
-from selvage.bulk.meter import Meter, clock_time
+from selvage.bulk.job import Meter, Summary, clock_time, run
 from selvage.bulk.sender import Target
 from selvage.client import Client
 

@@ -3,14 +3,13 @@
 import argparse
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from selvage.async_client import AsyncClient
 from selvage.bulk.files import FORMATS
-from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.reader import Columns
 from selvage.bulk.sender import IN_FLIGHT
 from selvage.connection import TLS
@@ -24,7 +23,7 @@ examples:
   python -m selvage.bulk corpus/*.jsonl --output vectors --engine BAAI/bge-base-en-v1.5 --engine-option device=cuda:0
   python -m selvage.bulk corpus.parquet --output vectors --text-column body --keep title,url --truncate
   python -m selvage.bulk lines.txt.gz --output vectors --outputs sparse --skip-errors
-  python -m selvage.bulk 'mount/**/*.parquet' --output vectors --shard 0/4     (and 1/4, 2/4, 3/4 elsewhere)
+  python -m selvage.bulk 'mount/**/*.parquet' --output vectors/0 --shard 0/4   (1/4, 2/4, 3/4 elsewhere)
 
 Killed at any moment, the same command goes on where it was. docs/bulk.md tells more.
 """
@@ -32,10 +31,6 @@ KEY_VARIABLE = "SELVAGE_KEY"
 """The environment variable that holds the API key."""
 RESERVED = ("row", "id", "tokens", "truncated", "dense", "sparse", "multi_vector")
 """Names of the output's own columns."""
-OF_SERVICES = ("SELVAGE_FRONTEND_", "SELVAGE_WORKER_")
-"""Beginnings of environment variables that are settings of the services."""
-LIKE_IT = 0.84
-"""Least likeness of a variable that is taken for another one, misspelt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +61,6 @@ class BulkOptions:
     patience: float
 
     @property
-    def manifest_path(self) -> Path:
-        """The command's manifest; commands that share an output folder have one each."""
-        name = MANIFEST if self.count == 1 else f"{MANIFEST}-{self.index}-of-{self.count}"
-        return self.output / f"{name}.json"
-
-    @property
     def settings_by_flag(self) -> dict[str, Any]:
         """Everything that the output depends on, by the name of its flag."""
         settings = {
@@ -93,8 +82,6 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
     """Parses the command line. A flag that makes no sense ends the process with a line that names it, and status 2."""
     parser = _parser()
     arguments = parser.parse_args(command_line)
-    if not (arguments.key or arguments.engine):
-        parser.check_variables(KEY_VARIABLE, os.environ)
     columns = Columns(text=arguments.text_column, id=arguments.id_column, copied=_names(arguments.keep))
     twice = [name for name in columns.copied if columns.extra.count(name) > 1]
     if twice:
@@ -170,7 +157,8 @@ def _add_input(group: Any, parser: argparse.ArgumentParser) -> None:
         "--shard",
         default="0/1",
         metavar="I/N",
-        help="do the shards I, I + N, I + 2 N ... of the output; N commands, from 0/N on, do all of it",
+        help="do the shards I, I + N, I + 2 N ... of the output; N commands, from 0/N on, do all of it, each into its own "
+        "folder",
     )
 
 
@@ -186,8 +174,7 @@ def _add_output(group: Any) -> None:
     group.add_argument(
         "--restart",
         action="store_true",
-        help="throw away what this command has written there, with whatever settings, inputs and model; commands that "
-        "share the folder (--shard) must still fit together",
+        help="throw away what this command has written there, with whatever settings, inputs and model",
     )
 
 
@@ -350,22 +337,10 @@ class _Parser(argparse.ArgumentParser):
             if flag == "--":
                 break
             if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
-                self.error(f"unrecognized arguments: {flag}{_meant(flag, self._option_string_actions, 0.6)}")
+                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+                self.error(f"unrecognized arguments: {flag}{f'; did you mean {near[0]}?' if near else ''}")
         return super().parse_known_args(args, namespace)
-
-    def check_variables(self, wanted: str, environment: Iterable[str]) -> None:
-        """Ends the process with a line and status 2 where `wanted`, a variable that is not set, may be misspelt."""
-        for name in environment:
-            near = _meant(name, [wanted], LIKE_IT) if name.startswith("SELVAGE_") else ""
-            if near and not name.startswith(OF_SERVICES):
-                self.error(f"{name} is not read{near}")
 
     def error(self, message: str) -> NoReturn:
         """Prints one line, because a page of flags would hide it, and exits with status 2."""
         self.exit(2, f"{self.prog}: {message} (--help explains)\n")
-
-
-def _meant(name: str, names: Iterable[str], likeness: float) -> str:
-    """The end of a message about a name that does not exist: the one that is like it, "" where none is."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=likeness)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -1,16 +1,18 @@
-"""The whole work: reads tables of rows, has them embedded, writes them in order; continues after an earlier command."""
+"""The whole work: reads tables of rows, has them embedded, writes them in order; goes on after an earlier command."""
 
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile, find_inputs, identity_of
 from selvage.bulk.flags import BulkOptions
+from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.manifest import Manifest, lock
-from selvage.bulk.meter import EVERY, Meter
 from selvage.bulk.reader import NUMBERS, Reader, RowPlan, check_inputs
 from selvage.bulk.sender import Sender, Target, Work, card_of
 from selvage.bulk.shards import Shards, published_files, remove_drafts
@@ -19,6 +21,9 @@ from selvage.model_card import ModelCard
 
 TABLE_ROWS = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
 """Rows of a table by output: thousands, so that messages have texts of like length; fewer where tokens have vectors."""
+
+EVERY = 0.2
+"""Seconds between two updates of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,7 @@ class Summary:
     seconds: float
 
 
-def run(options: BulkOptions, connect: Callable[[], Sequence[Target]], meter: Meter) -> Summary:
+def run(options: BulkOptions, connect: Callable[[], Sequence[Target]], meter: "Meter") -> Summary:
     """Does what is left to do. `connect`: makes the targets, once the inputs are known to be usable.
 
     Raises Failed; finished shards stay.
@@ -45,7 +50,7 @@ def run(options: BulkOptions, connect: Callable[[], Sequence[Target]], meter: Me
     card = card_of(targets, options.patience, meter.tell)
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        locked = lock(options.manifest_path)
+        locked = lock(options.output / MANIFEST)
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be used: {error.strerror}") from error
     with locked:
@@ -70,7 +75,7 @@ def _embed(
     targets: Sequence[Target],
     fingerprint: str,
     manifest: Manifest,
-    meter: Meter,
+    meter: "Meter",
 ) -> int:
     """Embeds and writes the rows that are left; returns the number of texts that have an outcome. Raises Failed."""
     plan = RowPlan(
@@ -162,40 +167,84 @@ def _beside_vectors(options: BulkOptions, table: Any) -> Any:
 def _begin(options: BulkOptions, files: list[InputFile], card: ModelCard) -> Manifest:
     """Reads an earlier command's manifest, or writes a new one, and removes files that none names. Raises Failed."""
 
-    def is_ours(shard: int) -> bool:
-        return shard % options.count == options.index
-
+    path = options.output / MANIFEST
     origin = {
         "settings": options.settings_by_flag,
         "inputs": [identity_of(file) for file in files],
         "model": {"id": card.id, "fingerprint": card.fingerprint},
     }
     try:
-        earlier = None if options.restart else Manifest.of_earlier_command(options.manifest_path, origin)
-        manifest = earlier or Manifest(options.manifest_path, origin)
-        manifest.check_others()
-        remove_drafts(options.output, is_ours)
-        unnamed = published_files(options.output, lambda shard: is_ours(shard) and shard not in manifest.shards)
+        earlier = None if options.restart else Manifest.of_earlier_command(path, origin)
+        manifest = earlier or Manifest(path, origin)
+        remove_drafts(options.output)
+        unnamed = [file for file, shard in published_files(options.output).items() if shard not in manifest.shards]
         if earlier is None:
             if unnamed and not options.restart:
                 fault = f"--output: {options.output} holds {unnamed[0].name}, which no manifest names"
                 raise Failed(f"{fault}; take another folder, or throw such files away with --restart")
-            _publish(manifest)  # before files are removed, so that no manifest names a removed file
-        for path in unnamed:  # of a command that was killed before its manifest named them, or was begun anew
-            path.unlink()
+            manifest.save()  # before files are removed, so that no manifest names a removed file
+        for file in unnamed:  # of a command that was killed before its manifest named them, or was begun anew
+            file.unlink()
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be written: {error.strerror or error}") from error
     return manifest
 
 
-def _publish(manifest: Manifest) -> None:
-    """Writes a new manifest, and checks the others once more. Raises Failed, and OSError.
+class Meter:
+    """A line such as `12,345 texts, 2,300 a second, 25 %, 0:03:10 left`."""
 
-    So of two commands that begin at the same time and do not fit together, at least one sees the other's manifest.
-    """
-    manifest.save()
-    try:
-        manifest.check_others()
-    except Failed:
-        manifest.remove()
-        raise
+    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = sys.stderr if out is None else out
+        self._clock, self._shown = clock, float("-inf")
+        self._wanted = self._out.isatty()
+        self._width = 0
+        self.start = clock()
+        self._skipped: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first text was read; before that, since the meter was made."""
+        return max(self._clock() - self.start, 1e-9)
+
+    def begin(self, fraction: float) -> None:
+        """Starts the time where the first text was read; `fraction` of the input before it was finished earlier."""
+        if self._skipped is None:
+            self._skipped, self.start = fraction, self._clock()
+
+    def show(self, texts: int, fraction: float) -> None:
+        """Shows now and then that `texts` are done and a `fraction` of the input, from 0 to 1, has been read.
+
+        Before `begin` it shows how much of the input has been skipped.
+        """
+        if not self._wanted or self._clock() - self._shown < EVERY:
+            return
+        self._shown = self._clock()
+        if self._skipped is None:
+            self._write(f"reading past rows that are finished or not for this command, {fraction:.0%}")
+            return
+        done = fraction - self._skipped
+        left = f", {clock_time(self.seconds * (1 - fraction) / done)} left" if done > 0 else ""
+        self._write(f"{texts:,} texts, {texts / self.seconds:,.0f} a second, {fraction:.0%}{left}")
+
+    def tell(self, line: str) -> None:
+        """Tells something in a line that stays, on a terminal or not."""
+        self.end()
+        print(line, file=self._out, flush=True)
+
+    def end(self) -> None:
+        """Clears the line."""
+        if self._wanted:
+            self._write("")
+            self._out.write("\r")
+            self._out.flush()
+
+    def _write(self, line: str) -> None:
+        self._out.write("\r" + line.ljust(self._width))
+        self._out.flush()
+        self._width = len(line)
+
+
+def clock_time(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds: 0:03:10."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -216,28 +216,31 @@ def _schema_of(file: InputFile, raw: Any, columns: Columns) -> Any:
         if schema.names.count(name) != 1:
             there = f"there are {', '.join(schema.names)}" if name not in schema.names else "it is there twice"
             raise Failed(f"{columns.flag_of(name)}: {file.path} has no one column {name!r}; {there}")
-    kind = _plain(schema.field(columns.text).type)
-    types = [pa.types.is_string, pa.types.is_large_string, pa.types.is_null]
-    if file.format == "jsonl":
-        types.append(pa.types.is_timestamp)  # strings that look like times
-    if not any(holds(kind) for holds in types):
+    types = {name: _output_type(file, schema.field(name).type) for name in columns.all}
+    kind = types[columns.text]
+    if not any(holds(kind) for holds in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)):
         raise Failed(f"--text-column: {columns.text!r} of {file.path} holds {kind}, not strings")
-    kinds = {name: _plain(schema.field(name).type) for name in columns.all} | {columns.text: pa.string()}
-    for name, kind in kinds.items():
+    types[columns.text] = pa.string()
+    for name, kind in types.items():
         try:
             pa.array([], kind).take(pa.array([], pa.int64()))
         except pa.ArrowNotImplementedError as error:
             fault = f"{columns.flag_of(name)}: {name!r} of {file.path} is of a type that cannot be copied"
             raise Failed(f"{fault}, {kind}") from error
-    return pa.schema(list(kinds.items()))
+    return pa.schema(list(types.items()))
 
 
-def _plain(kind: Any) -> Any:
-    """The type of a dictionary's values, string or binary for their views, and any other type as it is."""
+def _output_type(file: InputFile, kind: Any) -> Any:
+    """The type of a column of the output, by that in a file: that of the values of a dictionary, or what a view views.
+
+    Strings of JSON that look like times are strings.
+    """
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+    if file.format == "jsonl" and pa.types.is_timestamp(kind):
+        return pa.string()
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
 

@@ -8,10 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from selvage.bulk.drafts import SUFFIX, Draft, publish_all
 from selvage.bulk.failures import Failed
 from selvage.bulk.manifest import NAME as MANIFEST
-from selvage.bulk.manifest import FinishedShard, Manifest
+from selvage.bulk.manifest import SUFFIX, Draft, FinishedShard, Manifest, publish_all
 from selvage.bulk.sender import EMPTY
 
 SHARD_FILE = re.compile(r"part-(\d{6,})\.parquet|_bad-(\d{6,})\.jsonl")
@@ -173,30 +172,22 @@ class _OpenShard:
         return [draft for draft in (self._vectors, self._bad_rows) if draft is not None]
 
 
-def remove_drafts(folder: Path, is_ours: Callable[[int], bool]) -> None:
-    """Removes the drafts that a killed command has left of shards with a number for which `is_ours`."""
+def remove_drafts(folder: Path) -> None:
+    """Removes the drafts that a killed command has left."""
     for path in folder.glob(f".*{SUFFIX}"):
-        number = _shard_number(path.name.removeprefix(".").removesuffix(SUFFIX))
-        if number is not None and is_ours(number):
+        if SHARD_FILE.fullmatch(path.name.removeprefix(".").removesuffix(SUFFIX)):
             path.unlink(missing_ok=True)
 
 
-def published_files(folder: Path, is_ours: Callable[[int], bool]) -> list[Path]:
-    """Files of shards with a number for which `is_ours`."""
-    return sorted(
-        path for path in folder.iterdir() if (number := _shard_number(path.name)) is not None and is_ours(number)
-    )
+def published_files(folder: Path) -> dict[Path, int]:
+    """The files of shards, and the number of the shard of each."""
+    matches = {path: SHARD_FILE.fullmatch(path.name) for path in sorted(folder.iterdir())}
+    return {path: int(match[1] or match[2]) for path, match in matches.items() if match}
 
 
 def is_output_name(name: str) -> bool:
     """Whether a name is one that the command gives to its files."""
-    return _shard_number(name) is not None or re.fullmatch(rf"{MANIFEST}(-\d+-of-\d+)?\.json", name) is not None
-
-
-def _shard_number(name: str) -> int | None:
-    """The number of the shard that a file belongs to, by its name; None for other files, as `part-000003.faiss`."""
-    match = SHARD_FILE.fullmatch(name)
-    return int(match[1] or match[2]) if match else None
+    return name == MANIFEST or SHARD_FILE.fullmatch(name) is not None
 
 
 def _as_text(value: Any) -> str:

@@ -10,12 +10,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from selvage.bulk import meter as meter_module
-from selvage.bulk import reader
+from selvage.bulk import job, reader
 from selvage.bulk.__main__ import main
 from selvage.bulk.failures import Failed
 from selvage.bulk.flags import parse
-from selvage.bulk.meter import Meter
+from selvage.bulk.job import Meter
 from selvage.bulk.sender import CARD_SECONDS, FIRST_SECONDS, Target, card_of
 from selvage.errors import DeadlineExceeded
 from shared.errors import InputTooLong
@@ -158,7 +157,7 @@ def test_the_line_tells_rate_and_time_left() -> None:
 def test_the_line_tells_what_is_read_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes may pass until the first row comes that is not finished."""
     monkeypatch.setattr(reader, "BLOCK_BYTES", 250)
-    monkeypatch.setattr(meter_module, "EVERY", 0.0)
+    monkeypatch.setattr(job, "EVERY", 0.0)
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
     screen, fresh = Screen(), Screen()
     embed(tmp_path / "o", source, "--rows-per-shard", "35", "--shard", "1/2", out=screen)

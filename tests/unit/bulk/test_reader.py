@@ -203,9 +203,9 @@ def test_kept_columns_keep_their_types(tmp_path: Path) -> None:
     names = ["id", "tags", "when"]
     assert pq.read_table(tmp_path / "p").select(names).equals(table.select(names))
     assert pq.read_table(tmp_path / "p")["kind"].to_pylist() == ["x", "y"]
-    (tmp_path / "a.jsonl").write_text('{"text": "0", "id": 7, "tags": ["\\u00e9"]}\n')
-    embed(tmp_path / "j", str(tmp_path / "a.jsonl"), "--id-column", "id", "--keep", "tags")
-    assert [(row["id"], row["tags"]) for row in rows(tmp_path / "j")] == [(7, ["é"])]
+    (tmp_path / "a.jsonl").write_text('{"text": "0", "id": 7, "tags": ["\\u00e9"], "on": "2020-01-02"}\n')
+    embed(tmp_path / "j", str(tmp_path / "a.jsonl"), "--id-column", "id", "--keep", "tags,on")
+    assert [(row["id"], row["tags"], row["on"]) for row in rows(tmp_path / "j")] == [(7, ["é"], "2020-01-02")]
     (tmp_path / "a.csv").write_text("text,id\n0,007\n")
     embed(tmp_path / "c", str(tmp_path / "a.csv"), "--id-column", "id", "--keep", "text")
     assert [(row["id"], row["text"]) for row in rows(tmp_path / "c")] == [("007", "0")]

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selvage import errors
-from selvage.bulk import drafts, manifest
-from selvage.bulk.drafts import Draft
+from selvage.bulk import manifest
 from selvage.bulk.failures import Failed
+from selvage.bulk.manifest import Draft
 from support.bulk_fakes import FakeClient, bad_rows, contents, embed, jsonl, refuse_bad, rows
 
 TEXTS = [None if i % 11 == 5 else "" if i % 7 == 3 else "bad" if i % 13 == 1 else f"text {i}" for i in range(60)]
@@ -55,8 +55,8 @@ def killed_after(steps: int) -> Iterator[None]:
         opened.append(draft)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drafts.os, "replace", counted(drafts.os.replace))
-        patch.setattr(drafts.os, "fsync", counted(drafts.os.fsync))
+        patch.setattr(manifest.os, "replace", counted(manifest.os.replace))
+        patch.setattr(manifest.os, "fsync", counted(manifest.os.fsync))
         patch.setattr(Draft, "__init__", counted(noted))
         patch.setattr(Draft, "discard", lambda _: None)  # whoever is killed tidies nothing
         with suppress(Killed):
@@ -113,7 +113,7 @@ def test_killed_anywhere_it_ends_the_same(undisturbed: dict[str, Any], steps: li
                 embed(folder / "o", *flags, clients=[client()])
         embed(folder / "o", *flags, clients=[client()])
         assert parts(folder / "o") == undisturbed
-        assert [path for path in (folder / "o").iterdir() if path.name.endswith(drafts.SUFFIX)] == []
+        assert [path for path in (folder / "o").iterdir() if path.name.endswith(manifest.SUFFIX)] == []
 
 
 def disk(folder: Path, kibibytes: int, *options: str) -> None:
@@ -136,7 +136,7 @@ def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(undisturbed: di
                 embed(folder, *flags, clients=[client()])
             except Failed as error:
                 told.append(str(error))
-            assert [path.name for path in folder.iterdir() if path.name.endswith(drafts.SUFFIX)] == []
+            assert [path.name for path in folder.iterdir() if path.name.endswith(manifest.SUFFIX)] == []
             disk(folder, 1024, "remount")
             embed(folder, *flags, clients=[client()])
             assert parts(folder) == undisturbed
@@ -174,13 +174,17 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
 
 
 def test_several_commands_write_what_one_would(tmp_path: Path) -> None:
-    """Into one folder or several."""
+    """Each into a folder of its own, which another one of them may not have."""
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(50)])
     flags = (source, "--rows-per-shard", "7")
     embed(tmp_path / "one", *flags)
     for index in (2, 0, 1):
-        embed(tmp_path / "many", *flags, "--shard", f"{index}/3")
-    assert parts(tmp_path / "many") == parts(tmp_path / "one")
+        embed(tmp_path / f"{index}", *flags, "--shard", f"{index}/3")
+    found = [parts(tmp_path / f"{index}") for index in range(3)]
+    assert sum(map(len, found)) == 8
+    assert found[0] | found[1] | found[2] == parts(tmp_path / "one")
+    with pytest.raises(Failed, match=r'other settings: --shard was "0/3", now it is "1/3"'):
+        embed(tmp_path / "0", *flags, "--shard", "1/3")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from selvage.bulk import manifest
 from selvage.bulk.failures import Failed
-from support.bulk_fakes import FakeClient, contents, embed, jsonl, rows
+from support.bulk_fakes import embed, jsonl, rows
 
 TEXTS = [f"text {i}" for i in range(40)]
 FLAGS = ("--rows-per-shard", "5")
@@ -15,47 +14,6 @@ FLAGS = ("--rows-per-shard", "5")
 @pytest.fixture
 def source(tmp_path: Path) -> str:
     return jsonl(tmp_path / "a.jsonl", TEXTS)
-
-
-def test_commands_that_share_a_folder_write_what_one_would(source: str, tmp_path: Path) -> None:
-    """In any order; each one's restart is its own."""
-    embed(tmp_path / "one", source, *FLAGS)
-    for flags in (("--shard", "1/2"), ("--shard", "0/2"), ("--shard", "1/2", "--restart")):
-        embed(tmp_path / "two", source, *FLAGS, *flags)
-    one, two = (
-        {name: found for name, found in contents(tmp_path / each).items() if name.startswith("part")}
-        for each in ("one", "two")
-    )
-    assert one == two
-
-
-@pytest.mark.parametrize(
-    ("flags", "fingerprint", "told"),
-    [
-        (("--shard", "1/3"), "f", "--shard I/2, not I/3"),
-        ((), "f", "--shard I/2, not I/1"),
-        (("--restart",), "f", "--shard I/2, not I/1"),
-        (("--shard", "1/2", "--rows-per-shard", "4"), "f", "other settings: --rows-per-shard was 5, now it is 4"),
-        (("--shard", "1/2"), "e", r"another model: it was fake \(ffff"),
-    ],
-)
-def test_commands_that_do_not_fit_together_are_refused(
-    source: str, tmp_path: Path, flags: tuple[str, ...], fingerprint: str, told: str
-) -> None:
-    """Other numbers of commands, settings, models: shards of both would lie side by side. Nothing is touched."""
-    embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2")
-    before = contents(tmp_path / "o")
-    with pytest.raises(Failed, match=rf"is shared with _manifest-0-of-2\.json, which was begun with {told}"):
-        embed(tmp_path / "o", source, *FLAGS, *flags, clients=[FakeClient(fingerprint=fingerprint * 64)])
-    assert contents(tmp_path / "o") == before
-
-
-def test_commands_that_see_other_inputs_are_refused(source: str, tmp_path: Path) -> None:
-    """A pattern that matches more on one machine than on another would cut shards elsewhere."""
-    embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2")
-    more = jsonl(tmp_path / "b.jsonl", ["one more"])
-    with pytest.raises(Failed, match="begun with other inputs: 1 files then, 2 now"):
-        embed(tmp_path / "o", source, more, *FLAGS, "--shard", "1/2")
 
 
 def test_a_restart_that_was_killed_leaves_no_row_twice(
@@ -124,34 +82,3 @@ def test_other_peoples_files_are_left_alone(source: str, tmp_path: Path) -> None
     embed(folder, source, *FLAGS, "--restart")
     assert [name for name in others if not (folder / name).exists()] == []
     assert not (folder / "part-000099.parquet").exists()
-
-
-def test_of_two_that_begin_at_once_one_sees_the_other(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither had a manifest when the other looked first."""
-    folder, real = tmp_path / "o", manifest.Manifest.save
-    embed(tmp_path / "p", source, *FLAGS, "--shard", "0/2")
-    theirs = (tmp_path / "p" / "_manifest-0-of-2.json").read_text()
-
-    def save(mine: manifest.Manifest) -> None:
-        (folder / "_manifest-0-of-2.json").write_text(theirs)
-        real(mine)
-
-    monkeypatch.setattr(manifest.Manifest, "save", save)
-    with pytest.raises(Failed, match="--shard I/2, not I/3"):
-        embed(folder, source, *FLAGS, "--shard", "1/3")
-    assert [*contents(folder)] == ["_manifest-0-of-2.json"]
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"shards": []}', '{"shards": [], "settings": {"--shard": 1}}'])
-def test_a_manifest_of_somebody_else_is_told(source: str, tmp_path: Path, text: str) -> None:
-    """Of another command it refuses the folder, with any flag; one's own may be thrown away."""
-    (tmp_path / "o").mkdir()
-    (tmp_path / "o" / "_manifest-0-of-2.json").write_text(text)
-    with pytest.raises(Failed, match=r"_manifest-0-of-2\.json is no manifest of this command: .*--restart begins anew"):
-        embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2")
-    for flags in ((), ("--restart",)):
-        with pytest.raises(Failed, match=r"begun with something else: .*; take another folder, or empty this one"):
-            embed(tmp_path / "o", source, *FLAGS, "--shard", "1/2", *flags)
-    embed(tmp_path / "o", source, *FLAGS, "--shard", "0/2", "--restart")
