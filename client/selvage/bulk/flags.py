@@ -157,8 +157,8 @@ def _add_input(group: Any, parser: argparse.ArgumentParser) -> None:
         "--shard",
         default="0/1",
         metavar="I/N",
-        help="do the shards I, I + N, I + 2 N ... of the output; N commands, from 0/N on, do all of it, each into its own "
-        "folder",
+        help="do the shards I, I + N, I + 2 N ... of the output; N commands, from 0/N on, do all of it, each with its "
+        "own folder",
     )
 
 

@@ -153,8 +153,8 @@ class Reader:
         """Yields numbers of rows, and the rows, None where no row is wanted."""
         if file.format == "parquet":
             yield from self._parquet_batches(file, raw)
-        elif file.size:
-            for batch in _text_reader(file, raw, self._columns, self._schema):
+        else:
+            for batch in _text_reader(file, raw, self._columns, self._schema) or ():
                 yield len(batch), batch
 
     def _parquet_batches(self, file: InputFile, raw: Any) -> Iterator[tuple[int, Any]]:
@@ -207,11 +207,10 @@ def _schema_of(file: InputFile, raw: Any, columns: Columns) -> Any:
         raise Failed(f"{flag}: {file.path} is plain text and has no columns; rows are told by their number")
     if file.format == "parquet":
         schema = _parquet_file(raw).schema_arrow
-    elif file.size:
-        with _text_reader(file, raw, columns) as reader:
-            schema = reader.schema
-    else:
+    elif (reader := _text_reader(file, raw, columns)) is None:
         return None
+    else:
+        schema = reader.schema
     for name in columns.all:
         if schema.names.count(name) != 1:
             there = f"there are {', '.join(schema.names)}" if name not in schema.names else "it is there twice"
@@ -251,28 +250,43 @@ def _parquet_file(raw: Any) -> Any:
 
 
 def _text_reader(file: InputFile, raw: Any, columns: Columns, schema: Any = None) -> Any:
-    """A pyarrow.RecordBatchReader of a file of text. `schema`: the columns to read; None: all of them, to see which.
+    """A pyarrow.RecordBatchReader of a file of text, None where it is empty.
 
-    Invalid UTF-8 is found when a text is used, so that it is the fault of one row.
+    `schema`: the columns to read; None: all of them, to see which. Invalid UTF-8 is found when a text is used, so that
+    it is the fault of one row.
     """
     import pyarrow as pa
-    import pyarrow.csv
+
+    try:
+        return _json_reader(file, raw, schema) if file.format == "jsonl" else _csv_reader(file, raw, columns, schema)
+    except pa.ArrowInvalid as error:
+        if str(error).startswith(("Empty JSON stream", "Empty CSV file")):
+            return None
+        raise
+
+
+def _json_reader(file: InputFile, raw: Any, schema: Any) -> Any:
     import pyarrow.json
 
-    stream = pa.CompressedInputStream(raw, "gzip") if file.zipped else raw
-    if file.format == "jsonl":
-        return pa.json.open_json(
-            stream,
-            read_options=pa.json.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
-            parse_options=pa.json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer"
-            ),
-        )
+    return pyarrow.json.open_json(
+        _unzipped(file, raw),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer"
+        ),
+    )
+
+
+def _csv_reader(file: InputFile, raw: Any, columns: Columns, schema: Any) -> Any:
+    """Of CSV and TSV; and of plain text, which is read as a CSV of one column without quotation marks."""
+    import pyarrow as pa
+    import pyarrow.csv
+
     names = [columns.text] if file.format == "text" else None
     delimiter = {"csv": ",", "tsv": "\t", "text": NO_DELIMITER}[file.format]
     quotes = {"quote_char": False, "ignore_empty_lines": False} if names else {"newlines_in_values": True}
     return pa.csv.open_csv(
-        stream,
+        _unzipped(file, raw),
         read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, **quotes),
         convert_options=pa.csv.ConvertOptions(
@@ -282,6 +296,12 @@ def _text_reader(file: InputFile, raw: Any, columns: Columns, schema: Any = None
             include_columns=columns.all if schema else [],
         ),
     )
+
+
+def _unzipped(file: InputFile, raw: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(raw, "gzip") if file.zipped else raw
 
 
 @contextmanager

@@ -40,6 +40,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds before a target's second try, doubled for each further one; where the service does not say how long."""
 FIRST_SECONDS, CARD_SECONDS = 2.0, 10.0
 """Deadlines of the first and of later requests for a card: where nothing answers at all, this is told soon."""
+CLOSE_SECONDS = 5.0
+"""Longest wait for calls in progress to end when a sender is closed."""
 MESSAGE_SECONDS = 86_400.0
 """Deadline of a message, which may wait behind all others: a day. Without one the service would set a short one."""
 PASSING = (Unavailable, DeadlineExceeded, Overloaded, Cancelled)
@@ -176,8 +178,9 @@ class Sender:
             self._sendable.notify_all()
         for target in self._targets:
             target.client.close()
+        end = time.monotonic() + CLOSE_SECONDS
         for thread in self._threads:
-            thread.join(LONGEST_PAUSE)
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self, target: Target) -> None:
         try:

@@ -83,13 +83,13 @@ def test_a_line_a_text(tmp_path: Path) -> None:
         opened(path)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.txt", "a.parquet"])
 def test_an_empty_file_has_no_rows(tmp_path: Path, name: str) -> None:
     """Alone, and before one that has some."""
     if name == "a.parquet":
         pq.write_table(pa.table({"text": pa.nulls(0)}), tmp_path / name)
     else:
-        (tmp_path / name).write_bytes(b"")
+        (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
     (tmp_path / "b.jsonl").write_text('{"text": "one"}\n')
     assert read(tmp_path / name, columns=PLAIN) == []
     assert read(tmp_path / name, tmp_path / "b.jsonl", columns=PLAIN) == [(0, "one")]
