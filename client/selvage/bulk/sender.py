@@ -5,6 +5,7 @@ decides what happens to a message: a reply, an error that passes, a text at faul
 whichever target it was sent to. It does no I/O but by its clients.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -53,12 +54,15 @@ SOME_TEXT_AT_FAULT = (InputTooLarge, ResultTooLarge, LimitExceeded, Overloaded)
 class Target:
     """A `Client` that does not try again by itself, or an `Engine`, and its `name` in messages.
 
-    `resume`: the time from which messages may be sent; `failures`: how often it failed in a row; `checked`: whether its
-    model is known to be the right one, which is asked again after each failure; `checking`: whether it is being asked.
+    `under_way`: messages that were sent and not answered; `limit`: most of them, fewer once it refused more. `resume`:
+    the time from which messages may be sent; `failures`: how often it failed in a row; `checked`: whether its model is
+    known to be the right one, which is asked again after each failure; `checking`: whether it is being asked.
     """
 
     name: str
     client: Any
+    under_way: int = 0
+    limit: float = math.inf
     resume: float = 0.0
     failures: int = 0
     checked: bool = False
@@ -134,7 +138,7 @@ class Sender:
         target. `patience`: longest time in seconds without any answer.
         """
         self._targets, self._options, self._fingerprint = targets, options, fingerprint
-        self._message_texts, self._patience = message_texts, patience
+        self._message_texts, self._in_flight, self._patience = message_texts, in_flight, patience
         self._lock = threading.Lock()
         self._sendable, self._answered = threading.Condition(self._lock), threading.Condition(self._lock)
         self._waiting: deque[_Message] = deque()
@@ -198,8 +202,9 @@ class Sender:
         with self._lock:
             while not (self._closed or self._failure):
                 pause = target.resume - time.monotonic()
-                if self._waiting and pause <= 0 and not target.checking:
+                if self._waiting and pause <= 0 and not target.checking and target.under_way < target.limit:
                     target.checking = not target.checked
+                    target.under_way += 1
                     return self._waiting.popleft(), target.checking
                 self._sendable.wait(pause if self._waiting and pause > 0 else None)
             return None
@@ -212,6 +217,7 @@ class Sender:
             embeddings = target.client.embed(texts, timeout=MESSAGE_SECONDS, **self._options)
         except SelvageError as error:
             with self._lock:
+                target.under_way -= 1
                 if checks:
                     target.checking = False
                 if isinstance(error, PASSING) and not (isinstance(error, Overloaded) and error.retry_after is None):
@@ -223,7 +229,11 @@ class Sender:
         with self._lock:
             message.work.record(message.rows, embeddings)
             self._count(message.work, len(message.rows))
+            target.under_way -= 1
             target.failures = 0
+            if target.limit < self._in_flight:
+                target.limit += 1 / target.limit
+                self._sendable.notify_all()
 
     def _check_model(self, target: Target) -> None:
         """Raises Failed where a target has another model than the work was begun with, and SelvageError."""
@@ -238,14 +248,21 @@ class Sender:
             self._sendable.notify_all()
 
     def _give_back(self, target: Target, message: _Message, error: SelvageError) -> None:
-        """Has another target, or the same one later, send a message. A service that is overloaded has answered."""
+        """Has another target, or the same one later, send a message.
+
+        A service that is overloaded has answered. It gets as many messages as it did not refuse, and one more after so
+        many answers; it is left alone for as long as it says where it has none.
+        """
         now = time.monotonic()
         self._waiting.appendleft(message)
         if isinstance(error, Overloaded):
             self._last_answer = now
+            target.limit = max(1.0, min(target.limit, target.under_way))
+            waits = not target.under_way
         else:
             target.checked = False
-        if now >= target.resume:  # else another message of the same moment has counted
+            waits = now >= target.resume  # else another message of the same moment has counted
+        if waits:
             target.failures += 1
             pause = pause_after(target.failures) if error.retry_after is None else error.retry_after
             target.resume = now + pause

@@ -169,6 +169,27 @@ def test_overload_waits_as_long_as_it_is_told(made: Made) -> None:
     assert [after - before >= 0.1 for before, after in pairwise(times[:4])] == [True] * 3
 
 
+def test_a_service_gets_no_more_than_it_takes(made: Made) -> None:
+    """Of eight messages at a time it refuses those beyond three, which wait for answers and not for a clock."""
+    client, lock, open_calls, refusals = FakeClient(), threading.Lock(), [0], [0]
+
+    def few(texts: list[str], _: int) -> Any:
+        with lock:
+            if open_calls[0] >= 3:
+                refusals[0] += 1
+                raise errors.Overloaded("too many", retry_after=60.0)
+            open_calls[0] += 1
+        time.sleep(0.005)
+        with lock:
+            open_calls[0] -= 1
+        return embeddings(texts)
+
+    client.script = few
+    texts = TEXTS * 40
+    check(embedded(made(client, message_texts=8, in_flight=8), texts), texts)
+    assert 0 < refusals[0] < len(client.sent) / 2
+
+
 def test_silence_is_borne_so_long(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the work ends with what the last target says; a target that was away for long is used again."""
     monkeypatch.setattr(sender_module, "LONGEST_PAUSE", 0.0)
