@@ -10,16 +10,10 @@ from typing import Any, Literal
 
 from selvage.bulk.failures import Failed
 from selvage.bulk.sender import IN_FLIGHT, Sender, Target, Work, card_of
-from selvage.bulk.vectors import pyarrow, vector_schema
+from selvage.bulk.vectors import OPTIONS, pyarrow, vector_schema
 from selvage.client import Client
 from selvage.messages import enums
 from selvage.v1 import vectors_pb2
-
-VECTORS = (
-    *("input_type", "prompt", "prompt_name", "dimensions", "normalize", "data_type", "truncate"),
-    *("truncation_side", "max_tokens", "sparse_top_k", "pool_factor", "protected_tokens"),
-)
-"""Options that say how a vector is made; others are those of the connection, or of the engine."""
 
 
 class BatchEmbedding:
@@ -67,7 +61,7 @@ class BatchEmbedding:
         self._column, self._id_column = column, id_column
         self._raises, self._keep_empty = on_error == "raise", keep_empty
         vectors = vector_options(output, options)
-        others = {name: value for name, value in options.items() if name not in VECTORS}
+        others = {name: value for name, value in options.items() if name not in OPTIONS}
         targets = _targets(model, target, others)
         try:
             card = card_of(targets, patience, lambda line: print(line, file=sys.stderr, flush=True))
@@ -131,7 +125,7 @@ def vector_options(output: str | Sequence[str], options: Mapping[str, Any]) -> d
     for name in outputs:
         if name not in choices:
             raise ValueError(f"output is {name!r}; there are {', '.join(choices)}")
-    return {"output": outputs, **{name: value for name, value in options.items() if name in VECTORS}}
+    return {"output": outputs, **{name: value for name, value in options.items() if name in OPTIONS}}
 
 
 def result_schema(vectors: Mapping[str, Any], dense: int = 0, multi_vector: int = 0) -> Any:

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from selvage.async_client import AsyncClient
 from selvage.bulk.files import FORMATS
 from selvage.bulk.reader import Columns
 from selvage.bulk.sender import IN_FLIGHT
+from selvage.bulk.vectors import OPTIONS
 from selvage.connection import TLS
 from selvage.messages import enums
 from selvage.target import DEFAULT, check_target
@@ -253,9 +255,7 @@ def _vectors(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     if not outputs or not {*outputs} <= {*choices}:
         names = ", ".join(name.replace("_", "-") for name in choices)
         parser.error(f"--outputs is {arguments.outputs!r}, must be of {names}")
-    others = ("input_type", "prompt", "prompt_name", "dimensions", "normalize", "data_type", "truncate")
-    lengths = ("truncation_side", "max_tokens", "sparse_top_k", "pool_factor", "protected_tokens")
-    return {"output": list(dict.fromkeys(outputs)), **{name: getattr(arguments, name) for name in (*others, *lengths)}}
+    return {"output": list(dict.fromkeys(outputs)), **{name: getattr(arguments, name) for name in OPTIONS}}
 
 
 def _connection(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -273,8 +273,9 @@ def _connection(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
             "fairness_key": arguments.fairness_key,
             "priority": arguments.priority,
         }
-        for target in arguments.target or [DEFAULT]:
-            AsyncClient(target, **connection)  # checks them, and connects at its first call
+        with warnings.catch_warnings(action="ignore"):  # the client that is used warns
+            for target in arguments.target or [DEFAULT]:
+                AsyncClient(target, **connection)  # checks them, and connects at its first call
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
     except OSError as error:

@@ -278,7 +278,7 @@ def _json_reader(file: InputFile, raw: Any, schema: Any) -> Any:
 
 
 def _csv_reader(file: InputFile, raw: Any, columns: Columns, schema: Any) -> Any:
-    """Of CSV and TSV; and of plain text, which is read as a CSV of one column without quotation marks."""
+    """A reader of CSV, TSV, or plain text, which is read as a CSV of one column without quotation marks."""
     import pyarrow as pa
     import pyarrow.csv
 

@@ -9,6 +9,12 @@ import numpy as np
 from selvage.bulk.failures import Failed
 from selvage.results import Array, Embeddings
 
+OPTIONS = (
+    *("input_type", "prompt", "prompt_name", "dimensions", "normalize", "data_type", "truncate"),
+    *("truncation_side", "max_tokens", "sparse_top_k", "pool_factor", "protected_tokens"),
+)
+"""Options of `Client.embed` that say how a vector is made, apart from `output`."""
+
 
 def pyarrow(purpose: str) -> Any:
     """The module `pyarrow`. Raises Failed with the command that installs it."""
