@@ -12,9 +12,7 @@ from typing import Any
 import daft
 import pyarrow as pa
 
-from selvage.clusters.embedding import BatchEmbedding
-from selvage.clusters.options import split_options
-from selvage.clusters.schema import schema
+from selvage.clusters import BatchEmbedding, result_schema, vector_options
 
 
 def embedder(
@@ -36,9 +34,7 @@ def embedder(
     Daft needs the type of the column before the model is loaded. So vectors have a fixed size only where `dimensions`
     is passed; otherwise they are lists.
     """
-    output = options.get("output", "dense")
-    vectors, _ = split_options(options)
-    fields = schema([output] if isinstance(output, str) else output, vectors, None, None)
+    fields = result_schema(vector_options(options.get("output", "dense"), options))
 
     class Embedder:
         def __init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.data.block import BlockAccessor
 
-from selvage.clusters.embedding import BatchEmbedding
+from selvage.clusters import BatchEmbedding
 
 
 class Embedder:

@@ -7,7 +7,7 @@ import pytest
 
 from harness.stack import Stack
 from selvage import Client
-from selvage.clusters.embedding import BatchEmbedding
+from selvage.clusters import BatchEmbedding
 
 TEXTS = [f"w{i % 97} w{i * 7 % 90} " * (1 + i % 9) for i in range(150)]
 

@@ -89,13 +89,9 @@ async def outputs_of(environment: Path, *arguments: str, folder: Path) -> str:
 
 
 async def check_that_the_client_works(environment: Path, address: str, folder: Path) -> None:
-    """The client calls a served pair, and the bulk command embeds a small file."""
+    """The client calls a served pair."""
     output = await outputs_of(environment, "-c", CALLS, address, folder=folder)
     assert output == "(2, 384) 1 1 dimensions EmbedRequest\n"
-    (folder / "lines.txt").write_text("a quiet harbour\na loud kitchen\n")
-    flags = ("lines.txt", "--output", "vectors", "--format", "npy", "--target", address)
-    await outputs_of(environment, "-m", "selvage.bulk", *flags, folder=folder)
-    assert (folder / "vectors" / "part-000000.dense.npy").stat().st_size == 128 + 2 * 384 * 4
 
 
 async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: Path, tmp_path: Path) -> None:
@@ -144,7 +140,7 @@ async def test_the_client_alone_says_what_the_services_need(name: str, extra: st
     assert re.fullmatch(told, errors.decode())
 
 
-async def test_the_client_alone_says_what_parquet_needs(client_environment: Path, tmp_path: Path) -> None:
+async def test_the_client_alone_says_what_the_bulk_command_needs(client_environment: Path, tmp_path: Path) -> None:
     """Before it asks a service for anything."""
     (tmp_path / "lines.txt").write_text("a quiet harbour\n")
     process = await asyncio.create_subprocess_exec(
@@ -154,5 +150,5 @@ async def test_the_client_alone_says_what_parquet_needs(client_environment: Path
         stderr=asyncio.subprocess.PIPE,
     )
     output, errors = await process.communicate()
-    told = "--format parquet needs pyarrow (the extra bulk): pip install pyarrow\n"
+    told = "the command needs pyarrow (the extra bulk): pip install pyarrow\n"
     assert (process.returncode, output.decode(), errors.decode()) == (1, "", told)

@@ -101,20 +101,6 @@ def test_no_setting_looks_like_a_variable_of_kubernetes() -> None:
     assert [name for name in names if OF_KUBERNETES.match(f"SELVAGE_WORKER_{name}=tcp://10.0.0.1:1")] == []
 
 
-@pytest.mark.parametrize("variable", ["SELVAGE_KY", "SELVAGE_API_KEY"])
-def test_the_key_of_the_bulk_command_may_be_misspelt(
-    variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is looked for where there is no key at all."""
-    monkeypatch.delenv("SELVAGE_KEY", raising=False)
-    monkeypatch.setenv(variable, "secret")
-    told = f"python -m selvage.bulk: {variable} is not read; did you mean SELVAGE_KEY? (--help explains)"
-    assert refusal(parse, ["a.jsonl", "--output", "o"], capsys) == told
-    assert parse(["a.jsonl", "--output", "o", "--key", "k"]).services[0].key == "k"
-    monkeypatch.setenv("SELVAGE_KEY", "secret")
-    assert parse(["a.jsonl", "--output", "o"]).services[0].key == "secret"
-
-
 def http_flags(*arguments: str) -> tuple[str, ...]:
     """The APIs that a frontend serves with these flags."""
     return FrontendSettings.read(list(arguments)).apis

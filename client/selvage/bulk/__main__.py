@@ -10,15 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-import grpc
-
-from selvage.bulk.engine_service import EngineService
 from selvage.bulk.failures import Failed
-from selvage.bulk.flags import parse
-from selvage.bulk.job import Summary, run
-from selvage.bulk.meter import Meter, clock_time
-from selvage.bulk.options import BulkOptions
-from selvage.bulk.service import BulkService, ChannelService
+from selvage.bulk.flags import BulkOptions, parse
+from selvage.bulk.job import Meter, Summary, clock_time, run
+from selvage.bulk.sender import Target
+from selvage.client import Client
 
 BY_CTRL_C = 130
 
@@ -28,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     meter = Meter()
     try:
         options = parse(arguments)
-        summary = run(options, services(options), meter)
+        summary = run(options, lambda: connect(options), meter)
     except Failed as failed:
         meter.end()
         print(failed, file=sys.stderr)
@@ -42,11 +38,16 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def services(options: BulkOptions) -> list[BulkService]:
-    """A service for each target, or the model in this process."""
-    if options.engine:
-        return [EngineService(options.services[0], options.engine, options.engine_options)]
-    return [ChannelService(settings, settings.channel(grpc)) for settings in options.services]
+def connect(options: BulkOptions) -> list[Target]:
+    """A client of each target, or the model in this process. Raises Failed where the model cannot be loaded."""
+    if not options.engine:
+        return [Target(target, Client(target, retries=0, **options.connection)) for target in options.targets]
+    try:
+        from selvage import Engine
+
+        return [Target(options.engine, Engine(options.engine, **options.engine_options))]
+    except (ImportError, TypeError, ValueError, RuntimeError) as error:
+        raise Failed(f"--engine: {error}") from error
 
 
 def summary_text(options: BulkOptions, summary: Summary) -> str:

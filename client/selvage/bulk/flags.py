@@ -1,17 +1,20 @@
 """The command line -> options that make sense together. Knows no services."""
 
 import argparse
+import difflib
 import os
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from selvage.async_client import AsyncClient
 from selvage.bulk.files import FORMATS
-from selvage.bulk.options import BulkOptions
-from selvage.bulk.parser import BulkParser
-from selvage.bulk.rows import Columns
-from selvage.calls.streamed_call import BATCHES_AHEAD
-from selvage.connection import TLS, Settings
+from selvage.bulk.reader import Columns
+from selvage.bulk.sender import IN_FLIGHT
+from selvage.bulk.vectors import OPTIONS
+from selvage.connection import TLS
 from selvage.messages import enums
 from selvage.target import DEFAULT, check_target
 from selvage.v1 import vectors_pb2
@@ -21,8 +24,8 @@ examples:
   python -m selvage.bulk corpus/*.jsonl --output vectors --id-column doc_id
   python -m selvage.bulk corpus/*.jsonl --output vectors --engine BAAI/bge-base-en-v1.5 --engine-option device=cuda:0
   python -m selvage.bulk corpus.parquet --output vectors --text-column body --keep title,url --truncate
-  python -m selvage.bulk lines.txt.gz --output vectors --format npy --outputs sparse --skip-errors
-  python -m selvage.bulk 'mount/**/*.parquet' --output vectors --shard 0/4     (and 1/4, 2/4, 3/4 elsewhere)
+  python -m selvage.bulk lines.txt.gz --output vectors --outputs sparse --skip-errors
+  python -m selvage.bulk 'mount/**/*.parquet' --output vectors/0 --shard 0/4   (1/4, 2/4, 3/4 elsewhere)
 
 Killed at any moment, the same command goes on where it was. docs/bulk.md tells more.
 """
@@ -32,12 +35,55 @@ RESERVED = ("row", "id", "tokens", "truncated", "dense", "sparse", "multi_vector
 """Names of the output's own columns."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkOptions:
+    """All options of the command.
+
+    `vectors`: those of `Client.embed`. `targets`: addresses, `connection`: the other options of `Client`. `engine`: the
+    model that this process runs instead, with `engine_options`.
+    """
+
+    inputs: Sequence[str]
+    input_format: str
+    columns: Columns
+    keep_empty: bool
+    skip_errors: bool
+    output: Path
+    rows_per_shard: int
+    index: int
+    count: int
+    restart: bool
+    vectors: dict[str, Any]
+    targets: Sequence[str]
+    connection: dict[str, Any]
+    engine: str
+    engine_options: dict[str, Any]
+    batch_size: int
+    in_flight: int
+    patience: float
+
+    @property
+    def settings_by_flag(self) -> dict[str, Any]:
+        """Everything that the output depends on, by the name of its flag."""
+        settings = {
+            "input-format": self.input_format,
+            "text-column": self.columns.text,
+            "id-column": self.columns.id,
+            "keep": list(self.columns.copied),
+            "keep-empty": self.keep_empty,
+            "rows-per-shard": self.rows_per_shard,
+            "shard": f"{self.index}/{self.count}",
+            "model": self.connection["model"],
+            "outputs": self.vectors["output"],
+            **{name: value for name, value in self.vectors.items() if name != "output"},
+        }
+        return {f"--{name.replace('_', '-')}": value for name, value in settings.items()}
+
+
 def parse(command_line: Sequence[str]) -> BulkOptions:
     """Parses the command line. A flag that makes no sense ends the process with a line that names it, and status 2."""
     parser = _parser()
     arguments = parser.parse_args(command_line)
-    if not (arguments.key or arguments.engine):
-        parser.check_variables(KEY_VARIABLE, os.environ)
     columns = Columns(text=arguments.text_column, id=arguments.id_column, copied=_names(arguments.keep))
     twice = [name for name in columns.copied if columns.extra.count(name) > 1]
     if twice:
@@ -55,13 +101,13 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
         keep_empty=arguments.keep_empty,
         skip_errors=arguments.skip_errors,
         output=arguments.output,
-        format=arguments.format,
         rows_per_shard=arguments.rows_per_shard,
         index=index,
         count=count,
         restart=arguments.restart,
         vectors=_vectors(parser, arguments),
-        services=_services(parser, arguments),
+        targets=arguments.target or [DEFAULT],
+        connection=_connection(parser, arguments),
         engine=arguments.engine,
         engine_options=_engine_options(parser, arguments),
         batch_size=arguments.batch_size,
@@ -70,8 +116,8 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
     )
 
 
-def _parser() -> BulkParser:
-    parser = BulkParser(
+def _parser() -> "_Parser":
+    parser = _Parser(
         prog="python -m selvage.bulk",
         description="Embeds files of texts into shards of vectors. It can be killed and started again at any time.",
         epilog=EXAMPLES,
@@ -113,13 +159,13 @@ def _add_input(group: Any, parser: argparse.ArgumentParser) -> None:
         "--shard",
         default="0/1",
         metavar="I/N",
-        help="do the shards I, I + N, I + 2 N ... of the output; N commands, from 0/N on, do all of it",
+        help="do the shards I, I + N, I + 2 N ... of the output; N commands, from 0/N on, do all of it, each with its "
+        "own folder",
     )
 
 
 def _add_output(group: Any) -> None:
     group.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="made if it is not there")
-    group.add_argument("--format", choices=("parquet", "npy"), default="parquet", help="(default: %(default)s)")
     group.add_argument(
         "--rows-per-shard",
         type=_at_least(1),
@@ -130,8 +176,7 @@ def _add_output(group: Any) -> None:
     group.add_argument(
         "--restart",
         action="store_true",
-        help="throw away what this command has written there, with whatever settings, inputs and model; commands that "
-        "share the folder (--shard) must still fit together",
+        help="throw away what this command has written there, with whatever settings, inputs and model",
     )
 
 
@@ -192,7 +237,7 @@ def _add_service(group: Any) -> None:
     group.add_argument("--priority", choices=("interactive", "default", "bulk"), default="bulk", help="(default: bulk)")
     group.add_argument("--batch-size", type=_at_least(1), default=64, help="texts in a message (default: %(default)s)")
     group.add_argument(
-        "--in-flight", type=_at_least(1), default=BATCHES_AHEAD, help="messages ahead of replies (default: %(default)s)"
+        "--in-flight", type=_at_least(1), default=IN_FLIGHT, help="messages ahead of replies (default: %(default)s)"
     )
     group.add_argument(
         "--patience",
@@ -204,58 +249,38 @@ def _add_service(group: Any) -> None:
 
 
 def _vectors(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of the vectors, as `Template` takes them."""
+    """The options of the vectors, as `Client.embed` takes them."""
     choices = enums.names(vectors_pb2.OutputKind)
     outputs = [name.replace("-", "_") for name in _names([arguments.outputs])]
     if not outputs or not {*outputs} <= {*choices}:
         names = ", ".join(name.replace("_", "-") for name in choices)
         parser.error(f"--outputs is {arguments.outputs!r}, must be of {names}")
-    return {
-        "model": arguments.model,
-        "outputs": list(dict.fromkeys(outputs)),
-        "input_type": arguments.input_type,
-        "prompt": arguments.prompt,
-        "prompt_name": arguments.prompt_name,
-        "dimensions": arguments.dimensions,
-        "normalize": arguments.normalize,
-        "data_type": arguments.data_type,
-        "truncate": arguments.truncate,
-        "truncation_side": arguments.truncation_side,
-        "max_tokens": arguments.max_tokens,
-        "sparse_top_k": arguments.sparse_top_k,
-        "return_token_ids": False,
-        "pool_factor": arguments.pool_factor,
-        "protected_tokens": arguments.protected_tokens,
-    }
+    return {"output": list(dict.fromkeys(outputs)), **{name: getattr(arguments, name) for name in OPTIONS}}
 
 
-def _services(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Settings]:
-    """The settings of each target."""
+def _connection(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of the clients of all targets."""
     for target in arguments.target or ():
         try:
             check_target(target, tls=bool(arguments.tls or arguments.tls_ca or arguments.tls_certificate))
         except ValueError as error:
             parser.error(f"--target: {error}")
     try:
-        return [
-            Settings.of(
-                target,
-                model=arguments.model,
-                key="" if arguments.engine else arguments.key,
-                tls=_tls(arguments),
-                timeout=60.0,
-                retries=0,
-                in_flight=1,
-                fairness_key=arguments.fairness_key,
-                priority=arguments.priority,
-                metadata=(),
-            )
-            for target in arguments.target or [DEFAULT]
-        ]
+        connection = {
+            "model": arguments.model,
+            "key": arguments.key,
+            "tls": _tls(arguments),
+            "fairness_key": arguments.fairness_key,
+            "priority": arguments.priority,
+        }
+        with warnings.catch_warnings(action="ignore"):  # the client that is used warns
+            for target in arguments.target or [DEFAULT]:
+                AsyncClient(target, **connection)  # checks them, and connects at its first call
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
     except OSError as error:
         parser.error(f"--tls-ca, --tls-certificate or --tls-key: {error}")
+    return connection
 
 
 def _engine_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, str]:
@@ -299,3 +324,24 @@ def _at_least(least: int) -> Any:
         return int(value)
 
     return number
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses in one line. `shared.command.CommandParser` is its twin, which this package cannot see."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """See `argparse.ArgumentParser`. Looks for unknown flags first: a missing one may be one that is misspelt."""
+        for word in args or ():
+            flag = word.partition("=")[0]
+            if flag == "--":
+                break
+            if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
+                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+                self.error(f"unrecognized arguments: {flag}{f'; did you mean {near[0]}?' if near else ''}")
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Prints one line, because a page of flags would hide it, and exits with status 2."""
+        self.exit(2, f"{self.prog}: {message} (--help explains)\n")

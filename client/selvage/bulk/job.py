@@ -1,25 +1,29 @@
-"""The whole work: reads blocks of rows, has them embedded, writes them in order; continues after an earlier command."""
+"""The whole work: reads tables of rows, has them embedded, writes them in order; goes on after an earlier command."""
 
+import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, TextIO
 
-from selvage.bulk.arrow import pyarrow
-from selvage.bulk.batch_queue import BatchQueue
 from selvage.bulk.failures import Failed
 from selvage.bulk.files import InputFile, find_inputs, identity_of
-from selvage.bulk.input_reader import InputReader, check_inputs
+from selvage.bulk.flags import BulkOptions
+from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.manifest import Manifest, lock
-from selvage.bulk.meter import EVERY, Meter
-from selvage.bulk.npy import NpyShard
-from selvage.bulk.options import BulkOptions
-from selvage.bulk.plan import RowPlan
-from selvage.bulk.row_blocks import row_blocks
-from selvage.bulk.service import BulkService
-from selvage.bulk.shards import ShardFiles, Shards, published_files, remove_drafts
-from selvage.bulk.targets import card_of, running_targets
+from selvage.bulk.reader import NUMBERS, Reader, RowPlan, check_inputs
+from selvage.bulk.sender import Sender, Target, Work, card_of
+from selvage.bulk.shards import Shards, published_files, remove_drafts
+from selvage.bulk.vectors import pyarrow
 from selvage.model_card import ModelCard
+
+TABLE_ROWS = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
+"""Rows of a table by output: thousands, so that messages have texts of like length; fewer where tokens have vectors."""
+
+EVERY = 0.2
+"""Seconds between two updates of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,24 +38,25 @@ class Summary:
     seconds: float
 
 
-def run(options: BulkOptions, services: Sequence[BulkService], meter: Meter) -> Summary:
-    """Does what is left to do. Raises Failed; finished shards stay."""
+def run(options: BulkOptions, connect: Callable[[], Sequence[Target]], meter: "Meter") -> Summary:
+    """Does what is left to do. `connect`: makes the targets, once the inputs are known to be usable.
+
+    Raises Failed; finished shards stay.
+    """
+    pyarrow("the command")
     files = find_inputs(options.inputs, options.input_format, options.output)
-    check_inputs(files, options.columns)
-    types = _extra_types(options, files)
-    if options.format == "parquet":
-        pyarrow("--format parquet")  # a service may have to be waited for; what is missing is told before
-    card = card_of(services, options.patience, meter.tell)
+    schema = check_inputs(files, options.columns)
+    targets = connect()
+    card = card_of(targets, options.patience, meter.tell)
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        locked = lock(options.manifest_path)
+        locked = lock(options.output / MANIFEST)
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be used: {error.strerror}") from error
     with locked:
         manifest = _begin(options, files, card)
-        shards = Shards(options.output, manifest, _opener(options, types), skip_errors=options.skip_errors)
         done = manifest.input_rows is not None
-        texts = 0 if done else _embed(options, files, services, card.fingerprint, shards, meter)
+        texts = 0 if done else _embed(options, files, schema, targets, card.fingerprint, manifest, meter)
         finished = manifest.shards.values()
         return Summary(
             rows=sum(shard.rows for shard in finished),
@@ -63,135 +68,183 @@ def run(options: BulkOptions, services: Sequence[BulkService], meter: Meter) -> 
         )
 
 
-def _opener(options: BulkOptions, types: dict[str, object]) -> Callable[[Path, str], ShardFiles]:
-    """A function that opens the files of a shard in the format of the options."""
-
-    def open_files(folder: Path, name: str) -> ShardFiles:
-        if options.format == "npy":
-            return NpyShard(folder, name, options.extra_names)
-        from selvage.bulk.parquet_output import ParquetShard
-
-        return ParquetShard(folder, name, options.extra_names, types)
-
-    return open_files
-
-
 def _embed(
     options: BulkOptions,
-    files: list[InputFile],
-    services: Sequence[BulkService],
+    files: Sequence[InputFile],
+    schema: Any,
+    targets: Sequence[Target],
     fingerprint: str,
-    shards: Shards,
-    meter: Meter,
+    manifest: Manifest,
+    meter: "Meter",
 ) -> int:
     """Embeds and writes the rows that are left; returns the number of texts that have an outcome. Raises Failed."""
     plan = RowPlan(
         rows_per_shard=options.rows_per_shard,
         index=options.index,
         count=options.count,
-        finished=shards.finished,
+        finished=frozenset(manifest.shards),
     )
-    queue = BatchQueue(
-        batch_size=options.batch_size,
-        letters=options.letters,
+
+    def show() -> None:
+        meter.show(sender.answered, reader.fraction_read)
+
+    reader = Reader(files, options.columns, schema, plan, show)
+    shards = Shards(
+        options.output,
+        manifest,
+        rows_per_shard=options.rows_per_shard,
+        skip_errors=options.skip_errors,
+        has_ids=bool(options.columns.id),
+        place_of=reader.place_of,
+    )
+    sender = Sender(
+        targets,
+        options.vectors,
+        fingerprint=fingerprint,
+        message_texts=options.batch_size,
         in_flight=options.in_flight,
         patience=options.patience,
-        has_ids=bool(options.columns.id),
     )
-    reader = InputReader(files, options.columns, plan, lambda: meter.show(queue.answered_texts, reader.fraction_read))
-    writer = _BlockWriter(queue, shards, reader, meter)
-    with running_targets(services, options.template, fingerprint, queue, meter.tell), _cleaned(shards):
-        for block in row_blocks(reader, plan, most=options.block_rows, keep_empty=options.keep_empty):
-            writer.begin()
-            while queue.open_blocks > len(services):
-                writer.write_oldest()
-            queue.add_block(block)
-        while queue.open_blocks:
-            writer.write_oldest()
+    under_way: deque[tuple[Any, Work]] = deque()
+
+    def write_oldest() -> None:
+        """Waits until the oldest table is embedded, and writes it."""
+        table, work = under_way[0]
+        while not sender.wait(work, EVERY):
+            show()
+        under_way.popleft()
+        shards.add_rows(_beside_vectors(options, table), work.reasons, work.table())
+        show()
+
+    most = min(TABLE_ROWS[output] for output in options.vectors["output"])
+    with _closed(sender, shards):
+        for table in reader.tables(most):
+            meter.begin(reader.fraction_read)
+            while len(under_way) > len(targets):
+                write_oldest()
+            work = Work(_values(table[options.columns.text]), options.columns.text, keep_empty=options.keep_empty)
+            under_way.append((table, work))
+            sender.submit(work)
+        while under_way:
+            write_oldest()
         shards.complete(reader.total)
-    return queue.answered_texts
-
-
-class _BlockWriter:
-    """Writes blocks in order as they are embedded, and shows how far the work is."""
-
-    def __init__(self, queue: BatchQueue, shards: Shards, reader: InputReader, meter: Meter) -> None:
-        self._queue, self._shards, self._reader, self._meter = queue, shards, reader, meter
-        self._begun = False
-
-    def begin(self) -> None:
-        """Starts the meter when the first block was read."""
-        if not self._begun:
-            self._meter.begin(self._reader.fraction_read)
-            self._begun = True
-
-    def write_oldest(self) -> None:
-        """Waits until the oldest block is embedded, and writes it."""
-        while (block := self._queue.take_oldest_block(EVERY)) is None:
-            self._show()
-        self._shards.add_block(block)
-        self._show()
-
-    def _show(self) -> None:
-        self._meter.show(self._queue.answered_texts, self._reader.fraction_read)
+    return sender.answered
 
 
 @contextmanager
-def _cleaned(shards: Shards) -> Iterator[None]:
-    """Removes the files of a shard that is not whole at the end."""
+def _closed(sender: Sender, shards: Shards) -> Iterator[None]:
+    """Ends what is under way, and removes the files of a shard that is not whole."""
     try:
         yield
     finally:
+        sender.close()
         shards.discard()
+
+
+def _values(column: Any) -> list[Any]:
+    """The texts of a column, with an error in place of one that is no UTF-8."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        return [_value(scalar) for scalar in column]
+    return values
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error
+
+
+def _beside_vectors(options: BulkOptions, table: Any) -> Any:
+    """The columns of the output that come from the input: `row`, `id`, and the copied ones."""
+    names = {"row": NUMBERS, **({"id": options.columns.id} if options.columns.id else {})}
+    names |= {name: name for name in options.columns.copied}
+    return table.select(list(names.values())).rename_columns(list(names))
 
 
 def _begin(options: BulkOptions, files: list[InputFile], card: ModelCard) -> Manifest:
     """Reads an earlier command's manifest, or writes a new one, and removes files that none names. Raises Failed."""
 
-    def is_ours(shard: int) -> bool:
-        return shard % options.count == options.index
-
+    path = options.output / MANIFEST
     origin = {
         "settings": options.settings_by_flag,
         "inputs": [identity_of(file) for file in files],
         "model": {"id": card.id, "fingerprint": card.fingerprint},
     }
     try:
-        earlier = None if options.restart else Manifest.of_earlier_command(options.manifest_path, origin)
-        manifest = earlier or Manifest(options.manifest_path, origin)
-        manifest.check_others()
-        remove_drafts(options.output, is_ours)
-        unnamed = published_files(options.output, lambda shard: is_ours(shard) and shard not in manifest.shards)
+        earlier = None if options.restart else Manifest.of_earlier_command(path, origin)
+        manifest = earlier or Manifest(path, origin)
+        remove_drafts(options.output)
+        unnamed = [file for file, shard in published_files(options.output).items() if shard not in manifest.shards]
         if earlier is None:
             if unnamed and not options.restart:
                 fault = f"--output: {options.output} holds {unnamed[0].name}, which no manifest names"
                 raise Failed(f"{fault}; take another folder, or throw such files away with --restart")
-            _publish(manifest)  # before files are removed, so that no manifest names a removed file
-        for path in unnamed:  # of a command that was killed before its manifest named them, or was begun anew
-            path.unlink()
+            manifest.save()  # before files are removed, so that no manifest names a removed file
+        for file in unnamed:  # of a command that was killed before its manifest named them, or was begun anew
+            file.unlink()
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be written: {error.strerror or error}") from error
     return manifest
 
 
-def _publish(manifest: Manifest) -> None:
-    """Writes a new manifest, and checks the others once more. Raises Failed, and OSError.
+class Meter:
+    """A line such as `12,345 texts, 2,300 a second, 25 %, 0:03:10 left`."""
 
-    So of two commands that begin at the same time and do not fit together, at least one sees the other's manifest.
-    """
-    manifest.save()
-    try:
-        manifest.check_others()
-    except Failed:
-        manifest.remove()
-        raise
+    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = sys.stderr if out is None else out
+        self._clock, self._shown = clock, float("-inf")
+        self._wanted = self._out.isatty()
+        self._width = 0
+        self.start = clock()
+        self._skipped: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first text was read; before that, since the meter was made."""
+        return max(self._clock() - self.start, 1e-9)
+
+    def begin(self, fraction: float) -> None:
+        """Starts the time where the first text was read; `fraction` of the input before it was finished earlier."""
+        if self._skipped is None:
+            self._skipped, self.start = fraction, self._clock()
+
+    def show(self, texts: int, fraction: float) -> None:
+        """Shows now and then that `texts` are done and a `fraction` of the input, from 0 to 1, has been read.
+
+        Before `begin` it shows how much of the input has been skipped.
+        """
+        if not self._wanted or self._clock() - self._shown < EVERY:
+            return
+        self._shown = self._clock()
+        if self._skipped is None:
+            self._write(f"reading past rows that are finished or not for this command, {fraction:.0%}")
+            return
+        done = fraction - self._skipped
+        left = f", {clock_time(self.seconds * (1 - fraction) / done)} left" if done > 0 else ""
+        self._write(f"{texts:,} texts, {texts / self.seconds:,.0f} a second, {fraction:.0%}{left}")
+
+    def tell(self, line: str) -> None:
+        """Tells something in a line that stays, on a terminal or not."""
+        self.end()
+        print(line, file=self._out, flush=True)
+
+    def end(self) -> None:
+        """Clears the line."""
+        if self._wanted:
+            self._write("")
+            self._out.write("\r")
+            self._out.flush()
+
+    def _write(self, line: str) -> None:
+        self._out.write("\r" + line.ljust(self._width))
+        self._out.flush()
+        self._width = len(line)
 
 
-def _extra_types(options: BulkOptions, files: list[InputFile]) -> dict[str, object]:
-    """The Arrow types of extra columns, by their name in the output; none unless inputs and output are Parquet."""
-    if options.format != "parquet" or any(file.format != "parquet" for file in files):
-        return {}
-    from selvage.bulk.column_types import types_of
-
-    types = types_of([file.path for file in files], options.columns.extra)
-    return {("id" if name == options.columns.id else name): kind for name, kind in types.items()}
+def clock_time(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds: 0:03:10."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

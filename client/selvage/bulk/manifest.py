@@ -1,21 +1,68 @@
-"""The record of finished shards, of their inputs, settings and model: one JSON file, replaced as a whole.
+"""Files that appear whole; and the record of finished shards, of their inputs, settings and model: one of them.
 
 A shard counts as finished when the manifest names it, and not before. So a command that was killed continues where the
 manifest ends, and writes files anew that the manifest does not name.
 """
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from selvage.bulk.drafts import Draft, publish_all
 from selvage.bulk.failures import Failed
 
+SUFFIX = ".draft"
+"""What names of drafts end with; they begin with a dot. A command that is killed leaves drafts behind."""
 VERSION = 1
-NAME = "_manifest"
-"""What the names of all manifests begin with. Readers of Parquet skip such names."""
+NAME = "_manifest.json"
+"""The file of a manifest. Readers of Parquet skip such names."""
+
+
+class Draft:
+    """A file in the making. `stream` is binary and can be read, written and sought. `publish` makes the file appear."""
+
+    def __init__(self, path: Path) -> None:
+        """Creates the draft. Raises OSError."""
+        self.path = path
+        self._draft = path.with_name(f".{path.name}{SUFFIX}")
+        self.stream: Any = self._draft.open("w+b")
+
+    def sync(self) -> None:
+        """Waits until the draft's bytes are on the disk, and closes it. Raises OSError."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        self.stream.close()
+
+    def publish(self) -> None:
+        """Gives the draft, after `sync`, the file's name, in place of an older file. Raises OSError."""
+        os.replace(self._draft, self.path)
+
+    def discard(self) -> None:
+        """Removes the draft. That its last bytes cannot be written is no error here."""
+        with suppress(OSError):
+            self.stream.close()
+        self._draft.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the names of a folder's files are on the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish_all(folder: Path, drafts: list[Draft]) -> None:
+    """Publishes drafts in a folder once all of them are on the disk. Raises OSError."""
+    for draft in drafts:
+        draft.sync()
+    for draft in drafts:
+        draft.publish()
+    sync_folder(folder)
 
 
 class NoManifest(ValueError):
@@ -38,7 +85,7 @@ class FinishedShard:
 
 
 class Manifest:
-    """The manifest of one command; each of the commands that share an output folder has its own."""
+    """The manifest of one command, which has its output folder for itself."""
 
     def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
         """`origin`: the `settings`, `inputs` and `model` that finished shards depend on."""
@@ -61,30 +108,6 @@ class Manifest:
         manifest.shards = {shard.number: shard for shard in shards}
         manifest.input_rows = content["input_rows"]
         return manifest
-
-    def check_others(self) -> None:
-        """Raises Failed where the folder has a manifest of a command whose shards would not fit together with ours.
-
-        Its number of commands, settings, inputs or model differ.
-        """
-        for path in sorted(self._path.parent.glob(f"{NAME}*.json")):
-            if path == self._path:
-                continue
-            try:
-                content, _ = _read(path)
-                (count, origin), (our_count, our_origin) = _shared(content), _shared(self._origin_as_json)
-                difference = _difference(origin, our_origin)
-                if count != our_count:
-                    difference = f"--shard I/{count}, not I/{our_count}"
-            except NoManifest as error:
-                difference = f"something else: {error}"
-            if difference:
-                fault = f"--output: {path.parent} is shared with {path.name}, which was begun with {difference}"
-                raise Failed(f"{fault}; take another folder, or empty this one")
-
-    def remove(self) -> None:
-        """Removes the file, as if the command had never begun. Raises OSError."""
-        self._path.unlink(missing_ok=True)
 
     def add_shard(self, shard: FinishedShard) -> None:
         """Records a shard whose files are published. Raises OSError."""
@@ -136,16 +159,11 @@ def _read(path: Path) -> tuple[dict[str, Any], list[FinishedShard]]:
     """A manifest's content and its shards. Raises NoManifest, and OSError."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
-        _shared(content), content["inputs"], content["model"], content["input_rows"]
+        for name in ("settings", "inputs", "model", "input_rows"):
+            content[name]
         return content, [FinishedShard(**shard) for shard in content["shards"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoManifest(repr(error)) from None
-
-
-def _shared(origin: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-    """What commands that share a folder have in common: the n of `--shard i/n`, and all but that setting."""
-    settings = dict(origin["settings"])
-    return int(settings.pop("--shard").partition("/")[2]), {**origin, "settings": settings}
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -1,166 +1,195 @@
-"""Blocks of rows, in order -> shards. A shard's files appear together, and then the manifest names them."""
+"""Embedded rows, in order -> shards. A shard's files appear together, and then the manifest names them."""
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from selvage.bulk.arrow import as_text
-from selvage.bulk.drafts import SUFFIX, Draft, publish_all
 from selvage.bulk.failures import Failed
 from selvage.bulk.manifest import NAME as MANIFEST
-from selvage.bulk.manifest import FinishedShard, Manifest
-from selvage.bulk.row_blocks import RowBlock
-from selvage.bulk.rows import BadRow, Row
-from selvage.bulk.values import columns
-from selvage.results import Array
+from selvage.bulk.manifest import SUFFIX, Draft, FinishedShard, Manifest, publish_all
+from selvage.bulk.sender import EMPTY
 
-ARRAYS = r"(?:dense|sparse|multi_vector)(?:_(?:scales|ids|weights|offsets))?"
-SHARD_FILE = re.compile(rf"part-(\d{{6,}})\.(?:parquet|rows\.jsonl|{ARRAYS}\.npy)|_bad-(\d{{6,}})\.jsonl")
-"""Names of a shard's files, in every format."""
-
-
-class ShardFiles(Protocol):
-    """The files of one shard with the rows that have vectors, in one of the formats. All methods raise OSError."""
-
-    @property
-    def drafts(self) -> list[Draft]: ...
-
-    def add_rows(self, rows: Sequence[Row], columns: dict[str, Array]) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def discard(self) -> None: ...
+SHARD_FILE = re.compile(r"part-(\d{6,})\.parquet|_bad-(\d{6,})\.jsonl")
+"""Names of a shard's files."""
 
 
 class Shards:
     """Writes one shard after the other into a folder."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, open_files: Callable[[Path, str], ShardFiles], *, skip_errors: bool
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        rows_per_shard: int,
+        skip_errors: bool,
+        has_ids: bool,
+        place_of: Callable[[int], tuple[str, int]],
     ) -> None:
-        """`open_files`: opens the files of a shard by its name. `skip_errors`: list bad rows in a file, and go on."""
-        self._folder, self._manifest, self._open_files, self._skip_errors = folder, manifest, open_files, skip_errors
+        """`skip_errors`: list bad rows in a file, and go on. `has_ids`: rows have the column `id`. `place_of`: the file
+        of a row and its number there."""
+        self._folder, self._manifest, self._rows_per_shard = folder, manifest, rows_per_shard
+        self._skip_errors, self._has_ids, self._place_of = skip_errors, has_ids, place_of
         self._current: _OpenShard | None = None
 
-    @property
-    def finished(self) -> frozenset[int]:
-        """Numbers of the shards that the manifest names."""
-        return frozenset(self._manifest.shards)
+    def add_rows(self, rows: Any, reasons: Sequence[str | None], vectors: Any) -> None:
+        """Writes neighbouring rows.
 
-    def add_block(self, block: RowBlock) -> None:
-        """Writes a block of rows. Raises Failed for a bad row that is not skipped, and where nothing can be written."""
-        bad = block.bad_rows()
-        if bad and not self._skip_errors:
-            raise Failed(f"{bad[0]} (--skip-errors leaves such rows out and lists them)")
-        if self._current is not None and self._current.number != block.shard:
-            self._finish_shard()
-        if self._current is None:
-            self._current = _OpenShard(block.shard, self._folder, self._open_files)
-        try:
-            self._current.add_block(block, bad)
-        except OSError as error:
-            raise self._unwritten(error) from error
+        `rows`: a pyarrow.Table with the columns `row`, `id` and the copied ones. `reasons`: why a row has no vector,
+        None where it has one. `vectors`: those of the rows that have some, in order; None where there are none.
+        Raises Failed for a bad row that is not skipped, and where nothing can be written.
+        """
+        numbers = rows["row"].to_pylist()
+        written, start = 0, 0
+        while start < len(numbers):
+            shard = numbers[start] // self._rows_per_shard
+            stop = start + 1
+            while stop < len(numbers) and numbers[stop] // self._rows_per_shard == shard:
+                stop += 1
+            places = [place for place in range(start, stop) if reasons[place] is None]
+            with self._failures_named():
+                current = self._shard(shard)
+                for place in range(start, stop):
+                    if reasons[place] == EMPTY:
+                        current.empty += 1
+                    elif (reason := reasons[place]) is not None:
+                        current.add_bad_row(self._bad_row(rows, place, reason))
+                if places:
+                    table = rows.take(places)
+                    for name in vectors.column_names:
+                        table = table.append_column(name, vectors[name].slice(written, len(places)))
+                    current.add_table(table)
+            written += len(places)
+            start = stop
 
     def complete(self, input_rows: int) -> None:
         """Finishes the last shard; the whole input had `input_rows`. Raises Failed."""
-        self._finish_shard()
-        try:
+        with self._failures_named():
+            self._finish_shard()
             self._manifest.complete(input_rows)
-        except OSError as error:
-            raise self._unwritten(error) from error
 
     def discard(self) -> None:
         """Removes the files of a shard that is not whole."""
         if self._current is not None:
             self._current.discard()
 
-    def _finish_shard(self) -> None:
-        """Publishes the shard that is being written, and records it in the manifest. Raises Failed."""
+    def _shard(self, number: int) -> "_OpenShard":
+        """The shard that is being written; the one before is finished. Raises OSError."""
+        if self._current is not None and self._current.number != number:
+            self._finish_shard()
         if self._current is None:
-            return
-        try:
+            self._current = _OpenShard(number, self._folder)
+        return self._current
+
+    def _finish_shard(self) -> None:
+        """Publishes the shard that is being written, and records it in the manifest. Raises OSError."""
+        if self._current is not None:
             files = self._current.publish()
             shard, self._current = self._current, None
             self._manifest.add_shard(
                 FinishedShard(number=shard.number, files=files, rows=shard.rows, empty=shard.empty, bad=shard.bad)
             )
-        except OSError as error:
-            raise self._unwritten(error) from error
 
-    def _unwritten(self, error: OSError) -> Failed:
-        count = len(self._manifest.shards)
-        return Failed(
-            f"--output: {self._folder} cannot be written: {error.strerror or error}. {count} finished shards stay; the "
-            "same command goes on after them"
-        )
+    def _bad_row(self, rows: Any, place: int, reason: str) -> dict[str, Any]:
+        """A bad row as it is listed. Raises Failed where bad rows are not skipped."""
+        number = rows["row"][place].as_py()
+        path, file_row = self._place_of(number)
+        if not self._skip_errors:
+            raise Failed(f"{path}, row {file_row}: {reason} (--skip-errors leaves such rows out and lists them)")
+        row_id = None
+        if self._has_ids:
+            with suppress(ValueError):  # a string that is no UTF-8, or a time that Python cannot hold
+                row_id = rows["id"][place].as_py()
+        return {"row": number, "file": path, "file_row": file_row, "id": row_id, "reason": reason}
+
+    @contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        """Raises Failed with the folder in place of OSError, and of what pyarrow raises."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            count, fault = len(self._manifest.shards), getattr(error, "strerror", None) or error
+            raise Failed(
+                f"--output: {self._folder} cannot be written: {fault}. {count} finished shards stay; "
+                "the same command goes on after them"
+            ) from error
 
 
 class _OpenShard:
-    """The shard that is being written, with the numbers of its rows so far."""
+    """The shard that is being written, with the numbers of its rows so far. All methods raise OSError."""
 
-    def __init__(self, number: int, folder: Path, open_files: Callable[[Path, str], ShardFiles]) -> None:
+    def __init__(self, number: int, folder: Path) -> None:
         self.number = number
-        self._folder, self._open_files = folder, open_files
+        self._folder = folder
         self.rows = self.empty = self.bad = 0
-        self._files: ShardFiles | None = None
+        self._vectors: Draft | None = None
         self._bad_rows: Draft | None = None
+        self._writer: Any = None
 
-    @property
-    def drafts(self) -> list[Draft]:
-        return [*(self._files.drafts if self._files else []), *([self._bad_rows] if self._bad_rows else [])]
+    def add_table(self, table: Any) -> None:
+        """Writes rows that have vectors as a group of rows."""
+        import pyarrow.parquet
 
-    def add_block(self, block: RowBlock, bad: list[BadRow]) -> None:
-        rows, values = block.good_rows()
-        self.empty += block.empty
-        if rows:
-            if self._files is None:
-                self._files = self._open_files(self._folder, f"part-{self.number:06d}")
-            self._files.add_rows(rows, columns(values))
-            self.rows += len(rows)
-        for row in bad:
-            if self._bad_rows is None:
-                self._bad_rows = Draft(self._folder / f"_bad-{self.number:06d}.jsonl")
-            record = {"row": row.number, "file": row.path, "line": row.line, "id": row.id, "reason": row.reason}
-            self._bad_rows.stream.write(json.dumps(record, default=as_text).encode() + b"\n")
-            self.bad += 1
+        if self._vectors is None:
+            self._vectors = Draft(self._folder / f"part-{self.number:06d}.parquet")
+            plain = table.column_names[: table.column_names.index("tokens")]
+            compression = dict.fromkeys(plain, "zstd")  # vectors do not get smaller
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._vectors.stream, table.schema, compression=compression, use_dictionary=False
+            )
+        self._writer.write_table(table)
+        self.rows += len(table)
+
+    def add_bad_row(self, record: dict[str, Any]) -> None:
+        """Lists a row that has no vector."""
+        if self._bad_rows is None:
+            self._bad_rows = Draft(self._folder / f"_bad-{self.number:06d}.jsonl")
+        self._bad_rows.stream.write(json.dumps(record, default=_as_text).encode() + b"\n")
+        self.bad += 1
 
     def publish(self) -> list[str]:
         """Makes the files appear, and returns their names."""
-        if self._files is not None:
-            self._files.finish()
-        publish_all(self._folder, self.drafts)
-        return [draft.path.name for draft in self.drafts]
+        if self._writer is not None:
+            self._writer.close()
+        publish_all(self._folder, self._drafts)
+        return [draft.path.name for draft in self._drafts]
 
     def discard(self) -> None:
-        if self._files is not None:
-            self._files.discard()
-        if self._bad_rows is not None:
-            self._bad_rows.discard()
+        """Removes the files."""
+        if self._writer is not None:
+            self._writer.is_open = False  # or it would write the file's end to a closed stream when it is collected
+        for draft in self._drafts:
+            draft.discard()
+
+    @property
+    def _drafts(self) -> list[Draft]:
+        return [draft for draft in (self._vectors, self._bad_rows) if draft is not None]
 
 
-def remove_drafts(folder: Path, is_ours: Callable[[int], bool]) -> None:
-    """Removes the drafts that a killed command has left of shards with a number for which `is_ours`."""
+def remove_drafts(folder: Path) -> None:
+    """Removes the drafts that a killed command has left."""
     for path in folder.glob(f".*{SUFFIX}"):
-        number = _shard_number(path.name.removeprefix(".").removesuffix(SUFFIX))
-        if number is not None and is_ours(number):
+        if SHARD_FILE.fullmatch(path.name.removeprefix(".").removesuffix(SUFFIX)):
             path.unlink(missing_ok=True)
 
 
-def published_files(folder: Path, is_ours: Callable[[int], bool]) -> list[Path]:
-    """Files of shards with a number for which `is_ours`."""
-    return sorted(
-        path for path in folder.iterdir() if (number := _shard_number(path.name)) is not None and is_ours(number)
-    )
+def published_files(folder: Path) -> dict[Path, int]:
+    """The files of shards, and the number of the shard of each."""
+    matches = {path: SHARD_FILE.fullmatch(path.name) for path in sorted(folder.iterdir())}
+    return {path: int(match[1] or match[2]) for path, match in matches.items() if match}
 
 
 def is_output_name(name: str) -> bool:
     """Whether a name is one that the command gives to its files."""
-    return _shard_number(name) is not None or re.fullmatch(rf"{MANIFEST}(-\d+-of-\d+)?\.json", name) is not None
+    return name == MANIFEST or SHARD_FILE.fullmatch(name) is not None
 
 
-def _shard_number(name: str) -> int | None:
-    """The number of the shard that a file belongs to, by its name; None for other files, as `part-000003.faiss`."""
-    match = SHARD_FILE.fullmatch(name)
-    return int(match[1] or match[2]) if match else None
+def _as_text(value: Any) -> str:
+    """A value that JSON cannot write as text: a date, a decimal, bytes as base64."""
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selvage import errors
-from selvage.bulk import drafts, manifest
-from selvage.bulk.drafts import Draft
+from selvage.bulk import manifest
 from selvage.bulk.failures import Failed
-from support.bulk_fakes import FakeService, contents, embed, jsonl, refusal, rows
+from selvage.bulk.manifest import Draft
+from support.bulk_fakes import FakeClient, bad_rows, contents, embed, jsonl, refuse_bad, rows
 
 TEXTS = [None if i % 11 == 5 else "" if i % 7 == 3 else "bad" if i % 13 == 1 else f"text {i}" for i in range(60)]
 FLAGS = ("--rows-per-shard", "9", "--batch-size", "4", "--skip-errors", "--id-column", "id")
@@ -27,12 +27,10 @@ class Killed(BaseException):
     """As if the process had gone: nothing is written after it."""
 
 
-def service() -> FakeService:
+def client() -> FakeClient:
     """Refuses texts that are "bad"."""
-    made = FakeService()
-    made.script = lambda batch, _: next(
-        (refusal(batch, place) for place, text in enumerate(batch.request.texts) if text == "bad"), None
-    )
+    made = FakeClient()
+    made.script = refuse_bad
     return made
 
 
@@ -57,8 +55,8 @@ def killed_after(steps: int) -> Iterator[None]:
         opened.append(draft)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drafts.os, "replace", counted(drafts.os.replace))
-        patch.setattr(drafts.os, "fsync", counted(drafts.os.fsync))
+        patch.setattr(manifest.os, "replace", counted(manifest.os.replace))
+        patch.setattr(manifest.os, "fsync", counted(manifest.os.fsync))
         patch.setattr(Draft, "__init__", counted(noted))
         patch.setattr(Draft, "discard", lambda _: None)  # whoever is killed tidies nothing
         with suppress(Killed):
@@ -68,29 +66,30 @@ def killed_after(steps: int) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """What an undisturbed run writes, by format."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What an undisturbed run writes."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    source = jsonl(folder / "a.jsonl", TEXTS)
-    found = {}
-    for format_ in ("npy", "parquet"):
-        embed(folder / format_, source, *FLAGS, "--format", format_, services=[service()])
-        found[format_] = contents(folder / format_)
-    return found
+    embed(folder / "o", jsonl(folder / "a.jsonl", TEXTS), *FLAGS, clients=[client()])
+    return parts(folder / "o")
+
+
+def parts(folder: Path) -> dict[str, Any]:
+    """The files with vectors."""
+    return {name: table for name, table in contents(folder).items() if name.startswith("part")}
 
 
 def test_an_undisturbed_run_has_every_row_once(tmp_path: Path) -> None:
     """With a vector, listed as bad, or counted as empty: what all others are compared with."""
-    summary = embed(tmp_path / "o", jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS, "--format", "npy", services=[service()])
+    summary = embed(tmp_path / "o", jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS, clients=[client()])
     good = [row["row"] for row in rows(tmp_path / "o")]
-    bad = {row["row"]: row for row in rows(tmp_path / "o", "_bad-*.jsonl")}
+    bad = {row["row"]: row for row in bad_rows(tmp_path / "o")}
     assert good == [i for i, text in enumerate(TEXTS) if text and text.startswith("text")]
     assert [row["id"] for row in rows(tmp_path / "o")] == [f"id-{i}" for i in good]
     assert [*bad] == [i for i, text in enumerate(TEXTS) if text == "bad"]
     assert bad[1] == {
         "row": 1,
         "file": str(tmp_path / "a.jsonl"),
-        "line": 2,
+        "file_row": 2,
         "id": "id-1",
         "reason": "INPUT_TOO_LONG: the text has 602 tokens",
     }
@@ -102,25 +101,19 @@ def test_an_undisturbed_run_has_every_row_once(tmp_path: Path) -> None:
 
 
 @settings(max_examples=15)
-@given(st.lists(st.integers(0, 80), min_size=1, max_size=3), st.sampled_from(["npy", "parquet"]))
-def test_killed_anywhere_it_ends_the_same(
-    undisturbed: dict[str, dict[str, bytes]], steps: list[int], format_: str
-) -> None:
+@given(st.lists(st.integers(0, 80), min_size=1, max_size=3))
+def test_killed_anywhere_it_ends_the_same(undisturbed: dict[str, Any], steps: list[int]) -> None:
     """At any step on the disk, up to three times."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         source = jsonl(folder / "a.jsonl", TEXTS)
-        flags = (source, *FLAGS, "--format", format_)
+        flags = (source, *FLAGS)
         for each in steps:
             with killed_after(each):
-                embed(folder / "o", *flags, services=[service()])
-        embed(folder / "o", *flags, services=[service()])
-        found = contents(folder / "o")
-        assert {*found} == {*undisturbed[format_]}
-        for file, expected in undisturbed[format_].items():
-            if file.startswith("part"):
-                assert found[file] == expected, file
-        assert [path for path in (folder / "o").iterdir() if path.name.endswith(drafts.SUFFIX)] == []
+                embed(folder / "o", *flags, clients=[client()])
+        embed(folder / "o", *flags, clients=[client()])
+        assert parts(folder / "o") == undisturbed
+        assert [path for path in (folder / "o").iterdir() if path.name.endswith(manifest.SUFFIX)] == []
 
 
 def disk(folder: Path, kibibytes: int, *options: str) -> None:
@@ -131,28 +124,22 @@ def disk(folder: Path, kibibytes: int, *options: str) -> None:
         pytest.skip("mounting a disk wants root")
 
 
-@pytest.mark.parametrize("format_", ["npy", "parquet"])
-def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(
-    undisturbed: dict[str, dict[str, bytes]], format_: str, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(undisturbed: dict[str, Any], tmp_path: Path) -> None:
     """Wherever it becomes full: from not even a manifest to all but the last file."""
-    flags, folder = (jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS, "--format", format_), tmp_path / "o"
+    flags, folder = (jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS), tmp_path / "o"
     told: list[str] = []
     folder.mkdir()
     for room in range(4, 120, 4):  # a file takes 4 KiB at least
         disk(folder, room)
         try:
             try:
-                embed(folder, *flags, services=[service()])
+                embed(folder, *flags, clients=[client()])
             except Failed as error:
                 told.append(str(error))
-            assert [path.name for path in folder.iterdir() if path.name.endswith(drafts.SUFFIX)] == []
+            assert [path.name for path in folder.iterdir() if path.name.endswith(manifest.SUFFIX)] == []
             disk(folder, 1024, "remount")
-            embed(folder, *flags, services=[service()])
-            found = contents(folder)
-            assert {*found} == {*undisturbed[format_]}
-            parts = [name for name in found if name.startswith("part")]
-            assert [found[name] for name in parts] == [undisturbed[format_][name] for name in parts]
+            embed(folder, *flags, clients=[client()])
+            assert parts(folder) == undisturbed
         finally:
             subprocess.run(["umount", str(folder)], check=True)
     assert len(told) > 10
@@ -164,8 +151,8 @@ def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(
 def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
     """What a killed run had finished stays; the next one asks for the rest alone."""
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
-    flags = (source, "--rows-per-shard", "10", "--format", "npy")
-    dying, left = FakeService(), [2]
+    flags = (source, "--rows-per-shard", "10")
+    dying, left = FakeClient(), [2]
     finished = manifest.Manifest.add_shard
 
     def last(self: Any, shard: Any) -> None:
@@ -177,24 +164,27 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest.Manifest, "add_shard", last)
         with pytest.raises(Killed):
-            embed(tmp_path / "o", *flags, services=[dying])
-    second = FakeService()
-    assert embed(tmp_path / "o", *flags, services=[second]).texts == 20
+            embed(tmp_path / "o", *flags, clients=[dying])
+    second = FakeClient()
+    assert embed(tmp_path / "o", *flags, clients=[second]).texts == 20
     assert sorted(text for batch in second.sent for text in batch) == [f"text {i}" for i in range(20, 40)]
-    third = FakeService()
-    assert embed(tmp_path / "o", *flags, services=[third]).rows == 40
+    third = FakeClient()
+    assert embed(tmp_path / "o", *flags, clients=[third]).rows == 40
     assert third.sent == []
 
 
 def test_several_commands_write_what_one_would(tmp_path: Path) -> None:
-    """Into one folder or several."""
+    """Each into a folder of its own, which another one of them may not have."""
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(50)])
-    flags = (source, "--rows-per-shard", "7", "--format", "npy")
+    flags = (source, "--rows-per-shard", "7")
     embed(tmp_path / "one", *flags)
     for index in (2, 0, 1):
-        embed(tmp_path / "many", *flags, "--shard", f"{index}/3")
-    parts = {name: each for name, each in contents(tmp_path / "many").items() if name.startswith("part")}
-    assert parts == {name: each for name, each in contents(tmp_path / "one").items() if name.startswith("part")}
+        embed(tmp_path / f"{index}", *flags, "--shard", f"{index}/3")
+    found = [parts(tmp_path / f"{index}") for index in range(3)]
+    assert sum(map(len, found)) == 8
+    assert found[0] | found[1] | found[2] == parts(tmp_path / "one")
+    with pytest.raises(Failed, match=r'other settings: --shard was "0/3", now it is "1/3"'):
+        embed(tmp_path / "0", *flags, "--shard", "1/3")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +198,7 @@ def test_several_commands_write_what_one_would(tmp_path: Path) -> None:
 def test_other_settings_are_refused(tmp_path: Path, flags: tuple[str, ...], told: str) -> None:
     """By the flag that differs; --restart begins anew."""
     source = jsonl(tmp_path / "a.jsonl", ["a", "b"])
-    before = (source, "--rows-per-shard", "9", "--format", "npy")
+    before = (source, "--rows-per-shard", "9")
     embed(tmp_path / "o", *before)
     with pytest.raises(Failed, match=rf"--output: .* was begun with {told}"):
         embed(tmp_path / "o", *before, *flags)
@@ -218,25 +208,26 @@ def test_other_settings_are_refused(tmp_path: Path, flags: tuple[str, ...], told
 
 def test_settings_that_change_no_output_may_change(tmp_path: Path) -> None:
     """As after a bad row, or with other machines."""
-    source = jsonl(tmp_path / "a.jsonl", ["a", 5, "b"])
-    with pytest.raises(Failed, match=r"a\.jsonl:2: column 'text' is of type int, not a string \(--skip-errors"):
-        embed(tmp_path / "o", source, "--format", "npy")
-    summary = embed(tmp_path / "o", source, "--format", "npy", "--skip-errors", "--batch-size", "1", "--in-flight", "2")
+    source = jsonl(tmp_path / "a.jsonl", ["a", "bad", "b"])
+    with pytest.raises(Failed, match=r"a\.jsonl, row 2: INPUT_TOO_LONG: .* \(--skip-errors"):
+        embed(tmp_path / "o", source, clients=[client()])
+    flags = ("--skip-errors", "--batch-size", "1", "--in-flight", "2")
+    summary = embed(tmp_path / "o", source, *flags, clients=[client()])
     assert (summary.rows, summary.bad) == (2, 1)
 
 
 def test_another_model_or_input_is_refused(tmp_path: Path) -> None:
     """Vectors of two models, or of two texts, must not lie side by side."""
     source = jsonl(tmp_path / "a.jsonl", ["a", "b"])
-    flags = (source, "--format", "npy")
+    flags = (source,)
     embed(tmp_path / "o", *flags)
-    other = [FakeService(fingerprint="e" * 64)]
+    other = [FakeClient(fingerprint="e" * 64)]
     with pytest.raises(Failed, match=r"another model: it was fake \(ffffffffffffffff\), now it is fake \(eeee"):
-        embed(tmp_path / "o", *flags, services=other)
-    first = FakeService("fake:0")
+        embed(tmp_path / "o", *flags, clients=other)
+    first = FakeClient()
     first.script = lambda *_: _raise(errors.Unavailable("gone"))
-    with pytest.raises(Failed, match="fake:1: its model has the fingerprint eeee"):
-        embed(tmp_path / "p", *flags, services=[first, *other])
+    with pytest.raises(Failed, match="fake:2: its model has the fingerprint eeee"):
+        embed(tmp_path / "p", *flags, clients=[first, *other])
     jsonl(tmp_path / "a.jsonl", ["a", "c"])
     with pytest.raises(Failed, match=r"another .*a\.jsonl: its contents have changed"):
         embed(tmp_path / "o", *flags)
@@ -252,39 +243,13 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     """Shards that no manifest names, a manifest that is none, a command that is still writing."""
     source, folder = jsonl(tmp_path / "a.jsonl", ["a"]), tmp_path / "o"
     folder.mkdir()
-    (folder / "part-000007.dense.npy").write_bytes(b"")
-    with pytest.raises(Failed, match=r"holds part-000007\.dense\.npy, which no manifest names"):
-        embed(folder, source, "--format", "npy")
-    embed(folder, source, "--format", "npy", "--restart")
-    assert sorted(contents(folder)) == ["_manifest.json", "part-000000.dense.npy", "part-000000.rows.jsonl"]
+    (folder / "part-000007.parquet").write_bytes(b"")
+    with pytest.raises(Failed, match=r"holds part-000007\.parquet, which no manifest names"):
+        embed(folder, source)
+    embed(folder, source, "--restart")
+    assert sorted(contents(folder)) == ["_manifest.json", "part-000000.parquet"]
     with manifest.lock(folder / "_manifest.json"), pytest.raises(Failed, match="another command is writing to"):
-        embed(folder, source, "--format", "npy")
+        embed(folder, source)
     (folder / "_manifest.json").write_text("{")
     with pytest.raises(Failed, match="is no manifest of this command"):
-        embed(folder, source, "--format", "npy")
-
-
-def test_a_target_that_dies_loses_nothing(tmp_path: Path) -> None:
-    """What it had goes to the other one, and it is asked again; the work ends when none answers."""
-    texts = [f"text {i}" for i in range(400)]
-    source = jsonl(tmp_path / "a.jsonl", texts)
-    dying, steady = FakeService("fake:1"), FakeService("fake:2")
-
-    def die(_: Any, count: int) -> None:
-        if count % 3 == 2:
-            raise errors.Unavailable("gone", retry_after=0.0)
-
-    dying.script = die
-    flags = (source, "--format", "npy", "--batch-size", "5", "--rows-per-shard", "50")
-    embed(tmp_path / "o", *flags, services=[dying, steady])
-    assert [row["row"] for row in rows(tmp_path / "o")] == [*range(400)]
-    embed(tmp_path / "p", *flags, services=[steady])
-    assert [row["row"] for row in rows(tmp_path / "p")] == [*range(400)]
-    parts = [{k: v for k, v in contents(tmp_path / name).items() if k.startswith("part")} for name in ("o", "p")]
-    assert parts[0] == parts[1]
-    dying.dead = errors.Unavailable("refused")
-    with pytest.raises(Failed, match="no target answers; fake:1 says: refused"):
-        embed(tmp_path / "q", *flags, "--patience", "0", services=[dying])
-    dying.dead = errors.Denied("the API key is not known")
-    with pytest.raises(Failed, match="fake:1: the API key is not known"):
-        embed(tmp_path / "q", *flags, services=[dying])
+        embed(folder, source)

@@ -11,8 +11,6 @@ import grpc
 import pytest
 
 from selvage import AsyncClient, Client, errors
-from selvage.bulk.service import ChannelService
-from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from shared import errors as served
 from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, texts
 from support.references import eventually
@@ -152,22 +150,6 @@ def test_a_blocking_stream_leaves_no_call_behind(fake: FakeFrontend) -> None:
         with no_call_is_left(), pytest.raises(errors.Internal) as refused:
             list(client.embed_stream(MANY, batch_size=1))
         assert refused.value.message == "a bug"
-
-
-def test_a_stream_of_the_bulk_command_leaves_no_call_behind(fake: FakeFrontend) -> None:
-    """Ray's and Daft's processes, too, end while others of their threads run."""
-    settings = Client(fake.address).settings
-    requests = [EmbedStreamRequest(id=0, request=EmbedRequest(texts=["a"], outputs=[1]))]
-    channel = settings.channel(grpc)
-    service = ChannelService(settings, channel)
-    with no_call_is_left():
-        for _ in service.replies(iter(requests)):
-            break
-    fake.stream = ending_early
-    with no_call_is_left(), pytest.raises(errors.Internal) as refused:
-        list(service.replies(iter(requests)))
-    assert refused.value.message == "a bug"
-    service.close()
 
 
 async def test_threads_share_a_client(fake: FakeFrontend) -> None:

@@ -48,7 +48,7 @@ FOREIGN = ["shared", "frontend_service", "scipy", "tqdm", "grpc_status", "struct
         ("selvage.v1.embedding_pb2", ["selvage.client", "selvage.errors", "numpy", "grpc"]),
         ("selvage.client", FOREIGN),
         ("selvage.async_client", FOREIGN),
-        ("selvage.clusters.embedding", [*FOREIGN, "torch", "pyarrow"]),
+        ("selvage.clusters", [*FOREIGN, "torch", "pyarrow"]),
     ],
 )
 def test_it_imports_no_more_than_it_needs(imported: str, absent: list[str]) -> None:

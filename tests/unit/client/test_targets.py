@@ -146,5 +146,5 @@ def test_the_bulk_command_ends_at_the_port_of_a_worker(
 ) -> None:
     """Waiting would not help."""
     source = jsonl(tmp_path / "a.jsonl", ["one"])
-    assert main([source, "--output", str(tmp_path / "o"), "--format", "npy", "--target", worker_address]) == 1
+    assert main([source, "--output", str(tmp_path / "o"), "--target", worker_address]) == 1
     assert capsys.readouterr().err.startswith(f"{worker_address}: the service there has no such method; give the ")
