@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from frontend_service.tokenizing.model_texts import ModelTexts, read_files
+from frontend_service.tokenizing.tokenizer import ModelTexts, read_files
 from frontend_service.workers.claims import (
     TOKENIZER_BYTES,
     TOKENIZER_PIECES,

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from frontend_service.api.renaming import renamed
-from frontend_service.api.selvage_v1.codec.embedding import stream_error_to_pb
+from frontend_service.api.selvage_v1.codec import stream_error_to_pb
 from frontend_service.api.streams.two_way_stream import NotRead
 from frontend_service.api.tei_v1.codec.errors import tei_error
 from shared.codec.fields import error_from_pb, error_to_pb

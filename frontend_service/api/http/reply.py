@@ -11,7 +11,7 @@ import orjson
 import pybase64
 from numpy.typing import NDArray
 
-from frontend_service.postprocess import packing
+from frontend_service import postprocess
 from shared.jobs import Rows
 
 JSON = "application/json"
@@ -68,7 +68,7 @@ def now() -> int:
 def rows_of(rows: Rows | None) -> Floats:
     """Rows as an array, float32 [N, D]."""
     assert rows is not None
-    return packing.unpack_float32(rows)
+    return postprocess.unpack_float32(rows)
 
 
 def split(rows: Floats, lengths: Sequence[int]) -> list[Floats]:

@@ -11,8 +11,7 @@ from google.protobuf.message import Message
 from frontend_service.api.streams.coalesced import CoalescedStream
 from frontend_service.api.streams.two_way_stream import Replies, RequestStream
 from frontend_service.api.tei_v1.codec.fields import options_key, put_times
-from frontend_service.application.exchange import Exchange
-from frontend_service.application.frontend import Frontend
+from frontend_service.application.frontend import Exchange, Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
 from shared.caller import Caller
 from shared.deadline import Deadline

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from frontend_service import postprocess
 from frontend_service.api.http.reply import Floats, HttpReply, Parts, to_json, with_base64
-from frontend_service.postprocess import packing
 from shared.errors import InvalidInput
 from shared.vectors import DataType
 
@@ -31,7 +31,7 @@ HEADER_BYTES = 60 * 1024
 
 def bits_of(rows: Floats) -> Any:
     """Quantizes rows to uint8 [N, ceil(D / 8)], a bit a number: set where it is not negative, the first one highest."""
-    return np.frombuffer(packing.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
+    return np.frombuffer(postprocess.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
 
 
 BITS: dict[str, Callable[[Floats], Any]] = {
@@ -63,7 +63,7 @@ class Encoding:
         data_type = DATA_TYPES[self.dtype]
         if data_type is DataType.FLOAT32 and self.endianness != "big":
             return np.ascontiguousarray(array, dtype="<f4").reshape(-1).data.cast("B")
-        data = bytes(packing.pack(array.reshape(1, -1), data_type).data)
+        data = bytes(postprocess.pack(array.reshape(1, -1), data_type).data)
         if self.endianness != "big":
             return data
         return np.frombuffer(data, dtype=f"<u{data_type.row_bytes(1)}").byteswap().tobytes()

@@ -17,7 +17,7 @@ from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest, EmbedRequest
-from frontend_service.services.classification import Classified
+from frontend_service.services.classify import Classified
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import OutputKind, Task

@@ -17,8 +17,7 @@ from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRe
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import ScoreNormalization, ScoreRequest
-from frontend_service.domain.requests import Truncation
+from frontend_service.domain.requests import ScoreNormalization, ScoreRequest, Truncation
 from shared.errors import InvalidInput
 from shared.vectors import Layout
 

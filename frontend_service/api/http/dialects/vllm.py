@@ -26,7 +26,7 @@ from frontend_service.domain.requests import (
     TokenizeRequest,
     Truncation,
 )
-from frontend_service.services.classification import Classified
+from frontend_service.services.classify import Classified
 from frontend_service.services.models import ShownTexts
 from shared.errors import InvalidInput, SelvageError
 

@@ -15,7 +15,7 @@ from frontend_service.api.tei_v1.codec.fields import (
     truncation_from_pb,
 )
 from frontend_service.domain.requests import ClassifyRequest
-from frontend_service.services.classification import Classified
+from frontend_service.services.classify import Classified
 from shared.errors import InvalidInput
 from tei.v1 import tei_pb2 as pb
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from frontend_service.api.tei_v1.codec.fields import compute_metadata, optional_truncate, truncation_from_pb
-from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
-from frontend_service.services.ranking import Reranked
+from frontend_service.domain.requests import RerankRequest, ScoreNormalization
+from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput
 from tei.v1 import tei_pb2 as pb
 

@@ -8,7 +8,7 @@ import numpy as np
 from frontend_service.api.tei_v1.codec.fields import prompt_from_pb, texts_from_pb
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest, Truncation
 from frontend_service.services.models import Detokenized, ShownTexts
-from frontend_service.tokenizing.tokenized_text import TokenizedText
+from frontend_service.tokenizing.tokenizer import TokenizedText
 from shared.errors import InvalidInput
 from tei.v1 import tei_pb2 as pb
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from frontend_service import postprocess
 from frontend_service.api.http.body import FILLED, Body, Bound, Count
 from frontend_service.api.http.dialects.encoding import BITS
 from frontend_service.api.http.dialects.pooling_request import NO_IMAGES, input_type_of
@@ -19,7 +20,6 @@ from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice, Truncation
-from frontend_service.postprocess import packing
 from shared.errors import InvalidInput, clip
 from shared.vectors import DataType, OutputKind, TruncationSide
 
@@ -109,7 +109,7 @@ def names_of(body: CohereEmbedBody) -> Names:
 
 def int8_of(rows: Floats) -> Any:
     """Quantizes rows to int8 [N, D], each by its own scale, which does not change cosines."""
-    return np.frombuffer(packing.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
+    return np.frombuffer(postprocess.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
 
 
 CONVERSIONS: dict[str, Callable[[Floats], Any]] = {

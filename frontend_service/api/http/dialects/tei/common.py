@@ -10,8 +10,7 @@ from frontend_service.api.http.reply import HttpReply, to_json
 from frontend_service.api.renaming import Names
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import RerankRequest
-from frontend_service.domain.requests import ClassifyRequest, EmbedRequest, Truncation
+from frontend_service.domain.requests import ClassifyRequest, EmbedRequest, RerankRequest, Truncation
 from shared.errors import UnknownModel
 from shared.terms import RequestTerms
 from shared.vectors import TruncationSide

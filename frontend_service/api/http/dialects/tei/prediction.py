@@ -11,7 +11,7 @@ from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import ParsedRequest
 from frontend_service.api.renaming import Names
 from frontend_service.domain.requests import ClassifyRequest
-from frontend_service.services.classification import Classified
+from frontend_service.services.classify import Classified
 from shared.errors import InvalidInput
 
 

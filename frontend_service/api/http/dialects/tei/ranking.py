@@ -7,8 +7,8 @@ from frontend_service.api.http.dialects.tei.common import OPTIONS, CuttableReque
 from frontend_service.api.http.reply import HttpReply
 from frontend_service.api.http.route import ParsedRequest
 from frontend_service.api.renaming import Names
-from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
-from frontend_service.services.ranking import Reranked
+from frontend_service.domain.requests import RerankRequest, ScoreNormalization
+from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput
 
 NAMES: Names = (
