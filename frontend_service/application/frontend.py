@@ -1,9 +1,9 @@
 """The application object that all APIs call: the services on domain types, and the policy of calls. Knows no API."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
 from frontend_service.services.classify import ClassificationService
@@ -73,6 +73,6 @@ class Frontend:
             tell(timing)
         return reply, timing
 
-    async def offload(self, size: int, work: Callable[[Message], T], argument: Message) -> T:
+    def offload(self, size: int, work: Callable[[Message], T], argument: Message) -> Coroutine[Any, Any, T]:
         """Runs `work(argument)`, in a thread where it reads or writes many bytes."""
-        return await self._pipeline.offload(size, work, argument)
+        return self._pipeline.offload(size, work, argument)

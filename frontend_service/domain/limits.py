@@ -87,7 +87,7 @@ class Limits:
         of them: `texts[{}]`, or `query`.
         """
         self.check_count(len(texts), entry.partition("[")[0], limit)
-        common = utf8_bytes(prompt)
+        common = utf8_bytes(prompt) if prompt else 0
         if common > self.text_bytes:
             raise LimitExceeded(
                 f"{prompt_field} has {common} bytes, a text has at most {self.text_bytes}", field=prompt_field

@@ -61,8 +61,8 @@ class EmbeddingService:
             answer = replace(answer, result=await pipeline.in_thread(take))
         if request.pooling:
             answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
-        # Only now is it known how many weights the sparse vectors have.
-        limits.check_reply(answer.size, FEWER_WEIGHTS)
+        if answer.result.sparse is not None:  # only now is it known how many weights there are
+            limits.check_reply(answer.size, FEWER_WEIGHTS)
         return answer
 
     async def _embed_spans(self, request: EmbedRequest, pooling: SpanPooling, terms: RequestTerms) -> Answer:

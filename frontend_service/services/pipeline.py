@@ -7,11 +7,11 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -227,9 +227,9 @@ class Pipeline:
         activate = partial(postprocess.activate_result, answer.result, len(card.labels), activation)
         return replace(answer, result=await self.in_thread(activate))
 
-    async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:
+    def offload(self, size: int, work: Callable[[A], T], argument: A) -> Coroutine[Any, Any, T]:
         """Runs `work(argument)`, in a message thread where `size` is many bytes."""
-        return await offload(self._message_threads, size, work, argument)
+        return offload(self._message_threads, size, work, argument)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs `work` in a text thread, after the chunks of requests that wait there already.

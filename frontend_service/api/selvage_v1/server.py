@@ -1,5 +1,6 @@
 """The services of selvage.v1 over gRPC: message -> exchange -> message. `Interceptor` answers errors."""
 
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -52,8 +53,8 @@ class _ExchangeServicer:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
 
-    async def _answer_call(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
-        return await self._answer_message(exchange, message, self._frontend.calls.admission.message_size, CALLER.get())
+    def _answer_call(self, exchange: Exchange[Any, Q, A, R], message: Any) -> Coroutine[Any, Any, R]:
+        return self._answer_message(exchange, message, self._frontend.calls.admission.message_size, CALLER.get())
 
     async def _answer_message(self, exchange: Exchange[Any, Q, A, R], message: Any, size: int, caller: Caller) -> R:
         """Answers a message of about `size` bytes."""
