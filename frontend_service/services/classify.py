@@ -13,7 +13,7 @@ from frontend_service.domain.limits import CLASSIFIED_TOKEN_BYTES, FEWER_TEXTS, 
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.services import options, repeats
 from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
-from frontend_service.services.repeats import Distinct, Places
+from frontend_service.services.repeats import Places
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch
@@ -68,7 +68,7 @@ class ClassificationService:
             batch, places = await self._tokenize_pairs(model, request)
         else:
             batch, places = await pipeline.tokenize(model, request.texts, TEXT, choice=request.prompt, cut=request.cut)
-        sent = pipeline.sent(batch, places)
+        sent = await pipeline.sent(batch, places)
         answer = await pipeline.run(model, Classify(), batch, terms, began=began, sent=sent)
         answer = await self._finish(answer, places, model, request.normalize)
         return Classified(answer=answer, labels=card.labels)
@@ -87,19 +87,21 @@ class ClassificationService:
         tokenizer, prompt, cut, letters = pipeline.text_options(
             model, request.texts, TEXT, request.prompt, request.cut, InputType.UNSPECIFIED
         )
-        distinct = Distinct.among(request.texts)
+        distinct = await pipeline.distinct(request.texts, letters)
         texts = tokenizer.shown_chunks(distinct.once(request.texts), prompt, cut, TEXT, numbers=distinct.first)
         chunks = _tokenize_into_columns(texts, token_id)
         batch, columns = pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks)
         places = distinct.inverse if distinct.has_repeats else None
-        sent = pipeline.sent(batch, places)
+        sent = await pipeline.sent(batch, places)
         rows = repeats.ragged_rows(np.array(columns.counts, dtype=np.int64), distinct.inverse)
         token_bytes = SCORE_BYTES * len(card.labels) + CLASSIFIED_TOKEN_BYTES
         limits.check_reply(len(rows) * token_bytes, FEWER_TEXTS)
         work = Classify(tokens=True, token_id=token_id)
         answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)
         answer = await self._finish(answer, places, model, request.normalize)
-        ids, starts, ends = columns.at(rows) if places is not None else (columns.ids, columns.starts, columns.ends)
+        ids, starts, ends = columns.ids, columns.starts, columns.ends
+        if places is not None:
+            ids, starts, ends = await pipeline.in_thread(partial(columns.at, rows))
         return ClassifiedTokens(answer=answer, labels=card.labels, ids=ids, starts=starts, ends=ends)
 
     async def _tokenize_pairs(
@@ -109,9 +111,10 @@ class ClassificationService:
         if not request.pairs:
             raise InvalidInput("the model asks about pairs: text_pairs is empty", field="text_pairs")
         limits = self._limits
-        limits.check_texts(request.texts, TEXT, limits.texts, model.tokenizer.prompt(request.prompt))
-        limits.check_texts(request.pairs, PAIR, limits.texts)
-        distinct = Distinct.among(zip(request.texts, request.pairs, strict=True))
+        letters = limits.check_texts(request.texts, TEXT, limits.texts, model.tokenizer.prompt(request.prompt))
+        letters += limits.check_texts(request.pairs, PAIR, limits.texts)
+        keys = list(zip(request.texts, request.pairs, strict=True))
+        distinct = await self._pipeline.distinct(keys, letters)
         pairs = PairTexts(
             firsts=distinct.once(request.texts),
             seconds=distinct.once(request.pairs),

@@ -50,7 +50,7 @@ class EmbeddingService:
                 model, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
             )
             entry = TEXT
-        sent = pipeline.sent(batch, places)
+        sent = await pipeline.sent(batch, places)
         limits.check_embedding(request, work, model.card, sent.tokens.lengths, entry)
         if table := model.table_of(input_type):
             answer = await self._look_up(model, table, work, batch, sent, began)
@@ -83,8 +83,9 @@ class EmbeddingService:
             input_type,
         )
         distinct = None
-        if overlap is None and pooling.spans and repeats.has_repeats(request.texts):
-            distinct = repeats.Distinct.among(zip(request.texts, pooling.spans, strict=True))
+        if overlap is None and pooling.spans:
+            keys = list(zip(request.texts, pooling.spans, strict=True))
+            distinct = await pipeline.distinct(keys, letters)
             documents = distinct.once(documents)
         chunks = tokenizer.documents.tokenize(documents, prompt, cut, input_type, overlap)
         # Finding the tokens of a span costs about as much as a short text. Windows may have a text many times over.
@@ -92,12 +93,12 @@ class EmbeddingService:
             batch = pipeline.at_once(chunks)
         else:
             batch = await pipeline.in_chunks(chunks)
-        sent = pipeline.sent(batch, distinct.inverse if distinct else None)
+        sent = await pipeline.sent(batch, distinct.inverse if distinct and distinct.has_repeats else None)
         limits.check_embedding(request, work, model.card, sent.tokens.lengths, TEXT)
         answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)
         assert batch.ranges is not None
         rows = np.array(batch.range_of_span, dtype=np.int64)
-        if distinct is not None:
+        if distinct and distinct.has_repeats:
             rows = repeats.ragged_rows(np.array(batch.ranges.counts, dtype=np.int64), distinct.inverse)
         if len(rows):
             take = partial(repeats.take_spans, answer.result, rows, len(batch.ranges))

@@ -7,19 +7,19 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import structlog
 
 from frontend_service import postprocess
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits, result_bytes
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.services import repeats
 from frontend_service.services.repeats import Distinct, Places
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch, panics_as
@@ -33,6 +33,9 @@ from shared.vectors import Activation, InputType
 
 INLINE_LETTERS = 2048
 """Most letters that are tokenised on the event loop: half a millisecond, about the cost of a busy thread and back."""
+
+PLACE_BYTES = 256
+"""Bytes that are copied in the time that putting a text in its place takes."""
 
 LOGGED_LETTERS = 200
 """Most letters of a tokenizer panic that are logged, because it may quote the text."""
@@ -91,8 +94,7 @@ class Pipeline:
             model, texts, entry, choice, cut, input_type, sequence_cut, most, prompt_field
         )
         places, numbers = None, None
-        if repeats.has_repeats(texts):
-            distinct = Distinct.among(texts)
+        if len(texts) > 1 and (distinct := await self.distinct(texts, letters)).has_repeats:
             texts, numbers, places = distinct.once(texts), distinct.first, distinct.inverse
         if letters > INLINE_LETTERS:
             chunks = tokenizer.text_chunks(texts, prompt, cut, entry, input_type, numbers)
@@ -186,16 +188,21 @@ class Pipeline:
         result = await self.workers.run(model, job)
         return self.answer(model, result, texts, began=began, left=left)
 
-    def sent(self, batch: TokenizedBatch, places: Places | None) -> TokenizedBatch:
+    async def distinct(self, keys: Sequence[Hashable], letters: int) -> Distinct:
+        """The distinct ones of texts, or of what has texts, with so many `letters` in all."""
+        return await offload(self._message_threads, letters, Distinct.among, keys)
+
+    async def sent(self, batch: TokenizedBatch, places: Places | None) -> TokenizedBatch:
         """The texts as often as they were sent: at these `places` of a batch, None where none is repeated.
 
         Raises LimitExceeded for too many tokens.
         """
         if places is None:
             return batch
-        lengths = batch.tokens.lengths
-        self.limits.check_tokens(sum([lengths[place] for place in places.tolist()]))
-        return batch.at(places.tolist())
+        tokens = int(np.array(batch.tokens.lengths, dtype=np.int64)[places].sum())
+        self.limits.check_tokens(tokens)
+        size = 4 * tokens + PLACE_BYTES * len(places)
+        return await offload(self._message_threads, size, lambda batch: batch.at(places.tolist()), batch)
 
     def reserve(self, model: ServedModel, work: Work, texts: TokenizedBatch) -> None:
         """Counts a result's bytes before it is there. Raises LimitExceeded, and Overloaded where there is no room."""

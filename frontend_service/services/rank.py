@@ -117,17 +117,19 @@ class RankingService:
         """Scores by a cross-encoder: every pair is a sequence, and its only logit the score."""
         pipeline, limits, choice = self._pipeline, self._limits, PromptChoice(literal=request.instruction)
         prompt = model.tokenizer.prompt(choice)
-        limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
-        limits.check_texts(request.documents, DOCUMENT, limits.documents)
+        letters = limits.check_texts(request.queries, request.query_entry, limits.texts, prompt, "instruction")
+        letters += limits.check_texts(request.documents, DOCUMENT, limits.documents)
         document_cut = limits.with_default(request.document_cut)
         # A request without a limit for whole sequences says for its documents whether texts may be cut at all.
         pair_cut = Truncation(truncate=document_cut.truncate, side=document_cut.side)
         began, matrix = pipeline.clock(), request.layout is Layout.MATRIX
         if matrix:
-            queries, documents = Distinct.among(request.queries), Distinct.among(request.documents)
+            queries = await pipeline.distinct(request.queries, letters)
+            documents = await pipeline.distinct(request.documents, letters)
             table = ScoreTable(rows=queries.inverse, columns=documents.inverse)
         else:
-            queries = documents = Distinct.among(zip(request.queries, request.documents, strict=True))
+            keys = list(zip(request.queries, request.documents, strict=True))
+            queries = documents = await pipeline.distinct(keys, letters)
             table = ScoreTable.of_pairs(queries)
         pairs = PairTexts(
             firsts=queries.once(request.queries),
@@ -143,8 +145,10 @@ class RankingService:
             numbers=documents.first,
         )
         batch = await pipeline.in_chunks(model.tokenizer.pairs(pairs))
-        repeated = queries.has_repeats or documents.has_repeats
-        sent = pipeline.sent(batch, table.cells if repeated else None)
+        repeated, sent = queries.has_repeats or documents.has_repeats, batch
+        if repeated:
+            limits.check_tokens(table.total(batch.tokens.lengths))
+            sent = await pipeline.sent(batch, table.cells)
         answer = await pipeline.run(model, Classify(), batch, terms, began=began, sent=sent)
         if repeated:
             answer = answer.with_result(await pipeline.in_thread(partial(table.take, answer.result)))
@@ -185,7 +189,7 @@ class RankingService:
             input_type=InputType.DOCUMENT,
             most=limits.documents,
         )
-        sides = [pipeline.sent(queries, rows), pipeline.sent(documents, columns)]
+        sides = [await pipeline.sent(queries, rows), await pipeline.sent(documents, columns)]
         sent = TokenizedBatch.joined(sides)
         if request.explain:
             limits.check_explained(request, sent.tokens.lengths[0], shown, text_bytes)
@@ -280,7 +284,7 @@ class RankingService:
                 input_type=InputType.QUERY,
                 prompt_field="instruction",
             )
-            batch = pipeline.sent(texts, places)
+            batch = await pipeline.sent(texts, places)
         else:
             check_dimensions(request.queries, request.documents)
             batch = NOTHING

@@ -39,17 +39,14 @@ class Distinct:
         numbers: dict[Hashable, int] = {}
         inverse = [numbers.setdefault(key, len(numbers)) for key in keys]
         places = np.array(inverse, dtype=np.int64)
+        if len(numbers) == len(inverse):
+            return cls(first=inverse, inverse=places)
         first = np.unique(places, return_index=True)[1]
         return cls(first=first.tolist(), inverse=places)
 
     def once(self, texts: Sequence[T]) -> list[T]:
         """The texts without their repeats."""
         return [texts[place] for place in self.first]
-
-
-def has_repeats(texts: Sequence[Hashable]) -> bool:
-    """Whether a text is there twice."""
-    return len(texts) > 1 and len(set(texts)) < len(texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +63,12 @@ class ScoreTable:
     def of_pairs(cls, pairs: Distinct) -> "ScoreTable":
         """The table of pairs that are scored one by one."""
         return cls(rows=pairs.inverse, columns=np.zeros(1, dtype=np.int64))
+
+    def total(self, lengths: Sequence[int]) -> int:
+        """The tokens of all cells, where those of the table have these `lengths`; made without the cells."""
+        across = int(self.columns.max()) + 1
+        table = np.array(lengths, dtype=np.int64).reshape(-1, across)
+        return int(np.bincount(self.rows) @ table @ np.bincount(self.columns))
 
     @property
     def cells(self) -> Places:

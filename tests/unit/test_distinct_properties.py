@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend_service.domain.limits import ENVELOPE_BYTES, Limits
-from frontend_service.services.repeats import Distinct, has_repeats, take_sequences
+from frontend_service.services.repeats import Distinct, ScoreTable, take_sequences
 from frontend_service.tokenizing.tokens import TokenizedBatch
 from shared.errors import ResultTooLarge
 from shared.jobs import Classify, Encode, JobResult, Rows, Score, SparseRows, Work
@@ -100,7 +100,16 @@ def test_each_text_is_found_once(texts: list[str]) -> None:
     once = distinct.once(texts)
     assert once == list(dict.fromkeys(texts))
     assert [once[place] for place in distinct.inverse] == texts
-    assert distinct.has_repeats == has_repeats(texts) == (len(once) < len(texts))
+    assert distinct.has_repeats == (len(once) < len(texts))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.lists(st.integers(0, 2), min_size=1, max_size=9))
+def test_the_tokens_of_all_pairs_are_counted_without_them(queries: list[int], documents: list[int]) -> None:
+    """Sixteen million pairs of a few texts are refused before they are made."""
+    rows, columns = Distinct.among(queries), Distinct.among(documents)
+    table = ScoreTable(rows=rows.inverse, columns=columns.inverse)
+    lengths = range(3, 3 + len(rows.first) * len(columns.first))
+    assert table.total(lengths) == sum(lengths[cell] for cell in table.cells)
 
 
 def test_a_repeated_sparse_vector_is_refused_by_its_whole_size_before_it_is_made() -> None:
