@@ -17,7 +17,7 @@ from frontend_service.api.enabled import EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.tokenizing.model_texts import read_files
+from frontend_service.tokenizing.tokenizer import read_files
 from frontend_service.workers.interface import ServedModel
 from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.schedule.driver import DeviceLost
@@ -145,10 +145,7 @@ class Pair:
             EnabledApis(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
             worker.log_ready()
             ready.set_result(None)
-            try:
-                await self._until_stopped(worker, resident)
-            finally:
-                service.close()
+            await self._until_stopped(worker, resident)
 
     async def _until_stopped(self, worker: ModelWorker, resident: Resident) -> None:
         stopping = asyncio.create_task(self._stop.wait())

@@ -83,7 +83,6 @@ async def main(settings: FrontendSettings) -> None:
     await _until_stopped(supervising)
     await _drain(server, http, settings)
     calls.refuse()  # the links to the workers end next: calls that still come are refused by name, not lost with them
-    pipeline.close()
     supervising.cancel()
     await asyncio.wait([supervising])
     for observer in (page, spans):

@@ -181,9 +181,7 @@ class FrontendSettings(ServiceSettings):
     )
     max_texts: Count = Field(_DEFAULTS.texts, description="Most texts in one Embed, Tokenize or list of queries.")
     max_documents: Count = Field(_DEFAULTS.documents, description="Most documents in one Rerank, Score or MaxSim.")
-    max_text_bytes: Count = Field(
-        _DEFAULTS.text_bytes, description="Most UTF-8 bytes of one text, or that are read of one that may be cut."
-    )
+    max_text_bytes: Count = Field(_DEFAULTS.text_bytes, description="Most UTF-8 bytes of one text with its prompt.")
     max_request_tokens: Count = Field(_DEFAULTS.request_tokens, description="Most tokens of one request.")
     max_request_rows: Count = Field(_DEFAULTS.request_rows, description="Most rows of either side of one MaxSim.")
     max_similarities: Count = Field(_DEFAULTS.similarities, description="Most products of two rows in one MaxSim.")

@@ -44,8 +44,8 @@ WRAPPED = {
     "frontend_service": (
         ("shared.server.rpc.interceptor:_named", BEFORE, "arrived"),
         ("frontend_service.api.http.server:Protocol.data_received", BEFORE, "arrived"),
-        ("frontend_service.services.pipeline:Pipeline.run_slices", BEFORE, "read"),
-        ("frontend_service.services.pipeline:Pipeline.run_slices", AFTER, "tokenised"),
+        ("frontend_service.services.pipeline:Pipeline.tokenize", BEFORE, "read"),
+        ("frontend_service.services.pipeline:Pipeline.tokenize", AFTER, "tokenised"),
         ("frontend_service.workers.stream:JobStream._next_message", AFTER, "job left"),
         ("frontend_service.workers.stream:JobStream._parse_message", BEFORE, "answer came"),
         ("shared.server.rpc.interceptor:Interceptor._until_read", BEFORE, "reply made"),

@@ -1,24 +1,40 @@
 """The application object that all APIs call: the services on domain types, and the policy of calls. Knows no API."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from frontend_service.application.exchange import Exchange
 from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
-from frontend_service.services.classification import ClassificationService
-from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.classify import ClassificationService
+from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.services.ranking import RankingService
+from frontend_service.services.rank import RankingService
 from shared.caller import Caller
 from shared.server.calls import Calls
 from shared.telemetry.figures import ObserveTimes
+from shared.terms import RequestTerms
 
-M = TypeVar("M")
-Q = TypeVar("Q")
-A = TypeVar("A", bound=Answer | FinishedAnswer)
-R = TypeVar("R")
+Message = TypeVar("Message")
+Request = TypeVar("Request")
+ServiceAnswer = TypeVar("ServiceAnswer", bound=Answer | FinishedAnswer)
+Reply = TypeVar("Reply")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange(Generic[Message, Request, ServiceAnswer, Reply]):
+    """One method of an API: `read` makes the request of a message, `call_service` answers it, `write` makes the reply.
+
+    Large messages are read and written in a thread, so `read` and `write` may touch nothing but their arguments.
+    `weight`: how many times longer it takes to write a byte of the answer than to copy it.
+    """
+
+    read: Callable[[Message], Request]
+    call_service: Callable[[Request, RequestTerms], Awaitable[ServiceAnswer]]
+    write: Callable[[Request, ServiceAnswer], Reply]
+    weight: int = 1
 
 
 class Frontend:
@@ -37,13 +53,26 @@ class Frontend:
         self.limits = pipeline.limits
         self._pipeline, self._tell_times = pipeline, tell_times
 
-    async def exchange(self, exchange: Exchange[M, Q, A, R], message: M, size: int, caller: Caller) -> tuple[R, Timing]:
-        """Answers a message of `size` bytes, and reports the times that this took. Raises SelvageError."""
-        reply, timing = await exchange.run(self._pipeline, message, size, self.calls.terms(caller))
+    async def exchange(
+        self,
+        exchange: Exchange[Message, Request, ServiceAnswer, Reply],
+        message: Message,
+        size: int,
+        caller: Caller,
+    ) -> tuple[Reply, Timing]:
+        """Answers a message of `size` bytes, and reports the times that this took, writing the reply included.
+
+        Raises SelvageError.
+        """
+        pipeline, terms = self._pipeline, self.calls.terms(caller)
+        request = await pipeline.offload(size, exchange.read, message)
+        answer = await exchange.call_service(request, terms)
+        reply = await pipeline.offload(exchange.weight * answer.size, partial(exchange.write, request), answer)
+        timing = answer.timing(pipeline.clock())
         for tell in self._tell_times:
             tell(timing)
         return reply, timing
 
-    async def offload(self, size: int, work: Callable[[M], T], argument: M) -> T:
+    def offload(self, size: int, work: Callable[[Message], T], argument: Message) -> Coroutine[Any, Any, T]:
         """Runs `work(argument)`, in a thread where it reads or writes many bytes."""
-        return await self._pipeline.offload(size, work, argument)
+        return self._pipeline.offload(size, work, argument)

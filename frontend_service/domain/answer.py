@@ -1,6 +1,6 @@
 """Answers: a job's result with what the frontend knows of the request's texts and times. Knows no API."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.jobs import JobResult, PackedBytes, RaggedTokens
 
@@ -43,6 +43,10 @@ class Answer:
     tokenize: float
     transfer: float
     answered: float
+
+    def with_result(self, result: JobResult) -> "Answer":
+        """The same answer with another result, whose scores it is ranked by."""
+        return replace(self, result=result, ranked_by=result.scores)
 
     @property
     def size(self) -> int:

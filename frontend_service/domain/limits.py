@@ -1,21 +1,48 @@
-"""Limits of what one frontend accepts in a request, and the checks that hold requests to them."""
+"""Limits of what one frontend accepts, and every check of a size: of a request, its tokens, its result and its reply.
+
+All sizes are known before a job is sent, but for sparse vectors without `sparse_top_k`. Knows no API and no worker.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from frontend_service.domain.requests import Truncation
+from frontend_service.domain.requests import EmbedRequest, MaxSimRequest, ScoreRequest, Truncation
+from shared.card import ModelCard
 from shared.errors import LimitExceeded, ResultTooLarge
-from shared.vectors import MOST_DIMENSIONS
+from shared.jobs import Classify, Encode, MaxSim, RaggedTokens, Score, TokenRanges, Work
+from shared.vectors import MOST_DIMENSIONS, DataType, MultiVectors, OutputKind
 
 ENVELOPE_BYTES = 64 * 1024
 """Most bytes that a reply holds beside its vectors."""
 LINK_MATCH_BYTES = 8
 """Bytes of a winner and its similarity in a job's result, as the link carries it."""
+REPLY_MATCH_BYTES = 9
+"""Most bytes of a winner and its similarity in a MaxSim reply."""
+TOKEN_MATCH_BYTES = 32
+"""Bytes of a winner with both tokens as texts; most have a few letters."""
+SCORE_BYTES = 4
+"""Bytes of a score or a logit."""
+SPARSE_PAIR_BYTES = 8
+"""Bytes of a sparse vector's entry: a vocabulary id and its weight."""
+EMBEDDED_TEXT_BYTES = 8
+"""Bytes of a text in an Embed's reply beside its vectors: its number of tokens and of rows, and whether it was cut."""
+TOKEN_ID_BYTES = 5
+"""Most bytes of a token id in an Embed's reply, where it is a varint."""
+CLASSIFIED_TOKEN_BYTES = 12
+"""Bytes of a classified token in a reply beside its scores: id and offsets."""
+SHOWN_TOKEN_BYTES = 48
+"""Bytes of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
+DOCUMENT_FIELD_BYTES = 32
+"""Most bytes that a message adds to a document's text."""
 TEXT_LETTERS = 16
 """Letters that each text counts for beyond its own: the fixed cost of tokenising a text."""
 
+FEWER_TEXTS = "ask for fewer texts"
 FEWER_WEIGHTS = "set sparse_top_k, or ask for fewer texts"
 """The advice in an error where sparse vectors make a reply too large."""
+SMALLER_REPLY = "ask for fewer texts, a smaller data_type (FLOAT16, INT8) or fewer dimensions, or use EmbedStream"
+SMALLER_ROWS = "ask for a smaller data_type (FLOAT16, INT8) or fewer dimensions, or send fewer tokens"
+"""The advice where the token rows of one text alone are too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +57,7 @@ class Limits:
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
 
-    All checks raise LimitExceeded, naming the field where there is one; `check_reply` raises ResultTooLarge.
+    All checks raise LimitExceeded, naming the field where there is one; those of replies raise ResultTooLarge.
     """
 
     texts: int = 4096
@@ -48,40 +75,32 @@ class Limits:
 
     def with_default(self, cut: Truncation) -> Truncation:
         """The same truncation, with `auto_truncate` where the request does not say whether to cut."""
-        return replace(
-            cut,
-            truncate=self.auto_truncate if cut.truncate is None else cut.truncate,
-            text_bytes=self.text_bytes,
-        )
+        return replace(cut, truncate=self.auto_truncate) if cut.truncate is None else cut
 
     def check_texts(
-        self,
-        texts: Sequence[str],
-        entry: str,
-        limit: int,
-        prompt: str = "",
-        prompt_field: str = "prompt",
-        *,
-        cut: bool = False,
+        self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"
     ) -> int:
         """Checks the number of texts, the size of each with its prompt, and that of all together.
 
         Returns the cost of tokenising them in letters, TEXT_LETTERS more for each text. `entry` is what errors call one
-        of them: `texts[{}]`, or `query`. `cut`: each may have any size, since only a part of it is read.
+        of them: `texts[{}]`, or `query`.
         """
         self.check_count(len(texts), entry.partition("[")[0], limit)
-        common = len(prompt.encode())
+        common = utf8_bytes(prompt) if prompt else 0
         if common > self.text_bytes:
             raise LimitExceeded(
                 f"{prompt_field} has {common} bytes, a text has at most {self.text_bytes}", field=prompt_field
             )
-        for index, text in enumerate(() if cut else texts):
-            if len(text) * 4 + common > self.text_bytes and (size := utf8_bytes(text) + common) > self.text_bytes:
+        letters = 0
+        for index, text in enumerate(texts):
+            length = len(text)
+            letters += length
+            if length * 4 + common > self.text_bytes and (size := utf8_bytes(text) + common) > self.text_bytes:
                 field = entry.format(index)
                 raise LimitExceeded(
                     f"{field} has {size} bytes, the limit is {self.text_bytes} (--max-text-bytes)", field=field
                 )
-        letters = sum(map(len, texts)) + len(prompt) * len(texts)
+        letters += len(prompt) * len(texts)
         if letters > self.message_bytes:
             raise LimitExceeded(f"texts and prompts have {letters} letters together, the limit is {self.message_bytes}")
         return letters + TEXT_LETTERS * len(texts)
@@ -105,8 +124,10 @@ class Limits:
         if total > self.request_tokens:
             raise LimitExceeded(f"{field} has {total} ids together, the limit is {self.request_tokens}", field=field)
 
-    def check_vectors(self, field: str, rows: int, dimensions: int) -> None:
-        """Checks the rows and the numbers of one side of a MaxSim."""
+    def check_vectors(self, field: str, vectors: MultiVectors) -> None:
+        """Checks the texts, the rows and the numbers of one side of a MaxSim."""
+        rows, dimensions = vectors.rows, vectors.dimensions
+        self.check_count(len(vectors.lengths), f"{field}.lengths", self.documents)
         self.check_count(rows, f"{field}.data", self.request_rows)
         if dimensions > MOST_DIMENSIONS:
             why = f"{field} has rows of {dimensions} dimensions, the limit is {MOST_DIMENSIONS}"
@@ -117,11 +138,23 @@ class Limits:
                 field=f"{field}.data",
             )
 
-    def check_pooled(self, lengths: Sequence[int], dimensions: int, entry: str) -> None:
-        """Checks the token rows to be pooled: those of each text, which has `lengths` tokens, and those of all.
+    def check_embedding(
+        self, request: EmbedRequest, work: Encode, card: ModelCard, lengths: Sequence[int], entry: str
+    ) -> None:
+        """Checks the rows that an Embed pools, and its reply, by the tokens of each text.
 
-        `entry` is what errors call one of the texts: `texts[{}]`.
+        `entry` is what errors call one of the texts: `texts[{}]`. A text whose token rows alone are too large is named.
         """
+        if request.pooling:
+            self._check_pooled(lengths, work.dimensions or card.multi_vector_dimensions, entry)
+        if OutputKind.MULTI_VECTOR in work.outputs:
+            longest = max(range(len(lengths)), key=lengths.__getitem__)
+            alone = _embedding_bytes(request, work, card, lengths[longest : longest + 1], dense_rows=1)
+            self.check_reply(alone, SMALLER_ROWS, entry.format(longest))
+        self.check_reply(_embedding_bytes(request, work, card, lengths, dense_rows=request.dense_rows), SMALLER_REPLY)
+
+    def _check_pooled(self, lengths: Sequence[int], dimensions: int, entry: str) -> None:
+        """Checks the token rows to be pooled: those of each text, which has `lengths` tokens, and those of all."""
         for index, length in enumerate(lengths):
             if length > self.pooled_tokens:
                 field = entry.format(index)
@@ -135,12 +168,39 @@ class Limits:
                 field=field,
             )
 
-    def check_similarities(self, count: int) -> None:
-        """Checks the products of a query row with a document row in one MaxSim."""
-        if count > self.similarities:
-            raise LimitExceeded(f"{count} products of rows are asked for, the limit is {self.similarities}")
+    def check_scores(self, rows: int, columns: int) -> None:
+        """Checks the scores of a whole request."""
+        if rows * columns > self.scores:
+            raise LimitExceeded(f"{rows} x {columns} scores are asked for, the limit is {self.scores}")
 
-    def check_matches(self, count: int) -> None:
+    def check_marker_rows(self, card: ModelCard, scores: int, blocks: int) -> None:
+        """Checks the rows that a listwise reranker's scores are made of: one for each score, and one for each block.
+
+        A job with too many can never succeed: it must not wait for room.
+        """
+        size = DataType.FLOAT32.row_bytes(card.dense_width)
+        why = f"a listwise reranker's scores are made of {size} bytes each"
+        self.check_reply((scores + blocks) * size, f"{why}: score fewer documents or queries in one request")
+
+    def check_explained(self, request: ScoreRequest, query_tokens: int, shown: int, text_bytes: int) -> None:
+        """Checks the winners of a Rerank, and a reply that explains `shown` documents beside texts of `text_bytes`."""
+        _, columns = request.layout.shape(len(request.queries), len(request.documents))
+        self._check_matches(columns * query_tokens)
+        size = text_bytes + shown * query_tokens * TOKEN_MATCH_BYTES
+        self.check_reply(size, "set top_n, or leave explain unset")
+
+    def check_max_sim(self, request: MaxSimRequest, query_rows: Sequence[int]) -> None:
+        """Checks the products of rows, the winners and the reply of a MaxSim whose queries have so many rows each."""
+        similarities = request.similarities(query_rows)
+        if similarities > self.similarities:
+            raise LimitExceeded(f"{similarities} products of rows are asked for, the limit is {self.similarities}")
+        matches = request.matches(query_rows) if request.explain else 0
+        self._check_matches(matches)
+        rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
+        remedy = "ask for fewer scores" + (", or leave explain unset" if request.explain else "")
+        self.check_reply(SCORE_BYTES * rows * columns + REPLY_MATCH_BYTES * matches, remedy)
+
+    def _check_matches(self, count: int) -> None:
         """Checks the winners of an explanation: the worker holds all of them, even those that no reply shows."""
         if count * LINK_MATCH_BYTES > self.message_bytes:
             raise LimitExceeded(
@@ -148,11 +208,6 @@ class Limits:
                 "explain fewer documents",
                 field="explain",
             )
-
-    def check_scores(self, rows: int, columns: int) -> None:
-        """Checks the scores of a whole request."""
-        if rows * columns > self.scores:
-            raise LimitExceeded(f"{rows} x {columns} scores are asked for, the limit is {self.scores}")
 
     def check_reply(self, payload: int, remedy: str, field: str = "") -> None:
         """Checks the bytes of a reply, mostly before it is computed. `remedy`: the advice in the error. `field`: the
@@ -166,3 +221,66 @@ class Limits:
 def utf8_bytes(text: str) -> int:
     """Bytes of a text in UTF-8. Only a text with other letters than ASCII is encoded for it."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+def largest_bytes(texts: Sequence[str], count: int) -> int:
+    """UTF-8 bytes of the `count` largest documents, with what a message adds to each."""
+    sizes = sorted(map(utf8_bytes, texts), reverse=True)
+    return sum(sizes[:count]) + DOCUMENT_FIELD_BYTES * count
+
+
+def _embedding_bytes(
+    request: EmbedRequest, work: Encode, card: ModelCard, lengths: Sequence[int], *, dense_rows: int
+) -> int:
+    """Bytes of the vectors in an Embed's reply, before they are computed: of texts of so many tokens each.
+
+    Sparse vectors count as far as `sparse_top_k` tells their length, otherwise as nothing.
+    """
+    kind, payload = request.data_type, EMBEDDED_TEXT_BYTES * len(lengths)
+    if OutputKind.DENSE in work.outputs:
+        payload += dense_rows * (kind.row_bytes(work.dimensions or card.dimensions) + kind.scale_bytes)
+    if OutputKind.MULTI_VECTOR in work.outputs:
+        rows = sum(map(request.pooling.rows_left, lengths)) if request.pooling else sum(lengths)
+        row_bytes = kind.row_bytes(work.dimensions or card.multi_vector_dimensions) + kind.scale_bytes
+        payload += rows * (row_bytes + TOKEN_ID_BYTES * work.token_ids)
+    if OutputKind.SPARSE in work.outputs:
+        payload += _sparse_bytes(work, len(lengths), card)
+    return payload
+
+
+def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard, ranges: TokenRanges | None = None) -> int:
+    """Bytes that a job's result will have at least, without its envelope. `ranges`: those of the job, if it has any.
+
+    Sparse vectors without `sparse_top_k` count as nothing: nobody knows how long they will be.
+    """
+    match work:
+        case Encode():
+            return _vector_bytes(work, tokens, card, len(tokens) if ranges is None else len(ranges))
+        case Score():
+            rows, columns = work.layout.shape(work.queries, len(tokens) - work.queries)
+            matches = columns * tokens.lengths[0] if work.explain else 0
+            return rows * columns * SCORE_BYTES + matches * LINK_MATCH_BYTES
+        case MaxSim():
+            queries = tokens.lengths if work.queries is None else work.queries.lengths
+            rows, columns = work.layout.shape(len(queries), len(work.documents.lengths))
+            matches = sum(queries) * columns if work.explain else 0
+            return rows * columns * SCORE_BYTES + matches * LINK_MATCH_BYTES
+        case Classify():
+            return len(card.labels) * SCORE_BYTES * (tokens.total if work.tokens else len(tokens))
+
+
+def _vector_bytes(work: Encode, tokens: RaggedTokens, card: ModelCard, dense_rows: int) -> int:
+    kind, total = work.data_type, 0
+    if OutputKind.DENSE in work.outputs:
+        total += dense_rows * (kind.row_bytes(work.dimensions or card.dense_width) + kind.scale_bytes)
+    if OutputKind.MULTI_VECTOR in work.outputs:
+        width = work.dimensions or card.multi_vector_dimensions
+        total += tokens.total * (kind.row_bytes(width) + kind.scale_bytes)
+    if OutputKind.SPARSE in work.outputs:
+        total += _sparse_bytes(work, len(tokens), card)
+    return total
+
+
+def _sparse_bytes(work: Encode, texts: int, card: ModelCard) -> int:
+    """Bytes of sparse vectors whose length `sparse_top_k` limits; a text has no more weights than the vocabulary."""
+    return texts * min(work.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES

@@ -1,21 +1,17 @@
 """Models, and their tokenizers for everybody: texts to token ids and back. Knows no API and sends no jobs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from frontend_service.domain.limits import TEXT_LETTERS, Limits
+from frontend_service.domain.limits import FEWER_TEXTS, SHOWN_TOKEN_BYTES, TEXT_LETTERS, Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
-from frontend_service.services.pipeline import Pipeline
-from frontend_service.services.prepared_texts import PreparedTexts, prepare_texts
-from frontend_service.tokenizing.fair_thread_pool import TimeSlices
-from frontend_service.tokenizing.tokenized_text import TokenizedText
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
+from frontend_service.tokenizing.tokens import Chunks
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 
 TEXT = "texts[{}]"
-SHOWN_TOKEN_BYTES = 48
-"""Bytes of a token in a Tokenize reply: id, text, offsets; long tokens are rare."""
-
 ID_LETTERS = 4
 """Letters that are tokenised in the time that writing the text of one id takes."""
 
@@ -69,48 +65,53 @@ class ModelService:
 
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
         """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is."""
-        model, input_type = self._pipeline.workers.model(request.model), request.prompt.input_type
-        prepared = prepare_texts(
-            model, self._limits, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
+        pipeline, input_type = self._pipeline, request.prompt.input_type
+        model = pipeline.workers.model(request.model)
+        tokenizer, prompt, cut, letters = pipeline.text_options(
+            model, request.texts, TEXT, request.prompt, request.cut, input_type
         )
-        texts = await self._pipeline.run_slices(self._tokenize(prepared), prepared.letters)
-        return ShownTexts(model=model.card.id, prompt=prepared.prompt, texts=texts)
+        chunks = self._within_reply(tokenizer.shown_chunks(request.texts, prompt, cut, TEXT, input_type))
+        texts = pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks)
+        return ShownTexts(model=model.card.id, prompt=prompt, texts=texts)
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have, and InvalidInput
         where ids of queries and of documents mean different texts and the request does not say which they are."""
-        model, tokenized = self._pipeline.workers.model(request.model), request.tokenized
+        pipeline, tokenized = self._pipeline, request.tokenized
+        model = pipeline.workers.model(request.model)
         self._limits.check_count(len(tokenized), "tokenized", self._limits.texts)
         if not tokenized:
             raise InvalidInput("tokenized is empty", field="tokenized")
         self._limits.check_ids(tokenized, "tokenized")
         letters = sum(ID_LETTERS * len(ids) + TEXT_LETTERS for ids in tokenized)
-        first, *others = [
-            await self._pipeline.run_slices(self._detokenize(tokenizer, request), letters)
-            for tokenizer in model.writers_of(request.input_type)
-        ]
+        written: list[list[str]] = []
+        for tokenizer in model.writers_of(request.input_type):
+            chunks = self._detokenize(tokenizer, request)
+            written.append(pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks))
+        first, *others = written
         if any(texts != first for texts in others):
             raise InvalidInput(
                 "these ids mean one text of a query and another of a document: say which", field="input_type"
             )
         return Detokenized(model=model.card.id, texts=first)
 
-    def _tokenize(self, prepared: PreparedTexts) -> TimeSlices[list[TokenizedText]]:
+    def _within_reply(self, shown: Iterator[list[TokenizedText]]) -> Chunks[list[TokenizedText]]:
+        """All texts, as far as a reply can show them."""
         texts: list[TokenizedText] = []
         tokens = 0
-        for slice_texts in prepared.tokenize_with_offsets():
-            texts += slice_texts
-            tokens += sum(len(text.encoding) for text in slice_texts)
-            self._limits.check_reply(tokens * SHOWN_TOKEN_BYTES, "ask for fewer texts")
+        for chunk in shown:
+            texts += chunk
+            tokens += sum(len(text.encoding) for text in chunk)
+            self._limits.check_reply(tokens * SHOWN_TOKEN_BYTES, FEWER_TEXTS)
             yield tokens
         return texts
 
-    def _detokenize(self, tokenizer: ModelTokenizer, request: DetokenizeRequest) -> TimeSlices[list[str]]:
+    def _detokenize(self, tokenizer: ModelTokenizer, request: DetokenizeRequest) -> Chunks[list[str]]:
         texts: list[str] = []
         size = 0
-        for slice_texts in tokenizer.detokenize(request.tokenized, request.skip_special_tokens):
-            texts += slice_texts
-            size += sum(len(text.encode()) for text in slice_texts)
+        for chunk in tokenizer.detokenize(request.tokenized, request.skip_special_tokens):
+            texts += chunk
+            size += sum(len(text.encode()) for text in chunk)
             self._limits.check_reply(size, "ask for fewer ids")
             yield 0  # the ids are counted already
         return texts

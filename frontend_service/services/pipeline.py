@@ -1,38 +1,41 @@
-"""The path of a request: a service prepares it, the pipeline runs it, the service finishes the answer. Knows no API.
+"""The steps that all requests go through: texts are tokenised, one job is sent to a worker, its result awaited.
 
-`PreparedRequest` is what a service hands over: the model, the work, and the texts as slices of tokenising.
-`Pipeline.run` tokenises within the limits, computes equal inputs once, sends one job to a worker and waits for it.
+A service calls them one after the other, checks sizes between them, and makes its answer of the result. Knows no API.
 """
 
+import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import structlog
 
+from frontend_service import postprocess
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.limits import FEWER_WEIGHTS, Limits
-from frontend_service.domain.results import result_bytes
-from frontend_service.services.deduplicate import Repeat, without_repeats
-from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import FairThreadPool, TimeSlices, run_to_end, single_slice
-from frontend_service.tokenizing.panics import panics_as
+from frontend_service.domain.limits import Limits, result_bytes
+from frontend_service.domain.requests import PromptChoice, Truncation
+from frontend_service.services.repeats import Distinct, Places
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch, panics_as
 from frontend_service.workers.interface import ServedModel, Workers
-from shared.errors import Internal
-from shared.jobs import Job, JobResult, MaxSim, RaggedTokens, Work
+from shared.card import ModelCard
+from shared.errors import Internal, WorkerUnavailable
+from shared.jobs import Job, JobResult, Work
 from shared.offload import offload
 from shared.terms import RequestTerms
+from shared.vectors import Activation, InputType
 
 INLINE_LETTERS = 2048
 """Most letters that are tokenised on the event loop: half a millisecond, about the cost of a busy thread and back."""
 
-INLINE_TOKENS = 8192
-"""Most tokens that are looked up in a table on the event loop: a millisecond or two."""
+PLACE_BYTES = 256
+"""Bytes that are copied in the time that putting a text in its place takes."""
 
 LOGGED_LETTERS = 200
 """Most letters of a tokenizer panic that are logged, because it may quote the text."""
@@ -42,34 +45,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRequest:
-    """A request that a service has checked against the model's card and the limits, ready to run.
-
-    `slices` tokenise its texts; None for a request that brings vectors only. `letters`: the cost of tokenising, in
-    letters of text; None for pairs, blocks and texts in windows: a thread always tokenises these. Functions are None
-    where there is nothing to do. `check_tokens` raises where the tokens show that the request, or its reply, is too
-    large. `check_values` raises for wrong numbers in the request, and runs in a thread. `finish` turns the worker's
-    result into that of the answer, also in a thread. `look_up`: makes the result of the tokens here, so that no worker
-    is asked; None: a worker computes it.
-    """
-
-    model: ServedModel
-    work: Work
-    slices: TimeSlices[TokenizedBatch] | None
-    letters: int | None = None
-    check_tokens: Callable[[RaggedTokens], None] | None = None
-    check_values: Callable[[], None] | None = None
-    finish: Callable[[JobResult], JobResult] | None = None
-    look_up: Callable[[RaggedTokens], JobResult] | None = None
-
-
 class Pipeline:
-    """Runs prepared requests: from texts to a worker's result, finished. All services share one.
-
-    It also lends its threads: the fair thread pool for slices of texts and work on numbers, and the message threads for
-    large messages.
-    """
+    """The workers, the limits and the threads that all services share."""
 
     def __init__(
         self,
@@ -80,7 +57,7 @@ class Pipeline:
         clock: Callable[[], float] = time.monotonic,
         reserve: Callable[[int], None] | None = None,
     ) -> None:
-        """`text_threads`: where texts are tokenised and results finished, shared fairly by requests.
+        """`text_threads`: where texts are tokenised and results finished, a chunk of each request in turn.
 
         `message_threads`: where large messages are made and read. `reserve` is called with the bytes that a result will
         have before its job is sent, and may refuse it (see `Admission`); None: results may have any size.
@@ -88,65 +65,111 @@ class Pipeline:
         self.workers = workers
         self.limits = limits
         self.clock = clock
-        self._pool = FairThreadPool(text_threads)
+        self._text_threads = text_threads
         self._message_threads = message_threads
         self._ids = itertools.count(random.getrandbits(62))
         self._reserve = reserve
 
-    async def run(self, prepared: PreparedRequest, terms: RequestTerms) -> Answer:
-        """Tokenises a request, has a worker compute it, and returns its result with the times that this took.
+    async def tokenize(
+        self,
+        model: ServedModel,
+        texts: Sequence[str],
+        entry: str,
+        *,
+        choice: PromptChoice,
+        cut: Truncation,
+        sequence_cut: Truncation | None = None,
+        input_type: InputType = InputType.UNSPECIFIED,
+        most: int | None = None,
+        prompt_field: str = "prompt",
+    ) -> tuple[TokenizedBatch, Places | None]:
+        """Tokenises texts within the limits, equal ones once: with the place of each text in the batch, None where all
+        differ.
 
-        Cancelling it cancels the job. Raises InvalidInput, InputTooLong and Internal where the tokenizer refuses or
-        fails; LimitExceeded and ResultTooLarge; Overloaded where `reserve` or all workers refuse the job;
+        `entry`: what errors call one of the texts, such as `texts[{}]`. `choice`: the prompt before each.
+        `sequence_cut`, if there is one, holds beside `cut`. `most`: the most texts, None for `limits.texts`. Raises
+        what `text_options` and `in_chunks` raise, and InputTooLong.
+        """
+        tokenizer, prompt, cut, letters = self.text_options(
+            model, texts, entry, choice, cut, input_type, sequence_cut, most, prompt_field
+        )
+        places, numbers = None, None
+        if len(texts) > 1 and (distinct := await self.distinct(texts, letters)).has_repeats:
+            texts, numbers, places = distinct.once(texts), distinct.first, distinct.inverse
+        if letters > INLINE_LETTERS:
+            chunks = tokenizer.text_chunks(texts, prompt, cut, entry, input_type, numbers)
+            return await self.in_chunks(chunks), places
+        with panics_as(_tokenizer_failed):
+            return tokenizer.texts(texts, prompt, cut, entry, input_type, numbers), places
+
+    def text_options(
+        self,
+        model: ServedModel,
+        texts: Sequence[str],
+        entry: str,
+        choice: PromptChoice,
+        cut: Truncation,
+        input_type: InputType,
+        sequence_cut: Truncation | None = None,
+        most: int | None = None,
+        prompt_field: str = "prompt",
+    ) -> tuple[ModelTokenizer, str, Truncation, int]:
+        """The tokenizer of texts, the prompt before each, how each is cut, and what tokenising them costs in letters.
+
+        Raises UnsupportedTask for an unknown prompt, InvalidInput where the model wants an input type and there is
+        none, and LimitExceeded.
+        """
+        limits, tokenizer = self.limits, model.tokenizer_of(input_type)
+        prompt = tokenizer.prompt(choice)
+        # First what each says or leaves to the setting, then both at once: a text is cut where either cuts it. In the
+        # other order a `sequence_cut` that says no would also answer for a `cut` that says nothing, against
+        # --auto-truncate: test_one_limit_that_says_no_leaves_the_other_to_the_setting (test_auto_truncate.py).
+        cut = limits.with_default(cut)
+        if sequence_cut is not None:
+            cut = cut.within(limits.with_default(sequence_cut))
+        letters = limits.check_texts(texts, entry, limits.texts if most is None else most, prompt, prompt_field)
+        return tokenizer, prompt, cut, letters
+
+    async def in_chunks(self, chunks: Chunks[T]) -> T:
+        """Runs chunks of tokenising in a text thread and returns their result.
+
+        A request has one chunk in the queue of the threads, so requests take turns, and a cancelled one ends with its
+        chunk. Raises LimitExceeded over the limit of tokens, and Internal where the tokenizer fails.
+        """
+        while True:
+            tokens, result = await self.in_thread(partial(_next_chunk, chunks))
+            if result:
+                return result[0]
+            self.limits.check_tokens(tokens)
+
+    def at_once(self, chunks: Chunks[T]) -> T:
+        """Runs chunks of tokenising on the event loop, for few letters. Raises as `in_chunks`."""
+        while True:
+            tokens, result = _next_chunk(chunks)
+            if result:
+                return result[0]
+            self.limits.check_tokens(tokens)
+
+    async def run(
+        self,
+        model: ServedModel,
+        work: Work,
+        batch: TokenizedBatch,
+        terms: RequestTerms,
+        *,
+        began: float,
+        sent: TokenizedBatch | None = None,
+        sent_work: Work | None = None,
+    ) -> Answer:
+        """Has a worker compute the texts of a job, and returns its result with the times that this took.
+
+        `began`: when tokenising them began. `sent`: the texts as the request has them, where the job has equal ones
+        once, and `sent_work` the work that it asks for, where that names their number. Cancelling it cancels the job.
+        Raises LimitExceeded for too many tokens; Overloaded where `reserve` or all workers refuse the job;
         WorkerUnavailable, DeadlineExceeded, and the job's own error.
         """
-        start = self.clock()
-        tokenized = NOTHING
-        if prepared.slices is not None:
-            tokenized = await self.run_slices(prepared.slices, prepared.letters)
-        tokenize = self.clock() - start
-        if prepared.check_tokens is not None:
-            prepared.check_tokens(tokenized.tokens)
-        if prepared.check_values is not None:
-            await self.in_thread(prepared.check_values)
-        self.limits.check_tokens(tokenized.tokens.total)
-
-        job, repeat = await self._job(prepared.work, tokenized, terms)
-        if self._reserve is not None:
-            card, tokens = prepared.model.card, tokenized.tokens
-            self._reserve(result_bytes(prepared.work, tokens, card, tokenized.ranges))  # repeats included
-        sent = self.clock()
-        if prepared.look_up is not None:
-            look_up = partial(prepared.look_up, job.tokens)
-            result = look_up() if job.tokens.total <= INLINE_TOKENS else await self.in_thread(look_up)
-            result = replace(result, compute=self.clock() - sent)
-        else:
-            result = await self.workers.run(prepared.model, job)
-        answered = self.clock()
-        transfer = max(0.0, answered - sent - result.queue - result.compute)
-
-        if repeat is not None:
-            check_size = partial(self.limits.check_reply, remedy=FEWER_WEIGHTS)
-            result = await self.in_thread(partial(repeat, result, check_size))
-        computed = result
-        if prepared.finish is not None:
-            result = await self.in_thread(partial(prepared.finish, result))
-        return Answer(
-            model=prepared.model.card.id,
-            result=result,
-            ranked_by=computed.scores or result.scores,
-            tokens=tokenized.tokens,
-            truncated=tokenized.truncated,
-            token_counts=tokenized.token_counts or tokenized.tokens.lengths,
-            tokenize=tokenize,
-            transfer=transfer,
-            answered=answered,
-        )
-
-    async def _job(self, work: Work, tokenized: TokenizedBatch, terms: RequestTerms) -> tuple[Job, Repeat | None]:
-        """The job with each input once, and the function that repeats its results, None where no input is repeated."""
-        size = _input_bytes(work, tokenized)
-        work, batch, repeat = await self.offload(size, partial(without_repeats, work), tokenized)
+        texts = sent or batch
+        self.reserve(model, sent_work or work, texts)
         job = Job(
             id=next(self._ids),
             work=work,
@@ -161,48 +184,79 @@ class Pipeline:
             request_id=terms.request_id,
             traceparent=terms.traceparent,
         )
-        return job, repeat
+        left = self.clock()
+        result = await self.workers.run(model, job)
+        return self.answer(model, result, texts, began=began, left=left)
 
-    async def offload(self, size: int, work: Callable[[A], T], argument: A) -> T:
-        """Runs `work(argument)`, in a message thread where `size` is many bytes."""
-        return await offload(self._message_threads, size, work, argument)
+    async def distinct(self, keys: Sequence[Hashable], letters: int) -> Distinct:
+        """The distinct ones of texts, or of what has texts, with so many `letters` in all."""
+        return await offload(self._message_threads, letters, Distinct.among, keys)
 
-    async def run_slices(self, slices: TimeSlices[T], letters: int | None = None) -> T:
-        """Runs slices of tokenising and returns their result: at once for few `letters`, else in the fair thread pool.
+    async def sent(self, batch: TokenizedBatch, places: Places | None) -> TokenizedBatch:
+        """The texts as often as they were sent: at these `places` of a batch, None where none is repeated.
 
-        Raises LimitExceeded over the limit of tokens, and Internal where the tokenizer fails. When cancelled, it stops
-        after the running slice.
+        Raises LimitExceeded for too many tokens.
         """
-        limited = self._limited(slices)
-        if letters is not None and letters <= INLINE_LETTERS:
-            return run_to_end(limited)
-        return await self._pool.run(limited)
+        if places is None:
+            return batch
+        tokens = int(np.array(batch.tokens.lengths, dtype=np.int64)[places].sum())
+        self.limits.check_tokens(tokens)
+        size = 4 * tokens + PLACE_BYTES * len(places)
+        return await offload(self._message_threads, size, lambda batch: batch.at(places.tolist()), batch)
 
-    def _limited(self, slices: TimeSlices[T]) -> TimeSlices[T]:
-        """The same slices, with the limit of tokens checked after each."""
-        with panics_as(_tokenizer_failed):
-            while True:
-                try:
-                    tokens = next(slices)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                self.limits.check_tokens(tokens)
-                yield tokens
+    def reserve(self, model: ServedModel, work: Work, texts: TokenizedBatch) -> None:
+        """Counts a result's bytes before it is there. Raises LimitExceeded, and Overloaded where there is no room."""
+        self.limits.check_tokens(texts.tokens.total)
+        if self._reserve is not None:
+            self._reserve(result_bytes(work, texts.tokens, model.card, texts.ranges))
+
+    def answer(
+        self, model: ServedModel, result: JobResult, texts: TokenizedBatch, *, began: float, left: float
+    ) -> Answer:
+        """A result that has just come, whose job left at `left`, with what is known of its texts."""
+        answered = self.clock()
+        return Answer(
+            model=model.card.id,
+            result=result,
+            ranked_by=result.scores,
+            tokens=texts.tokens,
+            truncated=texts.truncated,
+            token_counts=texts.token_counts or texts.tokens.lengths,
+            tokenize=left - began,
+            transfer=max(0.0, answered - left - result.queue - result.compute),
+            answered=answered,
+        )
+
+    async def activate(self, answer: Answer, card: ModelCard, activation: Activation) -> Answer:
+        """The answer with scores instead of logits, still ranked by the logits."""
+        if activation in (Activation.NONE, Activation.IDENTITY):
+            return answer
+        activate = partial(postprocess.activate_result, answer.result, len(card.labels), activation)
+        return replace(answer, result=await self.in_thread(activate))
+
+    def offload(self, size: int, work: Callable[[A], T], argument: A) -> Coroutine[Any, Any, T]:
+        """Runs `work(argument)`, in a message thread where `size` is many bytes."""
+        return offload(self._message_threads, size, work, argument)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs `work` in the fair thread pool, as a single slice: before requests that have had more time."""
-        return await self._pool.run(single_slice(work))
+        """Runs `work` in a text thread, after the chunks of requests that wait there already.
 
-    def close(self) -> None:
-        """Ends what is being tokenised or finished."""
-        self._pool.close()
+        Raises WorkerUnavailable where the threads have ended.
+        """
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._text_threads, work)
+        except RuntimeError:
+            raise WorkerUnavailable("the service is draining", retry_after=1.0) from None
+        return await running
 
 
-def _input_bytes(work: Work, tokenized: TokenizedBatch) -> int:
-    """Bytes of the token ids, and of the vectors in the request."""
-    sides = (work.queries, work.documents) if isinstance(work, MaxSim) else ()
-    return len(tokenized.tokens.ids) + sum(len(vectors.data) for vectors in sides if vectors is not None)
+def _next_chunk(chunks: Chunks[T]) -> tuple[int, tuple[T] | None]:
+    """Runs a chunk: the tokens so far, or in the end the result."""
+    with panics_as(_tokenizer_failed):
+        try:
+            return next(chunks), None
+        except StopIteration as end:
+            return 0, (end.value,)
 
 
 def _tokenizer_failed(why: str) -> Internal:

@@ -1,27 +1,28 @@
-"""Queries and documents to the blocks of a listwise reranker: texts that hold a query and many documents. In slices.
+"""Queries and documents to the blocks of a listwise reranker: texts that hold a query and many documents.
 
 Which documents share a block, and how a block is written, is as the model's own code does it: jina-reranker-v3.
 """
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from frontend_service.domain.requests import DEFAULT_TRUNCATION, Truncation
-from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.block_writer import Around, Block, BlockWriter
-from frontend_service.tokenizing.fair_thread_pool import TimeSlices
-from frontend_service.tokenizing.prefix import Need, PrefixReader
-from frontend_service.tokenizing.token_limits import TokenLimits
-from frontend_service.tokenizing.truncation import shortened
-from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
-from shared.card import Listwise, ModelCard
+from frontend_service.tokenizing.tokens import (
+    Chunks,
+    TextReader,
+    TokenizedBatch,
+    TokenLimits,
+    UntrainedTokens,
+    shortened,
+)
+from shared.card import PLACE, Listwise, ModelCard
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import RaggedTokens, TokenRanges
-from shared.vectors import InputType, TruncationSide
+from shared.vectors import InputType
 
 INSTRUCTION_SHARE, QUERY_SHARE = 2, 4
 """An instruction has at most half of a block's room for texts, and a query, which stands there twice, a quarter of the
@@ -92,12 +93,85 @@ class _BlockSequences:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The texts of a block. `first`: the place of its first document in the request, which errors call `entry`."""
+
+    query: str
+    instruction: str
+    documents: Sequence[str]
+    first: int
+    entry: str
+
+    @property
+    def name(self) -> str:
+        """What errors call its first document."""
+        return self.entry.format(self.first)
+
+    def halves(self) -> "tuple[Block, Block]":
+        """Two blocks with half of the documents each."""
+        half = len(self.documents) // 2
+        first, second = self.documents[:half], self.documents[half:]
+        return replace(self, documents=first), replace(self, documents=second, first=self.first + half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """Tokens of a block without its query and documents, and those around each document."""
+
+    block: int
+    document: int
+
+
+class BlockWriter:
+    """Writes the blocks of one model. Its methods may run in several threads at once."""
+
+    def __init__(self, reader: TextReader, listwise: Listwise, added: int) -> None:
+        """`added`: the number of special tokens around every text."""
+        self._reader, self._listwise, self._added = reader, listwise, added
+        self._markers = (listwise.query_marker, listwise.document_marker)  # in the order of the model's code
+
+    def write(self, block: Block) -> str:
+        """The text of a block."""
+        parts = [self._opening(str(len(block.documents)), block.query, block.instruction)]
+        for number, document in enumerate(block.documents):
+            parts.append(_filled(self._listwise.document, number=str(number), document=document))
+        return "".join([*parts, _filled(self._listwise.closing, query=block.query)])
+
+    def without_markers(self, text: str) -> str:
+        """A text without markers. What reads as one only then, which the model's code would leave, becomes a space."""
+        for space in ("", " "):
+            for marker in self._markers:
+                text = text.replace(marker, space)
+        return text
+
+    def around(self, instruction: str) -> Around:
+        """What stands in a block with this instruction, in tokens."""
+        most = str(self._listwise.block_documents)
+        block = self._opening(most, "", instruction) + _filled(self._listwise.closing, query="")
+        document = _filled(self._listwise.document, number=most, document="")
+        return Around(block=self._length(block) + self._added, document=self._length(document))
+
+    def _length(self, text: str) -> int:
+        return len(self._reader.read(text))
+
+    def _opening(self, count: str, query: str, instruction: str) -> str:
+        """What stands before the documents."""
+        opening = _filled(self._listwise.opening, count=count, query=query)
+        return opening + (_filled(self._listwise.instruction, instruction=instruction) if instruction else "")
+
+
+def _filled(template: str, **values: str) -> str:
+    """A template with a text at each place: all at once, so that nothing in a text of a caller is taken for one."""
+    return PLACE.sub(lambda place: values[place[1]], template)
+
+
 class ListwiseTokenizer:
     """Makes the blocks of one model. Its methods may run in several threads at once."""
 
     def __init__(
         self,
-        reader: PrefixReader,
+        reader: TextReader,
         framing: Tokenizer,
         card: ModelCard,
         listwise: Listwise,
@@ -110,7 +184,7 @@ class ListwiseTokenizer:
         self._writer = BlockWriter(reader, listwise, framing.num_special_tokens_to_add(is_pair=False))
         self._bare = self._writer.around("")
 
-    def tokenize(self, texts: ListwiseTexts) -> TimeSlices[tuple[TokenizedBatch, Blocks]]:
+    def tokenize(self, texts: ListwiseTexts) -> Chunks[tuple[TokenizedBatch, Blocks]]:
         """Makes a sequence of each block, with a token range for each document's marker, then one for the query's.
 
         One that may be cut is cut to its limit, or to less where a block of this context has no room for as much.
@@ -148,7 +222,7 @@ class ListwiseTokenizer:
 
     def _fitted(
         self, texts: Sequence[str], cut: Truncation, input_type: InputType, entry: str, room: int
-    ) -> TimeSlices[list[_Fitted]]:
+    ) -> Chunks[list[_Fitted]]:
         """The texts within their limit. One that is cut is the text of the tokens that stay, as in the model's code.
 
         `room`: tokens that one which may be cut has at most.
@@ -157,16 +231,13 @@ class ListwiseTokenizer:
         if cut.truncate:
             limit = min(limit, max(1, room))
         fitted, total = list[_Fitted](), 0
-        need = Need(tokens=limit + 1, cut_side=side, most_bytes=cut.text_bytes)
-        for reads in self._reader.read_batches(texts, need):
-            for text, read in zip(texts[len(fitted) : len(fitted) + len(reads)], reads, strict=True):
-                read.check(entry.format(len(fitted)))
-                encoding, over = read.encoding, len(read.encoding) > limit
+        for encodings in self._reader.encode_chunks(texts):
+            for encoding in encodings:
+                number, tokens = len(fitted), len(encoding)
+                text, over = texts[number], tokens > limit
                 if over:
                     if not cut.truncate:
-                        field_name = entry.format(len(fitted))
-                        remedy = "truncate would cut it"
-                        raise self._limits.too_long(field_name, len(encoding), limit, remedy, whole=read.whole)
+                        raise self._limits.too_long(entry.format(number), tokens, limit, "truncate would cut it")
                     encoding = shortened(encoding, limit, side)
                     text = self._reader.text_of(encoding)
                 fitted.append(_Fitted(text=self._writer.without_markers(text), tokens=len(encoding), truncated=over))
@@ -180,10 +251,10 @@ class ListwiseTokenizer:
             return ""
         room = self._card.max_tokens - self._bare.block - self._bare.document
         limit = max(1, room // INSTRUCTION_SHARE)
-        read = self._reader.read(instruction, Need(tokens=limit + 1, cut_side=TruncationSide.RIGHT))
-        if len(read.encoding) > limit:
+        tokens = len(self._reader.read(instruction))
+        if tokens > limit:
             remedy = "it may have half of a block's room for texts"
-            raise self._limits.too_long("instruction", len(read.encoding), limit, remedy, whole=read.whole)
+            raise self._limits.too_long("instruction", tokens, limit, remedy)
         return self._writer.without_markers(instruction)
 
     def _least_tokens(self, texts: ListwiseTexts, queries: Sequence[_Fitted], documents: Sequence[_Fitted]) -> int:
@@ -219,7 +290,7 @@ class ListwiseTokenizer:
         Raises InputTooLong, and InvalidInput for wrong markers.
         """
         listwise, limit, entry = self._listwise, self._card.max_tokens, block.name
-        ids = self._framing.post_process(self._reader.read(self._writer.write(block)).encoding).ids
+        ids = self._framing.post_process(self._reader.read(self._writer.write(block))).ids
         if len(ids) > limit:
             if len(block.documents) > 1:
                 for half in block.halves():

@@ -1,33 +1,38 @@
-"""Texts to token ids, as the model was trained: prompts, special tokens, truncation, query expansion; and ids to texts.
+"""Texts of requests to token ids, by a model's own tokenizer, within the limits; and ids back to texts.
 
-Works in slices (`frontend_service/tokenizing/fair_thread_pool.py`) and does not care where these run.
+Also what reads queries otherwise: their expansion, and of inference-free SPLADE a tokenizer and a table of weights.
 """
 
+import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.documents import DocumentTokenizer, SpecialTokens
-from frontend_service.tokenizing.fair_thread_pool import TimeSlices
 from frontend_service.tokenizing.listwise import Blocks, ListwiseTexts, ListwiseTokenizer
-from frontend_service.tokenizing.pairs.pairs import PairTexts
-from frontend_service.tokenizing.pairs.tokenizer import PairTokenizer
-from frontend_service.tokenizing.panics import panics_as
-from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
-from frontend_service.tokenizing.query_expansion import QueryExpander
-from frontend_service.tokenizing.token_limits import TokenLimits
-from frontend_service.tokenizing.tokenized_text import TokenizedText
-from frontend_service.tokenizing.truncation import shortened
-from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
-from shared.card import ModelCard
+from frontend_service.tokenizing.pairs import PairTexts, PairTokenizer
+from frontend_service.tokenizing.spans import DocumentTokenizer, SpecialTokens
+from frontend_service.tokenizing.tokens import (
+    Chunks,
+    TextReader,
+    TokenizedBatch,
+    TokenLimits,
+    UntrainedTokens,
+    in_chunks,
+    panics_as,
+    shortened,
+)
+from shared import vectors
+from shared.card import ModelCard, QueryRoute
 from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
 from shared.jobs import RaggedTokens
+from shared.query_table import QueryTable
+from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE, WEIGHT_BYTES
 from shared.vectors import InputType, TruncationSide
 
 PROMPT_NAMES = {
@@ -48,21 +53,27 @@ GENERAL_TASKS = (
 """Jina's tasks for which a model needs no prompt of that name: the kind of text decides, as without a task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TextBounds:
-    """How texts of a request are cut: as `cut` says, to `limit` tokens, special ones included, at the end `side`.
+CHUNK_IDS = 8192
+"""Ids that are turned into texts in one chunk: a few milliseconds."""
 
-    `prompt`: tokens of the prompt before each, if pooling leaves them out; else 0.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedText:
+    """One text as the model sees it.
+
+    `prompt_length`: tokens at its start that pooling leaves out. `expansion`: tokens at its end that were added to a
+    query.
     """
 
-    limit: int
-    cut: Truncation
-    side: TruncationSide
-    prompt: int
+    encoding: Encoding
+    truncated: bool = False
+    prompt_length: int = 0
+    expansion: int = 0
 
-
-SLICE_IDS = 8192
-"""Ids that are checked, or turned into texts, in one slice: a few milliseconds."""
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each token begins and ends in the text with its prompt, in characters; (0, 0) for special tokens."""
+        return self.encoding.offsets
 
 
 class ModelTokenizer:
@@ -91,7 +102,7 @@ class ModelTokenizer:
         # offsets depend on it. The tokenizer for special tokens needs no added tokens, and shares the vocabulary.
         self._framing = Tokenizer(self.tokenizer.model)
         self._framing.post_processor, self.tokenizer.post_processor = self.tokenizer.post_processor, None
-        self._reader = PrefixReader(self.tokenizer)
+        self._reader = TextReader(self.tokenizer)
         self._added = self._framing.num_special_tokens_to_add(is_pair=False)  # around every text
         self._leading = (*self._encode("a").special_tokens_mask, 0).index(0)  # of these, before the text
         self._untrained = UntrainedTokens(self.tokenizer, card.vocabulary_size)
@@ -140,20 +151,21 @@ class ModelTokenizer:
         cut: Truncation,
         entry: str,
         input_type: InputType = InputType.UNSPECIFIED,
-    ) -> TimeSlices[TokenizedBatch]:
-        """Tokenises texts into one batch; see `text_slices`. Raises InvalidInput for tokens without an embedding."""
+        numbers: Sequence[int] | None = None,
+    ) -> TokenizedBatch:
+        """Tokenises texts into one batch, at once; see `shown`. Raises InvalidInput for tokens without an embedding."""
         ids, lengths, prompts, tails = array("i"), [], [], []
         truncated: list[bool] = []
-        for slice_texts in self.text_slices(texts, prompt, cut, entry, input_type, offsets=False):
-            for text in slice_texts:
-                text_ids = text.encoding.ids
-                self._untrained.check(text_ids, entry.format(len(truncated)))
-                ids.extend(text_ids)
-                lengths.append(len(text_ids))
-                truncated.append(text.truncated)
-                prompts.append(text.prompt_length)
-                tails.append(0 if self._expansion.attended else text.expansion)
-            yield len(ids)
+        numbers = range(len(texts)) if numbers is None else numbers
+        shown = self.shown(texts, prompt, cut, entry, input_type, numbers, offsets=False)
+        for number, text in zip(numbers, shown, strict=True):
+            text_ids = text.encoding.ids
+            self._untrained.check(text_ids, entry.format(number))
+            ids.extend(text_ids)
+            lengths.append(len(text_ids))
+            truncated.append(text.truncated)
+            prompts.append(text.prompt_length)
+            tails.append(0 if self._expansion.attended else text.expansion)
         return TokenizedBatch(
             tokens=RaggedTokens.packed(ids, lengths),
             truncated=tuple(truncated),
@@ -161,41 +173,101 @@ class ModelTokenizer:
             unattended_tails=tuple(tails),
         )
 
-    def text_slices(
+    def text_chunks(
         self,
         texts: Sequence[str],
         prompt: str,
         cut: Truncation,
         entry: str,
         input_type: InputType = InputType.UNSPECIFIED,
+        numbers: Sequence[int] | None = None,
+    ) -> Chunks[TokenizedBatch]:
+        """`texts` in chunks."""
+        batches: list[TokenizedBatch] = []
+        tokens, start = 0, 0
+        numbers = range(len(texts)) if numbers is None else numbers
+        for chunk in in_chunks(texts, len(prompt)):
+            stop = start + len(chunk)
+            batches.append(self.texts(chunk, prompt, cut, entry, input_type, numbers[start:stop]))
+            tokens, start = tokens + batches[-1].tokens.total, stop
+            yield tokens
+        return TokenizedBatch.joined(batches)
+
+    def shown(
+        self,
+        texts: Sequence[str],
+        prompt: str,
+        cut: Truncation,
+        entry: str,
+        input_type: InputType = InputType.UNSPECIFIED,
+        numbers: Sequence[int] | None = None,
         *,
         offsets: bool = True,
-    ) -> Iterator[list[TokenizedText]]:
-        """Tokenises texts, some in each slice. One over the limit is cut or, without `truncate`, raises InputTooLong.
+    ) -> Iterator[TokenizedText]:
+        """Tokenises texts, each with the place of its tokens. One over the limit is cut or, without `truncate`, raises
+        InputTooLong.
 
-        `entry` is what errors call one of the texts: `texts[{}]`, or `query`. `input_type`: whether they are queries or
-        documents; late-interaction models have a limit for each, and some expand queries. `offsets`: also finds where
-        tokens lie in their text, which takes a fifth more time.
+        `entry` is what errors call one of the texts: `texts[{}]`, or `query`; `numbers`: the number of each in its
+        request, None where these are all texts of a request. `input_type`: whether they are queries or documents;
+        late-interaction models have a limit for each, and some expand queries. `offsets`: also finds where tokens lie
+        in their text, which takes a fifth more time.
         """
-        bounds = _TextBounds(
-            limit=self._limits.resolve(cut, input_type),
-            cut=cut,
-            side=cut.side or self._card.truncation_side,
-            prompt=self._left_out(prompt),
-        )
-        # A long text is read only as far as its limit needs, so fewer tokens here would change results. One token more
-        # than may stay shows that the text is over the limit. Cut at the left, as many more as the prompt has show how
-        # many of the prompt's tokens are cut off, which `_fit` counts. test_cut_texts_equal_the_tokenizers_own and
-        # test_long_texts_of_which_only_a_part_is_read_equal_the_tokenizers_own (test_tokenization.py) hold both methods
-        # to the library's own truncation, test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived to the prompt.
-        over = 1 + (bounds.prompt if bounds.side is TruncationSide.LEFT else 0)
-        need, first = Need(tokens=bounds.limit - self._added + over, cut_side=bounds.side, most_bytes=cut.text_bytes), 0
-        for reads in self._reader.read_batches((prompt + text for text in texts), need, offsets=offsets):
-            slice_texts = [self._fit(read, bounds, entry.format(number)) for number, read in enumerate(reads, first)]
-            first += len(slice_texts)
-            yield [self._expand(text) for text in slice_texts] if input_type is InputType.QUERY else slice_texts
+        limit, side = self._limits.resolve(cut, input_type), cut.side or self._card.truncation_side
+        left_out, expands = self._left_out(prompt), input_type is InputType.QUERY
+        read = [prompt + text for text in texts] if prompt else texts
+        numbers = range(len(texts)) if numbers is None else numbers
+        for number, encoding in zip(numbers, self._reader.encode(read, offsets=offsets), strict=True):
+            length, prompt_length = len(encoding) + self._added, left_out
+            truncated = length > limit
+            if truncated:
+                prompt_length = self._check_cut(length, limit, cut, side, left_out, entry.format(number))
+                encoding = shortened(encoding, limit - self._added, side)
+            elif not length:
+                raise _without_tokens(entry.format(number))
+            # Special tokens come last, as in the library: a text that is cut first has other offsets.
+            # test_cut_texts_equal_the_tokenizers_own (test_tokenization.py) holds this to the library's truncation.
+            encoding = self._framing.post_process(encoding)
+            yield TokenizedText(
+                encoding=encoding,
+                truncated=truncated,
+                prompt_length=prompt_length,
+                expansion=self._expansion.expand(encoding) if expands else 0,
+            )
 
-    def pairs(self, texts: PairTexts) -> TimeSlices[TokenizedBatch]:
+    def shown_chunks(
+        self,
+        texts: Sequence[str],
+        prompt: str,
+        cut: Truncation,
+        entry: str,
+        input_type: InputType = InputType.UNSPECIFIED,
+        numbers: Sequence[int] | None = None,
+    ) -> Iterator[list[TokenizedText]]:
+        """`shown` in chunks."""
+        start, numbers = 0, range(len(texts)) if numbers is None else numbers
+        for chunk in in_chunks(texts, len(prompt)):
+            stop = start + len(chunk)
+            yield list(self.shown(chunk, prompt, cut, entry, input_type, numbers[start:stop]))
+            start = stop
+
+    def _check_cut(
+        self, length: int, limit: int, cut: Truncation, side: TruncationSide, prompt_length: int, field: str
+    ) -> int:
+        """Checks that a text over the limit may be cut to it, and returns how many tokens of its prompt are left.
+
+        Raises InputTooLong, and InvalidInput where a prompt would fill the limit.
+        """
+        if not cut.truncate:
+            raise self._limits.too_long(field, length, limit, "truncate would cut it")
+        if side is TruncationSide.LEFT and prompt_length:
+            prompt_length = max(self._leading, prompt_length - (length - limit))
+        if prompt_length and prompt_length >= limit - (self._added - self._leading):
+            raise InvalidInput(
+                f"{field}: the prompt fills the limit of {limit} tokens, nothing is left to pool", field=field
+            )
+        return prompt_length
+
+    def pairs(self, texts: PairTexts) -> Chunks[TokenizedBatch]:
         """Tokenises pairs for a cross-encoder; see `PairTokenizer`. Raises for limits that the model cannot keep."""
         prompt = self.prompt(texts.prompt)
         is_chosen = texts.prompt.literal is not None or texts.prompt.name is not None
@@ -205,54 +277,19 @@ class ModelTokenizer:
         texts = replace(texts, limit_reason=self._limits.reason(limit))
         return self._pairs.tokenize(texts, prompt if prompt or is_chosen else None, limit)
 
-    def blocks(self, texts: ListwiseTexts) -> TimeSlices[tuple[TokenizedBatch, Blocks]]:
+    def blocks(self, texts: ListwiseTexts) -> Chunks[tuple[TokenizedBatch, Blocks]]:
         """Tokenises queries and documents for a listwise reranker; see `ListwiseTokenizer`."""
         assert self._listwise is not None
         return self._listwise.tokenize(texts)
 
-    def _expand(self, text: TokenizedText) -> TokenizedText:
-        """A query with the tokens that its model adds."""
-        return replace(text, expansion=self._expansion.expand(text.encoding))
-
-    def _fit(self, read: PrefixRead, bounds: _TextBounds, field: str) -> TokenizedText:
-        """Cuts a text with its prompt to the limit, and puts special tokens around it. Raises InputTooLong.
-
-        Special tokens come last, as in the library: a text that is cut first has other offsets. The tests that hold
-        this are named in `text_slices`.
-        """
-        read.check(field)
-        encoding, limit, prompt_length = read.encoding, bounds.limit, bounds.prompt
-        length = len(encoding) + self._added  # a lower bound where the text is not read to its end
-        if not length:
-            raise InvalidInput(
-                f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
-            )
-        if length <= limit:
-            return TokenizedText(encoding=self._framing.post_process(encoding), prompt_length=prompt_length)
-        if not bounds.cut.truncate:
-            raise self._limits.too_long(field, length, limit, "truncate would cut it", whole=read.whole)
-        if bounds.side is TruncationSide.LEFT and prompt_length:
-            prompt_length = max(self._leading, prompt_length - (length - limit))
-        if prompt_length and prompt_length >= limit - (self._added - self._leading):
-            raise InvalidInput(
-                f"{field}: the prompt fills the limit of {limit} tokens, nothing is left to pool", field=field
-            )
-        return TokenizedText(
-            encoding=self._framing.post_process(shortened(encoding, limit - self._added, bounds.side)),
-            truncated=True,
-            prompt_length=prompt_length,
-            start=read.start,
-        )
-
     def token_ids(
         self, tokenized: Sequence[Sequence[int]], cut: Truncation, input_type: InputType = InputType.UNSPECIFIED
-    ) -> TimeSlices[TokenizedBatch]:
+    ) -> TokenizedBatch:
         """Checks token ids of a request and packs them into one batch. A query may end with its expansion already.
 
         Raises InputTooLong over the limit: token ids are never cut. Raises InvalidInput for an id that the model lacks.
         """
         limit, expansions = self._limits.resolve(cut, input_type), []
-        total = yielded = 0
         for index, ids in enumerate(tokenized):
             expansions.append(self._expansion.expansion_length(ids) if input_type is InputType.QUERY else 0)
             length = len(ids) - expansions[-1]
@@ -264,13 +301,10 @@ class ModelTokenizer:
                     field=f"tokenized[{index}]",
                 )
             self._check_ids(ids, index)
-            total += len(ids)
-            if total - yielded >= SLICE_IDS:
-                yield (yielded := total)
         nothing = (0,) * len(tokenized)
         return TokenizedBatch(
             tokens=RaggedTokens.of(tokenized),
-            truncated=tuple(map(bool, nothing)),
+            truncated=(False,) * len(tokenized),
             prompt_lengths=nothing,
             unattended_tails=nothing if self._expansion.attended else tuple(expansions),
         )
@@ -289,21 +323,21 @@ class ModelTokenizer:
         return self.tokenizer.id_to_token(token_id) or ""
 
     def detokenize(self, tokenized: Sequence[Sequence[int]], skip_special_tokens: bool) -> Iterator[list[str]]:
-        """Turns ids into texts, some in each slice. Raises InvalidInput for an id that the model lacks."""
-        slice_ids: list[list[int]] = []
+        """Turns ids into texts, some in each chunk. Raises InvalidInput for an id that the model lacks."""
+        chunk_ids: list[list[int]] = []
         count = 0
         for index, ids in enumerate(tokenized):
             self._check_ids(ids, index)
-            if slice_ids and count + len(ids) > SLICE_IDS:
-                yield self.tokenizer.decode_batch(slice_ids, skip_special_tokens=skip_special_tokens)
-                slice_ids, count = [], 0
-            slice_ids.append(list(ids))
+            if chunk_ids and count + len(ids) > CHUNK_IDS:
+                yield self.tokenizer.decode_batch(chunk_ids, skip_special_tokens=skip_special_tokens)
+                chunk_ids, count = [], 0
+            chunk_ids.append(list(ids))
             count += len(ids)
-        yield self.tokenizer.decode_batch(slice_ids, skip_special_tokens=skip_special_tokens)
+        yield self.tokenizer.decode_batch(chunk_ids, skip_special_tokens=skip_special_tokens)
 
     def _encode(self, text: str) -> Encoding:
         """A text with its special tokens."""
-        return self._framing.post_process(self._reader.read(text).encoding)
+        return self._framing.post_process(self._reader.read(text))
 
     def _left_out(self, prompt: str) -> int:
         """Tokens at the start of a text with this prompt that pooling leaves out."""
@@ -317,3 +351,81 @@ class ModelTokenizer:
         ids = self._encode(prompt).ids
         special = {*self._card.special_ids, *self._card.special_tokens.values()}  # a card may lack the former
         return len(ids) - (ids[-1:] != [] and ids[-1] in special)
+
+
+def _without_tokens(field: str) -> InvalidInput:
+    return InvalidInput(
+        f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
+    )
+
+
+class QueryExpander:
+    """Fills the queries of one model up to a fixed length (ColBERT's query augmentation, arXiv:2004.12832).
+
+    Does nothing for a model that expands none.
+
+    `attended`: whether other tokens attend to those of an expansion; True where there is none.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
+        late = card.late_interaction
+        expands = late is not None and late.query_expansion is not vectors.QueryExpansion.NONE
+        self._length = late.expansion_length if late and expands else 0
+        self._id = late.expansion_id if late and expands else -1
+        self._token = tokenizer.id_to_token(self._id) if expands else ""
+        self.attended = not expands or (late is not None and late.attend_to_expansion)
+        # A model without a mask token expands with the token that ends every text: one of them belongs to the text.
+        self._text_ends = int(expands and tokenizer.encode("a").ids[-1:] == [self._id])
+
+    def expand(self, encoding: Encoding) -> int:
+        """Fills a query up in place, and returns the number of tokens that were added."""
+        missing = max(0, self._length - len(encoding))
+        if missing:
+            encoding.pad(self._length, pad_id=self._id, pad_token=self._token)
+        return missing
+
+    def expansion_length(self, ids: Sequence[int]) -> int:
+        """The number of tokens at the end of a query's ids that `expand` would have added.
+
+        Only ids of exactly the length that `expand` fills up to can end with an expansion.
+        """
+        if len(ids) != self._length:
+            return 0
+        count = 0
+        while count < len(ids) - 1 and ids[-1 - count] == self._id:
+            count += 1
+        return max(0, count - self._text_ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTexts:
+    """`tokenizer` is that of all texts, or of documents where there is a `query` tokenizer. `query_table`: the weights
+    that queries are looked up in; None where a worker computes them."""
+
+    tokenizer: ModelTokenizer
+    query: ModelTokenizer | None = None
+    query_table: QueryTable | None = None
+
+    def with_card(self, card: ModelCard) -> "ModelTexts":
+        """What reads the texts of an adapter over the model, by its card; all that was read is shared."""
+        return replace(self, tokenizer=self.tokenizer.with_card(card))
+
+
+def read_files(files: Mapping[str, bytes], card: ModelCard) -> ModelTexts:
+    """Opens a worker's files, by their names. Raises ValueError where one is broken or missing."""
+    content, route = files.get(TOKENIZER_FILE, b""), card.query_route
+    tokenizer = ModelTokenizer(content, card)
+    if route is None:
+        return ModelTexts(tokenizer=tokenizer)
+    query = ModelTokenizer(files.get(QUERY_TOKENIZER_FILE, content), card.of_queries(route))
+    table = _query_table(files.get(QUERY_TABLE_FILE, b""), route) if route.table_digest else None
+    return ModelTexts(tokenizer=tokenizer, query=query, query_table=table)
+
+
+def _query_table(content: bytes, route: QueryRoute) -> QueryTable:
+    """The table of a card. Raises ValueError for another one, and for one that no sparse vector could be made of."""
+    if len(content) != WEIGHT_BYTES * route.vocabulary_size:
+        raise ValueError(f"the query table has {len(content)} bytes for {route.vocabulary_size} token ids")
+    if hashlib.sha256(content).hexdigest() != route.table_digest:
+        raise ValueError("the query table is not the one that the card names")
+    return QueryTable(np.frombuffer(content, dtype="<f4").astype(np.float32))

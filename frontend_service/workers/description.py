@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from frontend_service.tokenizing.model_texts import ModelTexts, read_files
+from frontend_service.tokenizing.tokenizer import ModelTexts, read_files
 from frontend_service.workers.reply import WrongReply
 from frontend_service.workers.transport import Metadata
 from selvage.worker.v1 import worker_pb2 as pb

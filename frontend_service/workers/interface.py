@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
-from frontend_service.tokenizing.model_texts import ModelTexts
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.jobs import Job, JobResult

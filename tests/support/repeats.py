@@ -1,15 +1,15 @@
 """Texts that repeat, and a request computed with and without its repeats."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-import torch
-
-from frontend_service.services.deduplicate import without_repeats
-from frontend_service.tokenizing.batch import TokenizedBatch
-from gpu_worker.kernels.rows import row_kernels
-from shared.jobs import JobResult, RaggedTokens, Work
-from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+from frontend_service.domain.limits import Limits
+from frontend_service.services.repeats import Distinct, ScoreTable, take_sequences
+from frontend_service.tokenizing.tokens import TokenizedBatch
+from shared.jobs import JobResult, RaggedTokens, Score, Work
+from shared.vectors import Layout, ScoringMethod
 from support.tiny import random_ids
 
 Computing = Callable[[Work, TokenizedBatch], JobResult]
@@ -27,29 +27,27 @@ def tokenized(texts: Sequence[Sequence[int]], **options: Sequence[int]) -> Token
     return TokenizedBatch(tokens=RaggedTokens.of(texts), truncated=(False,) * len(texts), **own)
 
 
-def given_vectors(data_type: DataType, lengths: Sequence[int], order: Sequence[int], seed: int) -> MultiVectors:
-    """Rows of 48 random numbers: texts of these lengths, in this order."""
-    generator = torch.Generator().manual_seed(seed)
-    data, scales = row_kernels.pack(torch.randn(sum(lengths), 48, generator=generator), data_type)
-    some = MultiVectors(
-        data_type=data_type,
-        dimensions=48,
-        lengths=tuple(lengths),
-        data=data.numpy().tobytes(),
-        scales=b"" if scales is None else scales.numpy().tobytes(),
-    )
-    return some.chosen(order)
-
-
 def both(compute: Computing, work: Work, some: TokenizedBatch) -> tuple[JobResult, JobResult]:
     """The result of the request without its repeats, made whole, and that of the request as it is."""
-    once, kept, repeat = without_repeats(work, some)
-    if repeat is None:
-        assert once is work
-        assert kept is some
-        return compute(once, kept), compute(work, some)
-    return repeat(compute(once, kept), anything), compute(work, some)
+    texts = keys(some)
+    whole = compute(work, some)
+    if not isinstance(work, Score):
+        distinct = Distinct.among(texts)
+        return take_sequences(compute(work, some.at(distinct.first)), distinct.inverse, Limits()), whole
+    count = work.queries
+    if work.layout is PAIRS:
+        queries = documents = Distinct.among(zip(texts[:count], texts[count:], strict=True))
+        table = ScoreTable.of_pairs(queries)
+    else:
+        queries, documents = Distinct.among(texts[:count]), Distinct.among(texts[count:])
+        table = ScoreTable(rows=queries.inverse, columns=documents.inverse)
+    once = some.at([*queries.first, *(count + place for place in documents.first)])
+    return table.take(compute(replace(work, queries=len(queries.first)), once)), whole
 
 
-def anything(_: int) -> None:
-    """Answers of any size are taken."""
+def keys(some: TokenizedBatch) -> list[tuple[object, ...]]:
+    """All that the rows of each sequence depend on."""
+    zeros = (0,) * len(some.tokens)
+    texts = (some.tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(some.tokens.offsets))
+    options = (some.prompt_lengths, some.second_segments or zeros, some.unattended_tails or zeros)
+    return list(zip(texts, *options, strict=True))

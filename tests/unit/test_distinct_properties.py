@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend_service.services.deduplicate import without_repeats
-from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
+from frontend_service.domain.limits import ENVELOPE_BYTES, Limits
+from frontend_service.services.repeats import Distinct, ScoreTable, take_sequences
+from frontend_service.tokenizing.tokens import TokenizedBatch
 from shared.errors import ResultTooLarge
-from shared.jobs import Classify, Encode, JobResult, MaxSim, Rows, Score, SparseRows, Work
-from shared.vectors import DataType, Layout, MultiVectors
-from support.repeats import LATE, MATRIX, PAIRS, TEXTS, both, given_vectors, tokenized
+from shared.jobs import Classify, Encode, JobResult, Rows, Score, SparseRows, Work
+from shared.vectors import Layout
+from support.repeats import LATE, PAIRS, both, tokenized
 from support.tiny import DENSE, encode, score
 
 
@@ -28,12 +29,6 @@ def words(values: Sequence[int]) -> bytes:
     return np.array(values, dtype="<u4").tobytes()
 
 
-def keys(vectors: MultiVectors) -> list[tuple[int, bytes]]:
-    """Rows and bytes of each text."""
-    singles = (vectors.part(place, place + 1) for place in range(len(vectors.lengths)))
-    return [(each.rows, each.data + b"|" + each.scales) for each in singles]
-
-
 def telling(work: Work, some: TokenizedBatch) -> JobResult:
     """A worker whose every number says of which input it is, and which of its numbers."""
     own = [
@@ -42,7 +37,7 @@ def telling(work: Work, some: TokenizedBatch) -> JobResult:
             repr((one.tokens.ids, one.prompt_lengths, one.second_segments, one.unattended_tails)).encode(),
         )
         for place in range(len(some.tokens))
-        for one in [some.select([place])]
+        for one in [some.at([place])]
     ]
     if isinstance(work, Encode | Classify):
         marks = [mark(key) for key in own]
@@ -57,10 +52,8 @@ def telling(work: Work, some: TokenizedBatch) -> JobResult:
         sparse = SparseRows(lengths=lengths, indices=pairs, values=pairs)
         beside = {"token_ids": words(rows), "scores": words(np.repeat(rows, 3))}
         return JobResult(dense=result.dense, tokens=tokens, sparse=sparse, row_lengths=counts, **beside)
-    if isinstance(work, Score):
-        queries, documents = own[: work.queries], own[work.queries :]
-    else:
-        queries, documents = own if work.queries is None else keys(work.queries), keys(work.documents)
+    assert isinstance(work, Score)
+    queries, documents = own[: work.queries], own[work.queries :]
     met = list(zip(queries, documents, strict=True) if work.layout is PAIRS else product(queries, documents))
     explained = [mark(*pair, place) for pair in met for place in range(pair[0][0])] if work.explain else []
     return JobResult(
@@ -71,6 +64,7 @@ def telling(work: Work, some: TokenizedBatch) -> JobResult:
 
 
 FEW = st.integers(0, 1)
+TEXT = ["a", "b", "a b", ""]
 INPUTS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=3), FEW, FEW, FEW), min_size=1, max_size=9)
 
 
@@ -90,7 +84,8 @@ def test_every_number_of_a_sequence_comes_back_to_it(inputs: list[Any], work: Wo
 @settings(max_examples=200, deadline=None)
 @given(INPUTS, INPUTS, st.sampled_from(Layout), st.booleans())
 def test_every_score_comes_back_to_its_pair(first: list[Any], second: list[Any], layout: Layout, explain: bool) -> None:
-    """Exactly, with all that explains it."""
+    """Exactly, with all that explains it: the winners of a single query."""
+    first = first[:1] if explain else first
     size = min(len(first), len(second))
     queries, documents = (first[:size], second[:size]) if layout is PAIRS else (first, second)
     work = score(LATE, len(queries), layout, explain=explain)
@@ -98,82 +93,30 @@ def test_every_score_comes_back_to_its_pair(first: list[Any], second: list[Any],
     assert ours == whole
 
 
-@st.composite
-def some_vectors(draw: st.DrawFn, count: int, data_type: DataType) -> MultiVectors:
-    """Few different rows, so that many texts are equal."""
-    lengths = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
-    rows = sum(lengths)
-    data = draw(st.lists(FEW, min_size=rows, max_size=rows))
-    scales = draw(st.lists(FEW, min_size=rows, max_size=rows))
-    return MultiVectors(
-        data_type=data_type,
-        dimensions=3,
-        lengths=tuple(lengths),
-        data=b"".join(bytes([each]) * data_type.row_bytes(3) for each in data),
-        scales=b"".join(bytes([each]) * data_type.scale_bytes for each in scales),
-    )
+@given(st.lists(st.sampled_from(TEXT), min_size=1, max_size=9))
+def test_each_text_is_found_once(texts: list[str]) -> None:
+    """In the order in which they come first."""
+    distinct = Distinct.among(texts)
+    once = distinct.once(texts)
+    assert once == list(dict.fromkeys(texts))
+    assert [once[place] for place in distinct.inverse] == texts
+    assert distinct.has_repeats == (len(once) < len(texts))
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data(), st.sampled_from(DataType), st.sampled_from(Layout), st.booleans(), st.booleans())
-def test_every_score_of_given_vectors_comes_back_to_its_pair(
-    data: st.DataObject, data_type: DataType, layout: Layout, explain: bool, texts: bool
-) -> None:
-    """Exactly, with all that explains it; given queries and texts as queries."""
-    inputs = data.draw(INPUTS)
-    queries = None if texts else data.draw(some_vectors(len(inputs), data_type))
-    documents = data.draw(some_vectors(len(inputs) if layout is PAIRS else data.draw(st.integers(1, 9)), data_type))
-    options = {"layout": layout, "unit_rows": False, "mean": False, "explain": explain}
-    work = MaxSim(queries=queries, documents=documents, **options)
-    ours, whole = both(telling, work, read(inputs) if texts else NOTHING)
-    assert ours == whole
-
-
-def test_each_input_is_sent_once() -> None:
-    """Queries and documents apart from each other; of pairs, each pair."""
-    some = tokenized([TEXTS[each] for each in [0, 1, 0, 1, 1, 1]])
-    for work, count in ((encode(DENSE), 2), (score(LATE, 3), 3), (score(LATE, 3, PAIRS), 4)):
-        once, kept, _ = without_repeats(work, some)
-        assert len(kept.tokens) == count
-        assert not isinstance(once, Score) or once.queries == 2
-    documents = given_vectors(DataType.INT8, (2, 1), [0, 1, 1, 0], seed=1)
-    work = MaxSim(queries=documents, documents=documents, layout=MATRIX, unit_rows=True, mean=False)
-    once, _, _ = without_repeats(work, NOTHING)
-    assert isinstance(once, MaxSim)
-    assert once.queries == once.documents == documents.part(0, 2)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.lists(st.integers(0, 2), min_size=1, max_size=9))
+def test_the_tokens_of_all_pairs_are_counted_without_them(queries: list[int], documents: list[int]) -> None:
+    """Sixteen million pairs of a few texts are refused before they are made."""
+    rows, columns = Distinct.among(queries), Distinct.among(documents)
+    table = ScoreTable(rows=rows.inverse, columns=columns.inverse)
+    lengths = range(3, 3 + len(rows.first) * len(columns.first))
+    assert table.total(lengths) == sum(lengths[cell] for cell in table.cells)
 
 
 def test_a_repeated_sparse_vector_is_refused_by_its_whole_size_before_it_is_made() -> None:
     """How many weights it has is known only when it is computed; a thousand copies of it are not made to be counted."""
-    _, _, repeat = without_repeats(encode(DENSE), tokenized([TEXTS[0]] * 1000))
-    asked: list[int] = []
-
-    def refuse(size: int) -> None:
-        asked.append(size)
-        raise ResultTooLarge("too large")
-
-    assert repeat is not None
     weights = SparseRows(lengths=(3,), indices=words([1, 2, 3]), values=words([4, 5, 6]))
-    with pytest.raises(ResultTooLarge):
-        repeat(JobResult(sparse=weights), refuse)
-    assert asked == [8 * 3 * 1000]
-
-
-def test_a_request_without_repeats_is_passed_on_as_it_is() -> None:
-    """The very objects. The same ids with another prompt, second text or tail are no repeat."""
-    different = tokenized(TEXTS)
-    documents = given_vectors(DataType.INT8, (2, 1, 0), range(3), seed=1)
-    given_work = MaxSim(queries=documents, documents=documents, layout=MATRIX, unit_rows=True, mean=False)
-    works = [encode(DENSE), Classify(), score(LATE, 3), score(LATE, 3, PAIRS)]
-    names = ("prompt_lengths", "second_segments", "unattended_tails")
-    cases: list[tuple[Work, TokenizedBatch]] = [
-        *((work, different) for work in works),
-        *((encode(DENSE), tokenized([TEXTS[0]] * 3, **{name: [0, 1, 2]})) for name in names),
-        (score(LATE, 1), tokenized([TEXTS[0]] * 2)),  # a query is no document
-        (given_work, NOTHING),
-    ]
-    for work, some in cases:
-        once, kept, repeat = without_repeats(work, some)
-        assert once is work
-        assert kept is some
-        assert repeat is None
+    places = np.zeros(1000, dtype=np.int64)
+    limits = Limits(message_bytes=ENVELOPE_BYTES + 8 * 3 * 1000)
+    assert take_sequences(JobResult(sparse=weights), places, limits).sparse is not None
+    with pytest.raises(ResultTooLarge, match="24000 bytes"):
+        take_sequences(JobResult(sparse=weights), places, Limits(message_bytes=limits.message_bytes - 1))

@@ -131,7 +131,7 @@ RULES = {
                 "frontend_service/access/*.py",
                 "frontend_service/application/*.py",
                 "frontend_service/domain/*.py",
-                "frontend_service/postprocess/*.py",
+                "frontend_service/postprocess.py",
                 "frontend_service/services/*.py",
                 "frontend_service/tokenizing/**/*.py",
             ),

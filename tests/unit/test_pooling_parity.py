@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.multi_vector_encoder.modules.token_pooling import HierarchicalTokenPooling
 
-from frontend_service.postprocess.token_pooling import pool, pooled_count
+from frontend_service.domain.requests import TokenPooling
+from frontend_service.postprocess import pool
 
 seeds = st.integers(0, 2**32 - 1)
 factors = st.sampled_from([1.0, 1.5, 2.0, 3.0, 10.0]) | st.floats(1, 10)
@@ -26,7 +27,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 def agree(rows: np.ndarray, factor: float, protected: int, normalize: bool) -> int:
     """How many rows both leave."""
     expected = reference(rows, factor, protected, normalize)
-    ours = pool(rows, factor, protected, normalize)
+    ours = pool(rows, TokenPooling(factor=factor, protected=protected), normalize)
     assert (ours.shape, ours.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-6)
     return len(ours)
@@ -40,8 +41,8 @@ def test_random_rows(
     """The same rows in the same order, whatever the length of those that come; of unit rows as many as predicted."""
     rows = np.random.default_rng(seed).standard_normal((n, width)).astype(np.float32)
     left = agree(unit(rows) if of_unit else rows, factor, protected, normalize)
-    assert left <= pooled_count(n, factor, protected)
-    assert left == pooled_count(n, factor, protected) or not of_unit
+    assert left <= TokenPooling(factor=factor, protected=protected).rows_left(n)
+    assert left == TokenPooling(factor=factor, protected=protected).rows_left(n) or not of_unit
 
 
 @pytest.mark.parametrize("factor", [1.3, 2.0, 4.0])
@@ -71,6 +72,6 @@ def test_equal_rows_whose_products_are_exact(n: int, kinds: int, factor: float) 
 def test_one_row_many_times(n: int, width: int, factor: float, seed: int) -> None:
     """Gives that row, as often as predicted at most; how often hangs on how the product of a row with itself rounds."""
     row = unit(np.random.default_rng(seed).standard_normal((1, width))).astype(np.float32)
-    pooled = pool(np.tile(row, (n, 1)), factor, 1, True)
-    assert 1 <= len(pooled) <= pooled_count(n, factor, 1)
+    pooled = pool(np.tile(row, (n, 1)), TokenPooling(factor=factor), True)
+    assert 1 <= len(pooled) <= TokenPooling(factor=factor).rows_left(n)
     np.testing.assert_allclose(pooled, np.tile(row, (len(pooled), 1)), rtol=0, atol=1e-6)

@@ -12,7 +12,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import AddedToken
 
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
@@ -52,7 +51,7 @@ def ours(folder: Path, side: InputType, task: str | None = None) -> np.ndarray:
     model = load(str(folder), CPU)
     tokenization = ModelTokenizer(model.tokenizer.content, card_of(model))
     prompt = tokenization.prompt(PromptChoice(input_type=side, task=task))
-    tokens = run_to_end(tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]", side)).tokens
+    tokens = tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]", side).tokens
     ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
     return dense_rows(ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids]))
 
@@ -124,14 +123,14 @@ def test_a_prompt_that_is_left_out_of_pooling_has_the_references_length(tmp_path
     assert model.tokenizer.special_ids == tuple(oracle.tokenizer.all_special_ids)
     for end in ("w6 ", "\u5b57 ", "[MASK]", "[SEP] ", "w30", "w31 "):
         prompt = f"w4 w5 {end}"
-        made = run_to_end(tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]"))
+        made = tokenization.texts(TEXTS, prompt, Truncation(), "texts[{}]")
         ids = np.split(np.frombuffer(made.tokens.ids, dtype="<i4"), made.tokens.offsets[1:-1])
         rows = ask(ModelEngine(model), raw(DENSE), [each.tolist() for each in ids], prompt_lengths=made.prompt_lengths)
         near(dense_rows(rows), oracle.encode(TEXTS, prompt=prompt))
         lengths.append(made.prompt_lengths[0])
     assert lengths == ([4] * 6 if framed else [3, 2, 2, 2, 2, 3])
     told_less = ModelTokenizer(model.tokenizer.content, replace(card_of(model), special_ids=()))
-    made = run_to_end(told_less.texts(TEXTS, "w4 w5 w6 ", Truncation(), "texts[{}]"))
+    made = told_less.texts(TEXTS, "w4 w5 w6 ", Truncation(), "texts[{}]")
     assert made.prompt_lengths[0] == lengths[0]
 
 

@@ -12,16 +12,16 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
-from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.tokenizing.tokens import TokenizedBatch
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from shared.errors import ModelRefused
 from shared.jobs import Classify
 from shared.vectors import InputType, TruncationSide
+from support.chunks import run_to_end
 from support.late_forms import write_native
 from support.references import near
 from support.tiny import CPU, DENSE, ask, dense_rows, encode, reader, scores, write_encoder, write_json
@@ -55,7 +55,7 @@ def ids_of(tokenized: TokenizedBatch) -> list[list[int]]:
 def read(model: Model, texts: list[str], cut: Truncation, side: InputType = InputType.UNSPECIFIED) -> list[list[int]]:
     """Ids as a frontend makes them."""
     tokenization = ModelTokenizer(model.tokenizer.content, card_of(model))
-    return ids_of(run_to_end(tokenization.texts(texts, "", cut, "texts[{}]", side)))
+    return ids_of(tokenization.texts(texts, "", cut, "texts[{}]", side))
 
 
 @pytest.mark.parametrize("told", FILES)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from frontend_service import postprocess
 from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.errors import COHERE, OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Bound, Count, Top, refusing
@@ -21,10 +22,8 @@ from frontend_service.api.http.vllm import ScoringRequest
 from frontend_service.api.http.vllm_fields import MODEL, NO_IMAGES, TRUNCATE, agreed, input_type_of
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import RerankRequest
-from frontend_service.domain.requests import EmbedRequest, PromptChoice, Truncation
-from frontend_service.postprocess import packing
-from frontend_service.services.ranking import Reranked
+from frontend_service.domain.requests import EmbedRequest, PromptChoice, RerankRequest, Truncation
+from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput, clip
 from shared.vectors import DataType, OutputKind, TruncationSide
 
@@ -116,7 +115,7 @@ def embed_names(body: CohereEmbedBody) -> FieldNames:
 
 def int8_of(rows: Floats) -> Any:
     """Quantizes rows to int8 [N, D], each by its own scale, which does not change cosines."""
-    return np.frombuffer(packing.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
+    return np.frombuffer(postprocess.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
 
 
 CONVERSIONS: dict[str, Callable[[Floats], Any]] = {

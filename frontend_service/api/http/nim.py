@@ -15,9 +15,8 @@ from frontend_service.api.http.replies import HttpReply, to_json
 from frontend_service.api.http.route import ExchangeEndpoint, ParsedRequest, Route
 from frontend_service.api.http.vllm_fields import NO_IMAGES
 from frontend_service.application.frontend import Frontend
-from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
-from frontend_service.domain.requests import Truncation
-from frontend_service.services.ranking import Reranked
+from frontend_service.domain.requests import RerankRequest, ScoreNormalization, Truncation
+from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
 

@@ -14,7 +14,7 @@ import orjson
 import pybase64
 from numpy.typing import NDArray
 
-from frontend_service.postprocess import packing
+from frontend_service import postprocess
 from shared.jobs import Rows
 from shared.vectors import DataType
 
@@ -72,7 +72,7 @@ def now() -> int:
 def rows_of(rows: Rows | None) -> Floats:
     """Rows as an array, float32 [N, D]."""
     assert rows is not None
-    return packing.unpack_float32(rows)
+    return postprocess.unpack_float32(rows)
 
 
 def split(rows: Floats, lengths: Sequence[int]) -> list[Floats]:
@@ -97,7 +97,7 @@ OutputDtype = Literal["float", "binary", "ubinary"]
 
 def bits_of(rows: Floats) -> Any:
     """Quantizes rows to uint8 [N, ceil(D / 8)], a bit a number: set where it is not negative, the first one highest."""
-    return np.frombuffer(packing.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
+    return np.frombuffer(postprocess.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
 
 
 BITS: dict[str, Callable[[Floats], Any]] = {
@@ -123,7 +123,7 @@ class Encoding:
         data_type = DATA_TYPES[self.dtype]
         if data_type is DataType.FLOAT32:
             return np.ascontiguousarray(array, dtype="<f4").reshape(-1).data.cast("B")
-        return bytes(packing.pack(array.reshape(1, -1), data_type).data)
+        return bytes(postprocess.pack(array.reshape(1, -1), data_type).data)
 
     def to_json(self, fields: Mapping[str, Any], name: str, array: Floats) -> Parts:
         """An object of `fields` and of an array `name`: numbers, or a string of base64."""

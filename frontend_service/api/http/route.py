@@ -11,8 +11,7 @@ from frontend_service.api.field_names import FieldNames, field_as
 from frontend_service.api.http.errors import ErrorDialect
 from frontend_service.api.http.fields import Body
 from frontend_service.api.http.replies import JSON, HttpReply
-from frontend_service.application.exchange import Exchange
-from frontend_service.application.frontend import Frontend
+from frontend_service.application.frontend import Exchange, Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
 from shared.caller import Caller
 from shared.errors import SelvageError

@@ -16,11 +16,17 @@ from frontend_service.api.http.vllm_fields import input_type_of
 from frontend_service.api.tei_v1.messages import info_response_to_pb
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
-from frontend_service.domain.requests import ClassifyRequest, EmbedRequest, PromptChoice, Truncation
-from frontend_service.services.classification import Classified
+from frontend_service.domain.requests import (
+    ClassifyRequest,
+    EmbedRequest,
+    PromptChoice,
+    RerankRequest,
+    ScoreNormalization,
+    Truncation,
+)
+from frontend_service.services.classify import Classified
 from frontend_service.services.models import ModelDescription
-from frontend_service.services.ranking import Reranked
+from frontend_service.services.rank import Reranked
 from shared.card import ModelCard
 from shared.errors import InvalidInput, UnknownModel
 from shared.terms import RequestTerms

@@ -24,17 +24,18 @@ from frontend_service.api.http.vllm_fields import (
 )
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import ScoreNormalization, ScoreRequest
 from frontend_service.domain.requests import (
     ClassifyRequest,
     ClassifyTokensRequest,
     DetokenizeRequest,
     EmbedRequest,
     PromptChoice,
+    ScoreNormalization,
+    ScoreRequest,
     TokenizeRequest,
     Truncation,
 )
-from frontend_service.services.classification import Classified
+from frontend_service.services.classify import Classified
 from frontend_service.services.models import ShownTexts
 from shared.card import ModelCard
 from shared.errors import InvalidInput

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from frontend_service.api.selvage_v1.codec import embedding
-from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1.codec import EmbedReply
 from frontend_service.api.streams import REQUEST_BYTES, NotRead, Replies, RequestStream, TwoWayStream
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
@@ -50,7 +50,7 @@ class BatchStream:
             raise
         except SelvageError as error:
             head.more = False
-            head.error.CopyFrom(embedding.stream_error_to_pb(error))
+            head.error.CopyFrom(codec.stream_error_to_pb(error))
             parts.clear()
         # Outside of the except block: an error keeps the frames that it passed in memory, and the caller may take long
         # to read this.
@@ -124,7 +124,7 @@ class _BatchPart:
 
     def halves(self) -> "list[_BatchPart]":
         """Both halves, the last one first."""
-        (first_start, first), (last_start, last) = embedding.halve_request(self.request)
+        (first_start, first), (last_start, last) = codec.halve_request(self.request)
         half_size = self.size // 2
         return [
             _BatchPart(self.start + last_start, last, self.size - half_size),

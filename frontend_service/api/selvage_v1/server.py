@@ -1,16 +1,16 @@
 """The services of selvage.v1 over gRPC: message -> exchange -> message. `Interceptor` answers errors."""
 
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.api.selvage_v1.batch_stream import BatchStream
-from frontend_service.api.selvage_v1.codec import classification, embedding, fields, model, ranking
-from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.api.selvage_v1.codec import EmbedReply
 from frontend_service.api.streams import begin_replies
-from frontend_service.application.exchange import Exchange
-from frontend_service.application.frontend import Frontend
+from frontend_service.application.frontend import Exchange, Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.classification_pb2_grpc import (
@@ -53,13 +53,13 @@ class _ExchangeServicer:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
 
-    async def _answer_call(self, exchange: Exchange[Any, Q, A, R], message: Any) -> R:
-        return await self._answer_message(exchange, message, self._frontend.calls.admission.message_size, CALLER.get())
+    def _answer_call(self, exchange: Exchange[Any, Q, A, R], message: Any) -> Coroutine[Any, Any, R]:
+        return self._answer_message(exchange, message, self._frontend.calls.admission.message_size, CALLER.get())
 
     async def _answer_message(self, exchange: Exchange[Any, Q, A, R], message: Any, size: int, caller: Caller) -> R:
         """Answers a message of about `size` bytes."""
         reply, timing = await self._frontend.exchange(exchange, message, size, caller)
-        reply.timing.CopyFrom(fields.timing_to_pb(timing))
+        reply.timing.CopyFrom(codec.timing_to_pb(timing))
         return reply
 
 
@@ -69,9 +69,9 @@ class EmbeddingServicer(_ExchangeServicer, EmbeddingServiceServicer):
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
         self._embed = Exchange(
-            read=partial(embedding.embed_request_from_pb, limits=frontend.limits),
+            read=partial(codec.embed_request_from_pb, limits=frontend.limits),
             call_service=frontend.embedding.embed,
-            write=embedding.embed_response_to_pb,
+            write=codec.embed_response_to_pb,
         )
 
     async def Embed(self, request: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
@@ -92,13 +92,13 @@ class RankingServicer(_ExchangeServicer, RankingServiceServicer):
         super().__init__(frontend)
         service = frontend.ranking
         self._rerank = Exchange(
-            read=ranking.rerank_request_from_pb, call_service=service.rerank, write=ranking.rerank_response_to_pb
+            read=codec.rerank_request_from_pb, call_service=service.rerank, write=codec.rerank_response_to_pb
         )
         self._score = Exchange(
-            read=ranking.score_request_from_pb, call_service=service.score, write=ranking.score_response_to_pb
+            read=codec.score_request_from_pb, call_service=service.score, write=codec.score_response_to_pb
         )
         self._max_sim = Exchange(
-            read=ranking.max_sim_request_from_pb, call_service=service.max_sim, write=ranking.max_sim_response_to_pb
+            read=codec.max_sim_request_from_pb, call_service=service.max_sim, write=codec.max_sim_response_to_pb
         )
 
     async def Rerank(self, request: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
@@ -116,7 +116,7 @@ class ClassificationServicer(_ExchangeServicer, ClassificationServiceServicer):
 
     def __init__(self, frontend: Frontend) -> None:
         super().__init__(frontend)
-        service, codec = frontend.classification, classification
+        service = frontend.classification
         self._texts = Exchange(
             read=codec.classify_request_from_pb, call_service=service.texts, write=codec.classify_response_to_pb
         )
@@ -145,17 +145,17 @@ class ModelServicer(ModelServiceServicer):
         self._models = frontend.models
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
-        return model.get_model_response_to_pb(self._models.get(request.model))
+        return codec.get_model_response_to_pb(self._models.get(request.model))
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
         return model_pb2.ListModelsResponse(cards=map(card_to_pb, self._models.cards()))
 
     async def Tokenize(self, request: model_pb2.TokenizeRequest, context: Context) -> model_pb2.TokenizeResponse:
         texts = await self._frontend.offload(
-            self._frontend.calls.admission.message_size, model.tokenize_request_from_pb, request
+            self._frontend.calls.admission.message_size, codec.tokenize_request_from_pb, request
         )
         shown = await self._models.tokenize(texts)
-        return await self._frontend.offload(shown.size, model.tokenize_response_to_pb, shown)
+        return await self._frontend.offload(shown.size, codec.tokenize_response_to_pb, shown)
 
     async def Detokenize(self, request: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:
-        return model.detokenize_response_to_pb(await self._models.detokenize(model.detokenize_request_from_pb(request)))
+        return codec.detokenize_response_to_pb(await self._models.detokenize(codec.detokenize_request_from_pb(request)))

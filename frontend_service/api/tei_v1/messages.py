@@ -8,19 +8,20 @@ import numpy as np
 
 from frontend_service.api.packed import put_floats, put_pairs, put_rows
 from frontend_service.domain.answer import Answer, Timing
-from frontend_service.domain.ranking_requests import RerankRequest, ScoreNormalization
 from frontend_service.domain.requests import (
     ClassifyRequest,
     DetokenizeRequest,
     EmbedRequest,
     PromptChoice,
+    RerankRequest,
+    ScoreNormalization,
     TokenizeRequest,
     Truncation,
 )
-from frontend_service.services.classification import Classified
+from frontend_service.services.classify import Classified
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
-from frontend_service.services.ranking import Reranked
-from frontend_service.tokenizing.tokenized_text import TokenizedText
+from frontend_service.services.rank import Reranked
+from frontend_service.tokenizing.tokenizer import TokenizedText
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import OutputKind, ScoringMethod, Task, TruncationSide

@@ -12,8 +12,7 @@ from google.protobuf.message import Message
 from frontend_service.api.streams import begin_replies
 from frontend_service.api.tei_v1 import messages as codec
 from frontend_service.api.tei_v1.message_streams import Answer, MessageStream, RerankGathering
-from frontend_service.application.exchange import Exchange
-from frontend_service.application.frontend import Frontend
+from frontend_service.application.frontend import Exchange, Frontend
 from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.server.rpc.interceptor import CALLER

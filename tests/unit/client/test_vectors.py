@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from frontend_service.postprocess.packing import pack
+from frontend_service.postprocess import pack
 from selvage.errors import InvalidInput
 from selvage.messages import enums, vectors
 from selvage.v1 import vectors_pb2

@@ -2,8 +2,7 @@
 
 import json
 
-from frontend_service.tokenizing.model_texts import ModelTexts
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
 from shared.errors import UnknownModel

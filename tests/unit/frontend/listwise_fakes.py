@@ -10,14 +10,13 @@ from fakes import FakeWorker, card
 from kinds import qwen
 from tokenizers import AddedToken, Tokenizer, decoders
 
-from frontend_service.api.selvage_v1.codec import ranking as codec
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.ranking_requests import ScoreRequest
+from frontend_service.domain.requests import ScoreRequest
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.services.ranking import RankingService, Reranked
-from frontend_service.tokenizing.model_texts import ModelTexts
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.services.rank import RankingService, Reranked
+from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.reply import expected_reply
 from selvage.v1 import ranking_pb2

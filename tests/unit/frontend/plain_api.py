@@ -3,12 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from frontend_service.application.exchange import Exchange
-from frontend_service.application.frontend import Frontend
+from frontend_service.application.frontend import Exchange, Frontend
 from frontend_service.domain.answer import Answer
-from frontend_service.domain.ranking_requests import RerankRequest
-from frontend_service.domain.requests import EmbedRequest
-from frontend_service.services.ranking import Reranked
+from frontend_service.domain.requests import EmbedRequest, RerankRequest
+from frontend_service.services.rank import Reranked
 from shared import request_id
 from shared.caller import Caller
 from shared.errors import SelvageError

@@ -9,12 +9,11 @@ from asgi import HttpApi, Worker
 from fakes import FakeWorker, card
 from google.protobuf.message import Message
 
-from frontend_service.api.selvage_v1.codec import classification, embedding, model, ranking
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.api.tei_v1 import messages as tei
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.ranking_requests import ScoreRequest
-from frontend_service.domain.requests import Truncation
+from frontend_service.domain.requests import ScoreRequest, Truncation
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
@@ -63,24 +62,24 @@ def labels(frontend: Frontend) -> Any:
 
 
 RPCS: dict[str, tuple[Asks, type[Message], dict[str, Any]]] = {
-    "Embed": (asks(embedding.embed_request_from_pb, embeds), embedding_pb2.EmbedRequest, {"texts": [LONG]}),
+    "Embed": (asks(codec.embed_request_from_pb, embeds), embedding_pb2.EmbedRequest, {"texts": [LONG]}),
     "Rerank": (
-        asks(ranking.rerank_request_from_pb, reranks),
+        asks(codec.rerank_request_from_pb, reranks),
         ranking_pb2.RerankRequest,
         {"query": LONG, "documents": ["a"]},
     ),
     "Score": (
-        asks(ranking.score_request_from_pb, lambda frontend: frontend.ranking.score),
+        asks(codec.score_request_from_pb, lambda frontend: frontend.ranking.score),
         ranking_pb2.ScoreRequest,
         {"queries": ["a"], "documents": [LONG]},
     ),
     "Classify": (
-        asks(classification.classify_request_from_pb, labels),
+        asks(codec.classify_request_from_pb, labels),
         classification_pb2.ClassifyRequest,
         {"texts": [LONG]},
     ),
     "ClassifyTokens": (
-        asks(classification.classify_tokens_request_from_pb, lambda frontend: frontend.classification.tokens),
+        asks(codec.classify_tokens_request_from_pb, lambda frontend: frontend.classification.tokens),
         classification_pb2.ClassifyTokensRequest,
         {"texts": [LONG]},
     ),
@@ -152,7 +151,7 @@ async def test_an_rpc_that_does_not_say_is_cut_where_the_setting_says_so(name: s
 
 async def test_a_maxsim_of_texts_likewise() -> None:
     """Its documents are vectors: only queries are texts."""
-    ask = asks(ranking.max_sim_request_from_pb, lambda frontend: frontend.ranking.max_sim)
+    ask = asks(codec.max_sim_request_from_pb, lambda frontend: frontend.ranking.max_sim)
     vectors = {"lengths": [1], "dimensions": 8, "data_type": vectors_pb2.DATA_TYPE_FLOAT32, "data": b"\0" * 32}
     message = ranking_pb2.MaxSimRequest(query_texts=[LONG], documents=vectors)
     worker = FakeWorker(card())
@@ -175,11 +174,11 @@ async def test_one_limit_that_says_no_leaves_the_other_to_the_setting() -> None:
 async def test_tokenize_shows_what_would_be_computed() -> None:
     """A long text is shown as it would be cut."""
     message = model_pb2.TokenizeRequest(texts=[LONG])
-    shown = await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request_from_pb(message))
+    shown = await frontend_of(FakeWorker(card()), AUTO).models.tokenize(codec.tokenize_request_from_pb(message))
     assert (len(shown.texts[0].encoding), shown.texts[0].truncated) == (10, True)
     message.truncate = False
     with pytest.raises(InputTooLong):
-        await frontend_of(FakeWorker(card()), AUTO).models.tokenize(model.tokenize_request_from_pb(message))
+        await frontend_of(FakeWorker(card()), AUTO).models.tokenize(codec.tokenize_request_from_pb(message))
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from fakes import WORDS, card, tokenizer_json
 from tokenizers import Tokenizer
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
-from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import InvalidInput
 from shared.vectors import InputType
+from support.chunks import run_to_end
 
 ROWS = len(WORDS)
 TEMPLATE = "query : {query} passage {document} z :"
@@ -23,7 +23,7 @@ def tokenization(template: str = "", rows: int = ROWS) -> ModelTokenizer:
 
 
 def embed(made: ModelTokenizer, texts: list[str], side: InputType = InputType.UNSPECIFIED) -> object:
-    return run_to_end(made.texts(texts, "", Truncation(), "texts[{}]", side))
+    return made.texts(texts, "", Truncation(), "texts[{}]", side)
 
 
 def test_the_text_and_the_token_are_named() -> None:
@@ -58,7 +58,7 @@ def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matri
 def test_a_token_that_is_cut_off_does_no_harm() -> None:
     """Only what the model would see counts."""
     made = tokenization()
-    assert run_to_end(made.texts(["a b c <extra>"], "", Truncation(truncate=True, max_tokens=5), "texts[{}]"))
+    assert made.texts(["a b c <extra>"], "", Truncation(truncate=True, max_tokens=5), "texts[{}]")
 
 
 def test_a_model_that_has_the_token_takes_it() -> None:

@@ -8,7 +8,7 @@ from batches import Counted, batch, through
 from test_service import service
 
 from frontend_service.api.selvage_v1 import batch_stream
-from frontend_service.api.selvage_v1.codec.embed_reply import EmbedReply
+from frontend_service.api.selvage_v1.codec import EmbedReply
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamResponse
 from shared.caller import Caller

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1.codec import classification, ranking
+from frontend_service import postprocess
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
-from frontend_service.postprocess import ranking as postprocess
-from frontend_service.services.classification import ClassificationService
+from frontend_service.services.classify import ClassificationService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.services.ranking import RankingService
+from frontend_service.services.rank import RankingService
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
 from shared.card import ModelCard
@@ -48,19 +48,17 @@ class Frontend:
         self.classification = ClassificationService(self.service)
 
     async def classify(self, **fields: Any) -> pb.ClassifyResponse:
-        request = classification.classify_request_from_pb(pb.ClassifyRequest(**fields))
-        return classification.classify_response_to_pb(
-            request, await self.classification.texts(request, RequestTerms.within(9))
-        )
+        request = codec.classify_request_from_pb(pb.ClassifyRequest(**fields))
+        return codec.classify_response_to_pb(request, await self.classification.texts(request, RequestTerms.within(9)))
 
     async def tokens(self, **fields: Any) -> pb.ClassifyTokensResponse:
-        request = classification.classify_tokens_request_from_pb(pb.ClassifyTokensRequest(**fields))
+        request = codec.classify_tokens_request_from_pb(pb.ClassifyTokensRequest(**fields))
         answer = await self.classification.tokens(request, RequestTerms.within(9))
-        return classification.classify_tokens_response_to_pb(request, answer)
+        return codec.classify_tokens_response_to_pb(request, answer)
 
     async def score(self, **fields: Any) -> Any:
-        request = ranking.score_request_from_pb(ranking_pb2.ScoreRequest(**fields))
-        return ranking.score_response_to_pb(
+        request = codec.score_request_from_pb(ranking_pb2.ScoreRequest(**fields))
+        return codec.score_response_to_pb(
             request, await RankingService(self.service).score(request, RequestTerms.within(9))
         )
 
@@ -192,5 +190,5 @@ async def test_weights_that_make_no_sense_are_refused(weights: dict[str, float])
     dense = ranking_pb2.ScoreRequest(method=vectors_pb2.SCORING_METHOD_DENSE, weights=message)
     for request in (hybrid, dense):
         with pytest.raises(InvalidInput) as raised:
-            ranking.score_request_from_pb(request)
+            codec.score_request_from_pb(request)
         assert raised.value.field == "weights"

@@ -13,12 +13,11 @@ from kinds import byte_level
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.documents import SLICE_TOKENS, Document
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
+from frontend_service.tokenizing.spans import CHUNK_TOKENS, Document, windows
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.tokenizing.windows import windows
 from shared.errors import InvalidInput
 from shared.vectors import InputType
+from support.chunks import run_to_end
 
 
 def of(tokenizer: ModelTokenizer, document: Document, overlap: int | None = None) -> Any:
@@ -34,7 +33,7 @@ def test_windows_are_made_in_slices() -> None:
     slices = tokenizer.documents.tokenize([document], "", Truncation(), InputType.UNSPECIFIED, 999)
     total, *told = slices
     assert total == told[-1] == 1001 * 1002
-    assert max(after - before for before, after in pairwise([0, *told])) <= SLICE_TOKENS + 1002
+    assert max(after - before for before, after in pairwise([0, *told])) <= CHUNK_TOKENS + 1002
 
 
 NORMALIZERS = {

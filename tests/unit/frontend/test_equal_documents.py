@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service.api.selvage_v1.codec import ranking
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.services.ranking import RankingService
-from frontend_service.tokenizing.batch import NOTHING, TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
-from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.services.rank import RankingService
+from frontend_service.tokenizing.pairs import PairTexts
+from frontend_service.tokenizing.tokens import TokenizedBatch
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import ranking_pb2 as pb
-from selvage.v1 import vectors_pb2
-from shared.jobs import Classify, Job, JobResult, MaxSim, Score
+from shared.jobs import Classify, Job, JobResult, Score
 from shared.terms import RequestTerms
-from shared.vectors import Layout, MultiVectors, OutputKind, ScoringMethod, Task
+from shared.vectors import Layout, OutputKind, ScoringMethod, Task
+from support.chunks import run_to_end
 
 LATER = RequestTerms.within(3600)
 METHODS = [method for method in ScoringMethod if method is not ScoringMethod.LISTWISE]
@@ -48,19 +47,11 @@ class Drifting(FakeWorker):
         ends = job.tokens.offsets
         texts = [job.tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(ends)]
         pairs: list[tuple[bytes, ...]] = [(text,) for text in texts]
-        if isinstance(job.work, Score | MaxSim):
-            if isinstance(job.work, Score):
-                sides = texts[: job.work.queries], texts[job.work.queries :]
-            else:
-                sides = rows_of(job.work.queries), rows_of(job.work.documents)
+        if isinstance(job.work, Score):
+            sides = texts[: job.work.queries], texts[job.work.queries :]
             pairs = list(zip(*sides, strict=True) if job.work.layout is Layout.PAIRS else product(*sides))
         scores = [1 + crc32(b"|".join(pair)) % 64 + place * 2**-16 for place, pair in enumerate(pairs)]
         return JobResult(scores=np.array(scores, dtype="<f4").tobytes())
-
-
-def rows_of(vectors: MultiVectors | None) -> list[bytes]:
-    assert vectors is not None
-    return [vectors.part(place, place + 1).data for place in range(len(vectors.lengths))]
 
 
 def frontend() -> tuple[RankingService, Drifting]:
@@ -84,8 +75,8 @@ def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, meth
         matrix, entry = layout is Layout.MATRIX, "documents[{}]"
         texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Truncation())
         return run_to_end(read.pairs(texts))
-    sides = [run_to_end(read.texts(each, "", Truncation(), "{}")) for each in (queries, DOCUMENTS)]
-    return sides[0] + sides[1]
+    sides = [read.texts(each, "", Truncation(), "{}") for each in (queries, DOCUMENTS)]
+    return TokenizedBatch.joined(sides)
 
 
 def alike(scores: np.ndarray, keys: Sequence[Any]) -> bool:
@@ -98,7 +89,7 @@ def alike(scores: np.ndarray, keys: Sequence[Any]) -> bool:
 async def test_a_rerank_keeps_the_order_of_equal_documents(method: ScoringMethod) -> None:
     """With one score for all of them, by every method; a worker that is asked about each puts the last first."""
     made, worker = frontend()
-    request = ranking.rerank_request_from_pb(pb.RerankRequest(query="a", documents=DOCUMENTS, method=method))
+    request = codec.rerank_request_from_pb(pb.RerankRequest(query="a", documents=DOCUMENTS, method=method))
     reranked = await made.rerank(request, LATER)
     (job,) = worker.jobs
     pairs = isinstance(job.work, Classify)
@@ -120,7 +111,7 @@ async def test_a_score_of_equal_pairs_is_one(method: ScoringMethod, layout: Layo
     made, worker = frontend()
     queries = LAYOUTS[layout]
     message = pb.ScoreRequest(queries=queries, documents=DOCUMENTS, method=method, layout=layout)
-    answer = await made.score(ranking.score_request_from_pb(message), LATER)
+    answer = await made.score(codec.score_request_from_pb(message), LATER)
     keys = list(zip(queries, DOCUMENTS, strict=True) if layout is Layout.PAIRS else product(queries, DOCUMENTS))
     assert alike(numbers(answer.result), keys)
 
@@ -128,25 +119,3 @@ async def test_a_score_of_equal_pairs_is_one(method: ScoringMethod, layout: Layo
     if isinstance(work, Score):
         work = Score(method=method, layout=layout, queries=len(queries), unit_rows=True, mean=False)
     assert not alike(await told(worker, work, whole_request(worker, queries, layout, method)), keys)
-
-
-@pytest.mark.parametrize("layout", Layout)
-async def test_a_max_sim_of_equal_vectors_is_one(layout: Layout) -> None:
-    """Given queries and documents of one row, or of none."""
-    made, worker = frontend()
-    queries, documents = ([ord(text[0]) for text in side] for side in (LAYOUTS[layout], DOCUMENTS))
-    sides = {
-        name: vectors_pb2.MultiVectors(
-            dimensions=1,
-            lengths=[int(each != ord("c")) for each in side],
-            data=np.array([each for each in side if each != ord("c")], dtype="<f4").tobytes(),
-        )
-        for name, side in (("queries", queries), ("documents", documents))
-    }
-    request = ranking.max_sim_request_from_pb(pb.MaxSimRequest(layout=layout, **sides))
-    answer = await made.max_sim(request, LATER)
-    keys = list(zip(queries, documents, strict=True) if layout is Layout.PAIRS else product(queries, documents))
-    assert alike(numbers(answer.result), keys)
-
-    whole = MaxSim(queries=request.queries, documents=request.documents, layout=layout, unit_rows=False, mean=False)
-    assert not alike(await told(worker, whole, NOTHING), keys)

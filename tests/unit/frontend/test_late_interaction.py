@@ -7,14 +7,13 @@ import fakes
 import numpy as np
 import pytest
 
-from frontend_service.api.selvage_v1.codec import embedding, model, ranking
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
-from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.services.ranking import RankingService
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
+from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
@@ -47,7 +46,7 @@ def tokenization(**changes: Any) -> ModelTokenizer:
 
 def tokenize(made: ModelTokenizer, text: str, side: InputType, **cut: Any) -> tuple[list[int], int]:
     """Ids and tail of one text."""
-    tokenized = run_to_end(made.texts([text], "", Truncation(**cut), "texts[{}]", side))
+    tokenized = made.texts([text], "", Truncation(**cut), "texts[{}]", side)
     return np.frombuffer(tokenized.tokens.ids, "<i4").tolist(), tokenized.unattended_tails[0]
 
 
@@ -101,11 +100,9 @@ def test_each_side_has_its_own_limit() -> None:
 def test_given_ids_of_a_query_are_known_by_their_tail(ids: list[int], tail: int) -> None:
     """Exactly what Tokenize gave comes back as it was; for documents it is no expansion."""
     made = tokenization()
-    assert run_to_end(made.token_ids([ids], Truncation(), QUERY)).unattended_tails == (tail,)
-    assert run_to_end(made.token_ids([ids], Truncation(), DOCUMENT)).unattended_tails == (0,)
-    assert run_to_end(
-        tokenization(attend_to_expansion=True).token_ids([ids], Truncation(), QUERY)
-    ).unattended_tails == (0,)
+    assert made.token_ids([ids], Truncation(), QUERY).unattended_tails == (tail,)
+    assert made.token_ids([ids], Truncation(), DOCUMENT).unattended_tails == (0,)
+    assert tokenization(attend_to_expansion=True).token_ids([ids], Truncation(), QUERY).unattended_tails == (0,)
 
 
 def test_the_token_that_ends_a_text_may_expand_it() -> None:
@@ -113,19 +110,19 @@ def test_the_token_that_ends_a_text_may_expand_it() -> None:
     made = tokenization(expansion_id=2)
     ids, tail = tokenize(made, "a b", QUERY)
     assert (ids, tail) == ([1, 4, 5, 2, 2, 2, 2, 2], 4)
-    assert run_to_end(made.token_ids([ids], Truncation(), QUERY)).unattended_tails == (4,)
-    assert run_to_end(made.token_ids([[1, 4, 2]], Truncation(), QUERY)).unattended_tails == (0,)
+    assert made.token_ids([ids], Truncation(), QUERY).unattended_tails == (4,)
+    assert made.token_ids([[1, 4, 2]], Truncation(), QUERY).unattended_tails == (0,)
 
 
 async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     """The same ids, and how many of them expansion added."""
     made, worker = service()
     shown = await ModelService(made).tokenize(
-        model.tokenize_request_from_pb(
+        codec.tokenize_request_from_pb(
             model_pb2.TokenizeRequest(texts=["a b"], input_type=vectors_pb2.INPUT_TYPE_QUERY)
         )
     )
-    text = model.tokenize_response_to_pb(shown).texts[0]
+    text = codec.tokenize_response_to_pb(shown).texts[0]
     assert text.expansion_tokens == 4
     assert list(text.special) == [True, False, False, True, True, True, True, True]
     assert list(text.tokens)[-2:] == ["[UNK]", "[UNK]"]
@@ -134,9 +131,9 @@ async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     again = embedding_pb2.EmbedRequest(input_type=request.input_type, outputs=request.outputs)
     again.tokenized.add(ids=text.ids)
     for each in (request, again):
-        await EmbeddingService(made).embed(embedding.embed_request_from_pb(each), LATER)
+        await EmbeddingService(made).embed(codec.embed_request_from_pb(each), LATER)
     scoring = ranking_pb2.RerankRequest(query="a b", documents=["a"], method=LATE)
-    await RankingService(made).rerank(ranking.rerank_request_from_pb(scoring), LATER)
+    await RankingService(made).rerank(codec.rerank_request_from_pb(scoring), LATER)
     assert [job.unattended_tails for job in worker.jobs] == [(4,), (4,), (4, 0)]
     fed = [np.frombuffer(job.tokens.ids, "<i4")[:8].tolist() for job in worker.jobs]
     assert fed == [list(text.ids)] * 3
@@ -161,11 +158,11 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     pool = ThreadPoolExecutor(1)
     made = Pipeline(worker, Limits(), pool, pool)
     message = ranking_pb2.RerankRequest(query="a b", documents=["c", "d", "e f"], method=LATE, explain=True)
-    request = ranking.rerank_request_from_pb(message)
+    request = codec.rerank_request_from_pb(message)
     reranked = await RankingService(made).rerank(request, LATER)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.explain
-    results = ranking.rerank_response_to_pb(request, reranked).results
+    results = codec.rerank_response_to_pb(request, reranked).results
     assert [each.index for each in results] == [1, 2, 0]
     assert not results[0].explanation
     found = [(each.query_token, each.document_token, each.document_position) for each in results[2].explanation]
@@ -173,7 +170,7 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     assert [each.document_token for each in results[1].explanation] == ["e"] * 4
     assert {each.similarity for each in results[1].explanation} == {0.5}
     message.top_n = 1
-    reranked = await RankingService(made).rerank(ranking.rerank_request_from_pb(message), LATER)
+    reranked = await RankingService(made).rerank(codec.rerank_request_from_pb(message), LATER)
     assert len(reranked.ranking) == len(reranked.explanations) == 1
 
 
@@ -184,14 +181,14 @@ async def test_only_late_interaction_explains() -> None:
         query="a", documents=["c"], method=vectors_pb2.SCORING_METHOD_DENSE, explain=True
     )
     with pytest.raises(InvalidInput, match="explain needs LATE_INTERACTION") as refused:
-        await RankingService(made).rerank(ranking.rerank_request_from_pb(message), LATER)
+        await RankingService(made).rerank(codec.rerank_request_from_pb(message), LATER)
     assert refused.value.field == "explain"
     large = ranking_pb2.RerankRequest(query="a", documents=["c"] * 400, method=LATE, explain=True)
     with pytest.raises(ResultTooLarge, match="set top_n"):
-        await RankingService(made).rerank(ranking.rerank_request_from_pb(large), LATER)
+        await RankingService(made).rerank(codec.rerank_request_from_pb(large), LATER)
     larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True, top_n=1)
     with pytest.raises(LimitExceeded, match="explain fewer documents"):
-        await RankingService(made).rerank(ranking.rerank_request_from_pb(larger), LATER)
+        await RankingService(made).rerank(codec.rerank_request_from_pb(larger), LATER)
 
 
 def given_documents(count: int = 2, dimensions: int = 8) -> vectors_pb2.MultiVectors:
@@ -208,7 +205,7 @@ async def test_texts_against_given_documents_travel_as_one_job() -> None:
     made, worker = service(prompts={"query": "query : "}, averages_late_interaction=True)
     for normalize in (None, True, False):
         message = ranking_pb2.MaxSimRequest(query_texts=["a"], documents=given_documents(), normalize=normalize)
-        await RankingService(made).max_sim(ranking.max_sim_request_from_pb(message), LATER)
+        await RankingService(made).max_sim(codec.max_sim_request_from_pb(message), LATER)
     assert worker.jobs[0].tokens.lengths == (8,)
     assert worker.jobs[0].unattended_tails == (3,)
     works = [job.work for job in worker.jobs]
@@ -239,6 +236,6 @@ async def test_what_makes_no_sense_of_texts_and_documents_is_refused(
     made, worker = service(**card)
     values = {"query_texts": ["a"], "documents": given_documents()} | fields
     with pytest.raises(error) as refused:
-        await RankingService(made).max_sim(ranking.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(**values)), LATER)
+        await RankingService(made).max_sim(codec.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(**values)), LATER)
     assert refused.value.field == field  # type: ignore[attr-defined]
     assert not worker.jobs

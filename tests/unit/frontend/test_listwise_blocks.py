@@ -20,10 +20,8 @@ from listwise_fakes import (
 )
 
 from frontend_service.domain.limits import ENVELOPE_BYTES, Limits
-from frontend_service.domain.ranking_requests import ScoreRequest
-from frontend_service.domain.requests import Truncation
-from frontend_service.services.listwise import prepare
-from frontend_service.services.ranking import RankingService
+from frontend_service.domain.requests import ScoreRequest, Truncation
+from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.listwise import ListwiseTexts
 from shared.errors import InputTooLong, LimitExceeded, ResultTooLarge
 from shared.vectors import TruncationSide
@@ -150,7 +148,7 @@ async def test_texts_that_have_more_tokens_together_are_divided(seed: int) -> No
 async def test_a_long_instruction_is_refused_by_its_name() -> None:
     """It stands in every block: one over half of it would leave too little to compare. It is never cut."""
     worker = Blocks()
-    with pytest.raises(InputTooLong, match=r"^instruction has more than \d+ tokens, the limit is 2\d\d;") as refused:
+    with pytest.raises(InputTooLong, match=r"^instruction has 9\d+ tokens, the limit is 2\d\d;") as refused:
         await rerank(worker, "the", ["a"], instruction=" the" * 9000, truncate=True)
     assert refused.value.field == "instruction"
     await rerank(worker, "the", ["a"], instruction=" the" * 200)
@@ -159,13 +157,14 @@ async def test_a_long_instruction_is_refused_by_its_name() -> None:
 
 async def test_rows_that_no_message_holds_are_refused_before_texts_are_read() -> None:
     """A score of 4 bytes is made of a row of 2,048; the reply to a caller has room for all of them."""
-    worker, limits = Blocks(dimensions=512), Limits()
-    asked = ScoreRequest(queries=("the", "a"), documents=("a",) * limits.documents)
+    worker, limits = Blocks(dimensions=512), Limits(message_bytes=ENVELOPE_BYTES + 2048 * 20)
+    ranking = RankingService(pipeline(worker, message_bytes=limits.message_bytes))
+    unread = "the " * 20_000  # which would be refused as too long, if it was read
     with pytest.raises(ResultTooLarge, match="score fewer documents or queries") as refused:
-        prepare(worker.served, limits, asked, "documents[{}]")
+        await ranking.score(ScoreRequest(queries=("the", "a"), documents=(unread,) + ("a",) * 15), LATER)
     assert "2048 bytes each" in str(refused.value)
-    half = ScoreRequest(queries=("the",), documents=("a",) * (limits.documents // 2))
-    assert prepare(worker.served, limits, half, "documents[{}]")
+    with pytest.raises(InputTooLong):
+        await ranking.score(ScoreRequest(queries=("the",), documents=(unread,) + ("a",) * 10), LATER)
 
 
 async def test_rows_of_queries_count_too() -> None:

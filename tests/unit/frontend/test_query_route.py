@@ -16,14 +16,14 @@ from fakes import WORDS, FakeWorker, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1.codec import embedding
-from frontend_service.api.selvage_v1.codec.model import detokenize_request_from_pb
+from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1.codec import detokenize_request_from_pb
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
-from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.embed import INLINE_TOKENS, EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import INLINE_TOKENS, Pipeline
-from frontend_service.tokenizing.model_texts import read_files
+from frontend_service.services.pipeline import Pipeline
+from frontend_service.tokenizing.tokenizer import read_files
 from selvage.v1 import embedding_pb2, model_pb2
 from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
@@ -92,7 +92,7 @@ def services(worker: SparseWorker) -> tuple[EmbeddingService, ModelService]:
 
 def embed(kind: InputType = UNSPECIFIED, *texts: str, **fields: Any) -> Any:
     message = embedding_pb2.EmbedRequest(texts=texts or ["b a b", "c"], input_type=int(kind), **fields)  # type: ignore[arg-type]
-    return embedding.embed_request_from_pb(message)
+    return codec.embed_request_from_pb(message)
 
 
 def weights_of(rows: SparseRows) -> list[dict[int, float]]:
@@ -157,7 +157,7 @@ async def test_without_a_default_the_kind_must_be_said() -> None:
     """The error names the field; texts with a kind are served."""
     worker = SparseWorker(query_route=route(default_input_type=UNSPECIFIED))
     service, models = services(worker)
-    ids = embedding.embed_request_from_pb(embedding_pb2.EmbedRequest(tokenized=[{"ids": [5]}]))
+    ids = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(tokenized=[{"ids": [5]}]))
     requests = [
         service.embed(embed(), LATER),
         service.embed(ids, LATER),
@@ -212,7 +212,7 @@ async def test_queries_have_limits_of_their_own() -> None:
     cut = await service.embed(embed(QUERY, "a b c d e", truncate=True), LATER)
     assert cut.tokens.lengths == (4,)
     tokenized = {"tokenized": [{"ids": [5, 5, 6]}], "input_type": int(QUERY), "sparse_top_k": 1}
-    request = embedding.embed_request_from_pb(embedding_pb2.EmbedRequest(**tokenized))  # type: ignore[arg-type]
+    request = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(**tokenized))  # type: ignore[arg-type]
     answer = await service.embed(request, LATER)
     assert answer.result.sparse is not None
     assert weights_of(answer.result.sparse) == [{6: WEIGHTS[6]}]

@@ -3,8 +3,7 @@
 import pytest
 from fakes import card
 
-from frontend_service.domain.limits import LINK_MATCH_BYTES
-from frontend_service.domain.results import SCORE_BYTES, SPARSE_PAIR_BYTES, result_bytes
+from frontend_service.domain.limits import LINK_MATCH_BYTES, SCORE_BYTES, SPARSE_PAIR_BYTES, result_bytes
 from shared.jobs import NO_TOKENS, Encode, MaxSim, RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 

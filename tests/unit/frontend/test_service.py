@@ -11,19 +11,26 @@ import numpy as np
 import pytest
 from fakes import WORDS, FakeWorker, card, tokenizer_json
 
-from frontend_service.api.selvage_v1.codec import embedding, ranking
+from frontend_service import postprocess
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
-from frontend_service.postprocess import ranking as postprocess
-from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
-from frontend_service.services.ranking import RankingService
-from frontend_service.tokenizing.fair_thread_pool import TimeSlices
-from frontend_service.tokenizing.model_texts import ModelTexts
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.services.rank import RankingService
+from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
+from frontend_service.tokenizing.tokens import Chunks
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.errors import Internal, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedDimensions, UnsupportedTask
+from shared.errors import (
+    Internal,
+    InvalidInput,
+    LimitExceeded,
+    ResultTooLarge,
+    UnsupportedDimensions,
+    UnsupportedTask,
+    WorkerUnavailable,
+)
 from shared.jobs import Encode, Score
 from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind, ScoringMethod
@@ -37,12 +44,12 @@ def service(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, Fak
 
 
 def embed(**fields: Any) -> Any:
-    return embedding.embed_request_from_pb(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
+    return codec.embed_request_from_pb(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
 
 
 def rerank(**fields: Any) -> Any:
     message = ranking_pb2.RerankRequest(**{"query": "a", "documents": ["b", "c d", "e", "f"]} | fields)
-    return ranking.rerank_request_from_pb(message)
+    return codec.rerank_request_from_pb(message)
 
 
 async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
@@ -172,7 +179,7 @@ async def test_prompts_count_against_the_limits() -> None:
 
 
 async def test_tokenising_stops_when_the_caller_is_gone() -> None:
-    """After the slice under way; the thread is free for others."""
+    """After the chunk under way; the thread is free for others."""
     made, worker = service(max_tokens=10_000)
     text = "a " * 4_000
     waiting = asyncio.ensure_future(EmbeddingService(made).embed(embed(texts=[text] * 2000, outputs=[1]), LATER))
@@ -183,20 +190,58 @@ async def test_tokenising_stops_when_the_caller_is_gone() -> None:
     assert [len(job.tokens) for job in worker.jobs] == [2]
 
 
-async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread() -> None:
+async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are held against the limit of tokens; many short texts are not few letters."""
-    made, _ = service(Limits(request_tokens=500))
-    here, texts = threading.current_thread(), ["a"] * 200
+    made, worker = service(Limits(request_tokens=500), max_tokens=1000)
+    read, threads = ModelTokenizer.texts, list[bool]()
 
-    def slices(tokens: int) -> TimeSlices[bool]:
-        yield tokens
-        return threading.current_thread() is here
+    def noted(*args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return read(*args, **options)
 
-    for letters, at_once in ((0, True), (INLINE_LETTERS, True), (INLINE_LETTERS + 1, False), (None, False)):
-        assert (await made.run_slices(slices(500), letters)) is at_once
-        with pytest.raises(LimitExceeded, match="501 tokens"):
-            await made.run_slices(slices(501), letters)
-    assert made.limits.check_texts(texts, "texts[{}]", 200) > INLINE_LETTERS > sum(map(len, texts))
+    monkeypatch.setattr(ModelTokenizer, "texts", noted)
+    for texts, in_thread in ((("a",), False), ((" " * 2032,), False), ((" " * 2033,), True), (WORDS * 5, True)):
+        await EmbeddingService(made).embed(embed(texts=list(texts)), LATER)
+        assert threads == [in_thread] * len(threads)
+        threads.clear()
+    jobs = len(worker.jobs)
+    for texts in (["a " * 499], ["a " * 600, "b " * 600], ["a"] * 200):
+        with pytest.raises(LimitExceeded, match=r"the request has \d+ tokens, the limit is 500"):
+            await EmbeddingService(made).embed(embed(texts=texts), LATER)
+    assert len(worker.jobs) == jobs
+    assert made.limits.check_texts(["a"] * 200, "texts[{}]", 200) > INLINE_LETTERS
+
+
+async def test_requests_take_turns_chunk_by_chunk() -> None:
+    """A new request waits for a chunk of each that is there, not for their ends; an error ends its request alone."""
+    made, _ = service()
+    order = list[str]()
+
+    def chunks(name: str, count: int) -> Chunks[str]:
+        for number in range(count):
+            order.append(name)
+            if name == "wrong":
+                raise ValueError(name)
+            yield number
+        return name
+
+    running = [asyncio.ensure_future(made.in_chunks(chunks(*each))) for each in (("a", 40), ("b", 40), ("wrong", 9))]
+    await made.in_thread(lambda: None)  # behind the first chunk of each
+    assert await made.in_chunks(chunks("c", 1)) == "c"
+    assert order.index("c") < 30
+    told = await asyncio.gather(*running, return_exceptions=True)
+    assert told[:2] == ["a", "b"]
+    assert isinstance(told[2], ValueError)
+    assert (order.count("a"), order.count("b"), order.count("wrong")) == (40, 40, 1)
+
+
+async def test_a_pipeline_whose_threads_have_ended_is_draining() -> None:
+    """With an error that callers may try again after."""
+    threads = ThreadPoolExecutor(1)
+    made = Pipeline(FakeWorker(card()), Limits(), threads, threads)
+    threads.shutdown()
+    with pytest.raises(WorkerUnavailable, match="draining"):
+        await made.in_thread(lambda: 1)
 
 
 async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:
@@ -242,7 +287,7 @@ async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str
     """Products of rows, and numbers of a side, whatever their bytes."""
     made, _ = service(Limits(**{limit: 900}))
     side = vectors_pb2.MultiVectors(data_type=5, dimensions=64, lengths=[rows], data=bytes(8 * rows))
-    request = ranking.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
+    request = codec.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
     with pytest.raises(LimitExceeded):
         await RankingService(made).max_sim(request, LATER)
 
@@ -251,7 +296,7 @@ async def test_given_vectors_have_a_bounded_width() -> None:
     """As the worker's kernels want it; however few rows there are."""
     made, _ = service(Limits())
     side = vectors_pb2.MultiVectors(data_type=5, dimensions=16_392, lengths=[1], data=bytes(2049))
-    request = ranking.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
+    request = codec.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
     with pytest.raises(LimitExceeded, match="queries has rows of 16392 dimensions, the limit is 16384") as refused:
         await RankingService(made).max_sim(request, LATER)
     assert refused.value.field == "queries.dimensions"

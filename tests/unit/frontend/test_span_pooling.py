@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from fakes import WORDS, FakeWorker, card
 
+from frontend_service.api.selvage_v1 import codec
 from frontend_service.api.selvage_v1.batch_stream import _BatchPart as BatchPart
-from frontend_service.api.selvage_v1.codec import embedding as codec
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
-from frontend_service.services.embedding import EmbeddingService
+from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.tokenizing.documents import DocumentTokenizer
+from frontend_service.tokenizing.spans import DocumentTokenizer
 from selvage.v1 import embedding_pb2 as pb
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.jobs import RANGE_TIMES
@@ -149,7 +149,7 @@ REFUSED: list[tuple[type[SelvageError], str, str, dict[str, Any]]] = [
     (InvalidInput, "window_overlap", "at least 0", {"window_overlap": -1}),
     (InvalidInput, "window_overlap", "room for 8 tokens", {"texts": ["a "] * 9, "window_overlap": 8}),
     (InvalidInput, "window_overlap", "needs late_chunking or spans", {"late_chunking": False, "window_overlap": 1}),
-    (InputTooLong, "texts", "more than 10 tokens, the limit is 10; window_overlap", {"texts": ["a " * 99, "b"]}),
+    (InputTooLong, "texts", "102 tokens, the limit is 10; window_overlap", {"texts": ["a " * 99, "b"]}),
     (
         InputTooLong,
         "texts[1]",

@@ -7,9 +7,8 @@ import pytest
 from tei_answers import LEFT, answer
 
 from frontend_service.api.tei_v1 import messages as codec
-from frontend_service.domain.ranking_requests import ScoreNormalization
-from frontend_service.domain.requests import Truncation
-from frontend_service.services.classification import Classified
+from frontend_service.domain.requests import ScoreNormalization, Truncation
+from frontend_service.services.classify import Classified
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
 from tei.v1 import tei_pb2 as pb

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
+from frontend_service import postprocess
 from frontend_service.api.selvage_v1.server import ClassificationServicer, EmbeddingServicer, RankingServicer
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.postprocess import packing, token_pooling
-from frontend_service.postprocess import ranking as postprocess
 from frontend_service.services.pipeline import Pipeline
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
 from shared.caller import Caller
 from shared.jobs import Job, JobResult, Rows
 from shared.server.calls import Calls
 from shared.server.rpc.interceptor import CALLER
-from shared.vectors import OutputKind, ScoringMethod, Task
+from shared.vectors import Activation, OutputKind, ScoringMethod, Task
 
 PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")
 TASKS = (Task.EMBED, Task.RERANK, Task.CLASSIFY, Task.CLASSIFY_TOKENS)
@@ -59,6 +59,9 @@ class SlowWorker(FakeWorker):
         return replace(result, tokens=tokens, row_lengths=job.tokens.lengths, queue=queue, compute=compute)
 
 
+SCORING = {"methods": tuple(ScoringMethod), "activation": Activation.SIGMOID}
+
+
 class Context:
     """A call without a deadline."""
 
@@ -67,7 +70,7 @@ class Context:
 
 
 def made(clock: Callable[[], float]) -> tuple[Pipeline, SlowWorker]:
-    worker = SlowWorker(card(tasks=TASKS, labels=("label",), max_tokens=100, methods=tuple(ScoringMethod)))
+    worker = SlowWorker(card(tasks=TASKS, labels=("label",), max_tokens=100, **SCORING))
     return Pipeline(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1), clock), worker
 
 
@@ -94,19 +97,20 @@ async def times(service: Pipeline, name: str, message: Any = None) -> dict[str, 
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_every_reply_tells_what_went_beside_queue_and_compute(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenising takes 2 s, the round trip 16 of which the worker tells 5; reading and making a message 32 each."""
+    """Tokenising a side takes 2 s, the round trip 16 of which the worker tells 5; reading and making a message 32."""
     clock = Clock()
     service, worker = made(clock)
     worker.clock = clock
-    run_slices, offload = service.run_slices, service.offload
+    offload = service.offload
 
     async def slow_offload(size: int, work: Callable[..., Any], argument: Any) -> Any:
         return await offload(size, clock.taking(32, work), argument)
 
-    monkeypatch.setattr(service, "run_slices", clock.taking(2, run_slices))
+    for method in ("texts", "shown_chunks"):
+        monkeypatch.setattr(ModelTokenizer, method, clock.taking(2, getattr(ModelTokenizer, method)))
     monkeypatch.setattr(service, "offload", slow_offload)
     assert await times(service, name) == {
-        "tokenize": 2,
+        "tokenize": 4 if name in ("Rerank", "Score") else 2,
         "queue": 1,
         "compute": 4,
         "transfer": 11,
@@ -119,8 +123,8 @@ async def test_pooling_of_tokens_and_encoding_count_as_postprocessing(monkeypatc
     clock = Clock()
     service, worker = made(clock)
     worker.clock = clock
-    monkeypatch.setattr(token_pooling, "pool", clock.taking(3, token_pooling.pool))
-    monkeypatch.setattr(packing, "pack", clock.taking(7, packing.pack))
+    monkeypatch.setattr(postprocess, "pool", clock.taking(3, postprocess.pool))
+    monkeypatch.setattr(postprocess, "pack", clock.taking(7, postprocess.pack))
     plain = embedding_pb2.EmbedRequest(texts=["a b", "c d"])
     assert (await times(service, "Embed", plain))["postprocess"] == 0
     told = await times(service, "Embed")

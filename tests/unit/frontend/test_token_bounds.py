@@ -5,7 +5,6 @@ import pytest
 from asgi import HttpApi, Worker
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.errors import LimitExceeded
 from shared.vectors import ScoringMethod, Task, TruncationSide
@@ -22,7 +21,7 @@ LONG = "a b c d e f g h i j k l"
 def read(cut: Truncation) -> int:
     """Tokens of a long text that stay."""
     tokenization = ModelTokenizer(fakes.tokenizer_json(), fakes.card())
-    return run_to_end(tokenization.texts([LONG], "", cut, "texts[{}]")).tokens.total
+    return tokenization.texts([LONG], "", cut, "texts[{}]").tokens.total
 
 
 @pytest.mark.parametrize("most", [11, 512, 2**31 - 1])

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service.api.selvage_v1.codec import embedding as codec
-from frontend_service.api.selvage_v1.codec.model import limits_to_pb
+from frontend_service import postprocess
+from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1.codec import limits_to_pb
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import EmbedRequest
-from frontend_service.postprocess import packing, token_pooling
-from frontend_service.postprocess.token_pooling import pool
-from frontend_service.services.embedding import EmbeddingService
+from frontend_service.domain.requests import EmbedRequest, TokenPooling
+from frontend_service.postprocess import pool
+from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.interface import ServedModel
@@ -76,8 +76,8 @@ async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) 
     request = codec.embed_request_from_pb(message(data_type=data_type.value, protected_tokens=2))
     answer = await embedding.embed(request, LATER)
     assert worker.jobs[0].work.data_type is DataType.FLOAT32
-    expected = [pool(each, 2, 2, True) for each in np.split(worker.rows, [8])]
-    assert answer.result.tokens == packing.pack(np.concatenate(expected), data_type)
+    expected = [pool(each, TokenPooling(factor=2, protected=2), True) for each in np.split(worker.rows, [8])]
+    assert answer.result.tokens == postprocess.pack(np.concatenate(expected), data_type)
     response = response_of(request, answer)
     assert list(response.multi_vector.lengths) == [5, 3]
     assert list(response.usage.token_counts) == [8, 5]
@@ -91,7 +91,7 @@ async def test_a_dense_output_beside_it_is_packed_alike(data_type: DataType) -> 
     request = codec.embed_request_from_pb(message(data_type=data_type.value, outputs=[DENSE, MULTI]))
     answer = await embedding.embed(request, LATER)
     response = response_of(request, answer)
-    expected = packing.pack(worker.dense, data_type)
+    expected = postprocess.pack(worker.dense, data_type)
     assert (response.dense.data, response.dense.scales) == (expected.data, expected.scales)
     assert response.dense.count == 2
     assert list(response.multi_vector.lengths) == [4, 3]
@@ -104,7 +104,7 @@ async def test_normalize_tells_what_becomes_of_the_means(normalize: bool | None)
     fields = {} if normalize is None else {"normalize": normalize}
     answer = await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
     assert answer.result.tokens is not None
-    lengths = np.linalg.norm(packing.unpack_float32(answer.result.tokens), axis=1)
+    lengths = np.linalg.norm(postprocess.unpack_float32(answer.result.tokens), axis=1)
     assert worker.jobs[0].work.normalize_tokens
     assert np.allclose(lengths, 1) is (normalize is not False)
 
@@ -115,7 +115,7 @@ async def test_a_factor_of_one_merges_nothing() -> None:
     answer = await embedding.embed(codec.embed_request_from_pb(message(pool_factor=1)), LATER)
     assert answer.result.tokens is not None
     assert answer.result.row_lengths == (8, 5)
-    np.testing.assert_allclose(packing.unpack_float32(answer.result.tokens), worker.rows, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(postprocess.unpack_float32(answer.result.tokens), worker.rows, rtol=0, atol=1e-6)
 
 
 async def test_a_factor_is_the_number_that_was_written() -> None:
@@ -195,7 +195,7 @@ async def test_pooling_stops_when_the_caller_is_gone(monkeypatch: pytest.MonkeyP
         gone.wait()
         return rows
 
-    monkeypatch.setattr(token_pooling, "pool", pool_and_wait)
+    monkeypatch.setattr(postprocess, "pool", pool_and_wait)
     waiting = asyncio.ensure_future(
         embedding.embed(codec.embed_request_from_pb(message(tokenized=ids(3, 4, 5))), LATER)
     )
@@ -215,7 +215,7 @@ async def test_requests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         pooled.append(len(rows))
         return rows
 
-    monkeypatch.setattr(token_pooling, "pool", pool_and_note)
+    monkeypatch.setattr(postprocess, "pool", pool_and_note)
     requests = [codec.embed_request_from_pb(message(tokenized=ids(*counts))) for counts in ([3] * 9, [5])]
     await asyncio.gather(*(embedding.embed(request, LATER) for request in requests))
     assert sorted(pooled) == [*[3] * 9, 5]

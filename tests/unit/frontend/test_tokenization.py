@@ -2,24 +2,23 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from fakes import WORDS, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
-from kinds import byte_level
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from frontend_service.domain.limits import TEXT_LETTERS
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.tokenizing import prefix as reader
-from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import TimeSlices, run_to_end
-from frontend_service.tokenizing.pairs.pairs import PairTexts
-from frontend_service.tokenizing.token_limits import TokenLimits
-from frontend_service.tokenizing.tokenizer import SLICE_IDS, ModelTokenizer
+from frontend_service.tokenizing import tokens
+from frontend_service.tokenizing.pairs import PairTexts
+from frontend_service.tokenizing.tokenizer import CHUNK_IDS, ModelTokenizer
+from frontend_service.tokenizing.tokens import TokenizedBatch, TokenLimits
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
 from shared.vectors import InputType, TruncationSide
+from support.chunks import run_to_end
 
 PROMPTS = {"query": "query : ", "passage": "passage : "}
 PLAIN = ModelTokenizer(tokenizer_json(), card())
@@ -34,8 +33,8 @@ def spelled(ids: list[int]) -> str:
 @given(LETTERS, st.integers(2, 10), st.sampled_from(TruncationSide))
 def test_cutting_keeps_the_special_tokens_and_one_end(letters: list[str], limit: int, side: TruncationSide) -> None:
     """[CLS], as much content as fits from the chosen end, [SEP]."""
-    tokenized = run_to_end(
-        PLAIN.texts([" ".join(letters)], "", Truncation(truncate=True, side=side, max_tokens=limit), "texts[{}]")
+    tokenized = PLAIN.texts(
+        [" ".join(letters)], "", Truncation(truncate=True, side=side, max_tokens=limit), "texts[{}]"
     )
     room = limit - 2
     kept = letters[:room] if side is TruncationSide.RIGHT else letters[max(0, len(letters) - room) :]
@@ -49,7 +48,7 @@ def test_the_models_own_end_is_cut_where_a_request_names_none(own: TruncationSid
     tokenization = ModelTokenizer(tokenizer_json(), card(truncation_side=own))
     for asked in (None, *TruncationSide):
         cut = Truncation(truncate=True, side=asked, max_tokens=4)
-        tokenized = run_to_end(tokenization.texts(["a b c d"], "", cut, "texts[{}]"))
+        tokenized = tokenization.texts(["a b c d"], "", cut, "texts[{}]")
         kept = "a b" if (asked or own) is TruncationSide.RIGHT else "c d"
         assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
 
@@ -84,7 +83,7 @@ def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: Tr
     tokenization = ModelTokenizer(tokenizer.to_str().encode(), card(max_tokens=len(whole)))
     for limit in range(max(1, tokenizer.num_special_tokens_to_add(False)), len(whole) + 1):
         cut = Truncation(truncate=True, side=side, max_tokens=limit)
-        ((found,),) = tokenization.text_slices([text], prompt, cut, "texts[{}]")
+        (found,) = tokenization.shown([text], prompt, cut, "texts[{}]")
         tokenizer.enable_truncation(limit, direction=side.name.lower())
         expected = tokenizer.encode(prompt + text)
         assert found.truncated == (limit < len(whole))
@@ -92,38 +91,17 @@ def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: Tr
         assert found.encoding.special_tokens_mask == expected.special_tokens_mask
 
 
-@pytest.mark.parametrize("side", TruncationSide)
-@pytest.mark.parametrize("frame", FRAMES)
-def test_long_texts_of_which_only_a_part_is_read_equal_the_tokenizers_own(frame: str, side: TruncationSide) -> None:
-    """Ids, offsets and what is special, a refusal as well, which does not count all of them."""
-    tokenizer = byte_level(prefix=True)
-    tokenizer.add_special_tokens([*SPECIAL])
-    tokenizer.post_processor = FRAMES[frame](True)
-    prompt, text = "words : ", "the others </s> wordy, 345  then thé the words " * 200
-    model = card(max_tokens=10**6, include_prompt=False, vocabulary_size=10**6)
-    tokenization = ModelTokenizer(tokenizer.to_str().encode(), model)
-    for limit in (30, 60, 61):
-        cut = Truncation(truncate=True, side=side, max_tokens=limit)
-        ((found,),) = tokenization.text_slices([text], prompt, cut, "texts[{}]")
-        tokenizer.enable_truncation(limit, direction=side.name.lower())
-        expected = tokenizer.encode(prompt + text)
-        assert (found.encoding.ids, found.offsets, found.truncated) == (expected.ids, expected.offsets, True)
-        assert bool(found.start) is (side is TruncationSide.LEFT)
-    with pytest.raises(InputTooLong, match="has more than 60 tokens, the limit is 60"):
-        run_to_end(tokenization.texts([text], prompt, Truncation(side=side, max_tokens=60), "texts[{}]"))
-
-
 @given(st.lists(LETTERS, min_size=1, max_size=5))
 def test_the_files_own_truncation_and_padding_are_off(texts: list[list[str]]) -> None:
     """The ids are those of the text and nothing else."""
-    tokenized = run_to_end(PROMPTED.texts([" ".join(each) for each in texts], "", Truncation(), "texts[{}]"))
+    tokenized = PROMPTED.texts([" ".join(each) for each in texts], "", Truncation(), "texts[{}]")
     assert tokenized.tokens.lengths == tuple(len(each) + 2 for each in texts)
 
 
 def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
     """Which text, how long, and what the limit is."""
     with pytest.raises(InputTooLong, match=r"texts\[1\] has 11 tokens, the limit is 10") as raised:
-        run_to_end(PLAIN.texts(["a", "a " * 9], "", Truncation(), "texts[{}]"))
+        PLAIN.texts(["a", "a " * 9], "", Truncation(), "texts[{}]")
     assert raised.value.field == "texts[1]"
 
 
@@ -142,26 +120,26 @@ SETTING = r"10 \(the worker's --cache-megabytes\)"
         ),
         (lambda: LIMITED.token_ids([[1], [5] * 11], Truncation()), rf"tokenized\[1\] .* is {SETTING}$"),
         (
-            lambda: LIMITED.pairs(
-                PairTexts(firsts=["a"], seconds=["a " * 9], matrix=True, entry="documents[{}]", cut=Truncation())
+            lambda: run_to_end(
+                LIMITED.pairs(
+                    PairTexts(firsts=["a"], seconds=["a " * 9], matrix=True, entry="documents[{}]", cut=Truncation())
+                )
             ),
             rf"documents\[0\] .* is {SETTING}; truncate",
         ),
         (lambda: LIMITED.texts(["a"], "", Truncation(max_tokens=11), "texts[{}]"), f"max_tokens is 11, .* {SETTING}"),
     ],
 )
-def test_a_limit_that_a_setting_lowered_is_named_with_it(
-    tokenize: Callable[[], TimeSlices[TokenizedBatch]], error: str
-) -> None:
+def test_a_limit_that_a_setting_lowered_is_named_with_it(tokenize: Callable[[], TokenizedBatch], error: str) -> None:
     """Of texts, token ids, pairs, and of a limit in the request."""
     with pytest.raises(InvalidInput, match=error):
-        run_to_end(tokenize())
+        tokenize()
 
 
 def test_a_lower_limit_of_a_request_is_its_own() -> None:
     """No setting of the worker is to blame."""
     with pytest.raises(InputTooLong, match=r"the limit is 5; truncate"):
-        run_to_end(LIMITED.texts(["a " * 9], "", Truncation(max_tokens=5), "texts[{}]"))
+        LIMITED.texts(["a " * 9], "", Truncation(max_tokens=5), "texts[{}]")
 
 
 @pytest.mark.parametrize(("asked", "error"), [(11, LimitExceeded), (1, InvalidInput)])
@@ -235,15 +213,15 @@ def test_an_unknown_prompt_tells_which_there_are() -> None:
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
     """[CLS] query : makes three."""
-    assert run_to_end(PROMPTED.texts(["a b"], "query : ", Truncation(), "texts[{}]")).prompt_lengths == (3,)
-    assert run_to_end(PLAIN.texts(["a b"], "query : ", Truncation(), "texts[{}]")).prompt_lengths == (0,)
+    assert PROMPTED.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (3,)
+    assert PLAIN.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (0,)
 
 
 @pytest.mark.parametrize("wrong", [-1, len(WORDS)])
 def test_given_ids_must_be_in_the_vocabulary(wrong: int) -> None:
     """The text and the id are named."""
     with pytest.raises(InvalidInput, match=rf"tokenized\[1\] has the id {wrong}"):
-        run_to_end(PLAIN.token_ids([[1, 2], [1, wrong, 2]], Truncation()))
+        PLAIN.token_ids([[1, 2], [1, wrong, 2]], Truncation())
 
 
 def broken(**changes: object) -> bytes:
@@ -279,7 +257,7 @@ def test_ids_back_to_text() -> None:
 def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, kept: str, left_out: int) -> None:
     """From the left the prompt goes first; then only [CLS] is left of what pooling leaves out."""
     cut = Truncation(truncate=True, side=TruncationSide[side], max_tokens=6)
-    tokenized = run_to_end(PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]"))
+    tokenized = PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]")
     assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
     assert tokenized.prompt_lengths == (left_out,)
 
@@ -288,29 +266,37 @@ def test_a_prompt_that_fills_the_limit_is_refused_where_pooling_leaves_it_out() 
     """Rather than pooling nothing."""
     cut = Truncation(truncate=True, max_tokens=4)
     with pytest.raises(InvalidInput, match="nothing is left to pool"):
-        run_to_end(PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]"))
+        PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]")
 
 
 def test_an_empty_text_without_special_tokens_is_refused_by_name() -> None:
     """Where the tokenizer adds none there is nothing to feed."""
     bare = json.loads(tokenizer_json()) | {"post_processor": None}
     with pytest.raises(InvalidInput, match=r"texts\[1\] has no tokens"):
-        run_to_end(ModelTokenizer(json.dumps(bare).encode(), card()).texts(["a", ""], "", Truncation(), "texts[{}]"))
+        ModelTokenizer(json.dumps(bare).encode(), card()).texts(["a", ""], "", Truncation(), "texts[{}]")
 
 
-def test_texts_are_tokenised_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told after each slice how many tokens there are; many short texts are not few letters."""
-    monkeypatch.setattr(reader, "SLICE_LETTERS", 4 + 2 * TEXT_LETTERS)
+def test_texts_are_tokenised_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told after each chunk how many tokens there are; together they are the texts at once."""
+    monkeypatch.setattr(tokens, "CHUNK_LETTERS", 4 + 2 * TEXT_LETTERS)
     texts = ["a b", "c d", "e", "f", "a b c d e"]
-    assert [*PLAIN.texts(texts, "", Truncation(), "texts[{}]")] == [4, 11, 14, 21]
-    assert run_to_end(PLAIN.texts(texts, "", Truncation(), "texts[{}]")).tokens.lengths == (4, 4, 3, 3, 7)
+    options: Any = (texts, "", Truncation(), "texts[{}]")
+    assert [*PLAIN.text_chunks(*options)] == [4, 11, 14, 21]
+    assert run_to_end(PLAIN.text_chunks(*options)) == PLAIN.texts(*options)
+    assert PLAIN.texts(*options).tokens.lengths == (4, 4, 3, 3, 7)
+    assert [len(chunk) for chunk in PLAIN.shown_chunks(*options)] == [1, 2, 1, 1]
 
 
-def test_ids_are_checked_and_written_in_slices() -> None:
-    """Both take a while where there are many."""
-    ids = [[5] * 8] * (10 * SLICE_IDS // 8)
-    assert [*PLAIN.token_ids(ids, Truncation())] == [SLICE_IDS * number for number in range(1, 11)]
-    assert [len(some) for some in PLAIN.detokenize(ids, skip_special_tokens=False)] == [SLICE_IDS // 8] * 10
+def test_a_text_is_named_by_its_number_in_the_request() -> None:
+    """Where only some of a request are read, and in chunks too."""
+    with pytest.raises(InputTooLong, match=r"texts\[7\] has 11 tokens"):
+        run_to_end(PLAIN.text_chunks(["a", "a " * 9], "", Truncation(), "texts[{}]", numbers=[3, 7]))
+
+
+def test_ids_are_written_in_chunks() -> None:
+    """It takes a while where there are many."""
+    ids = [[5] * 8] * (10 * CHUNK_IDS // 8)
+    assert [len(some) for some in PLAIN.detokenize(ids, skip_special_tokens=False)] == [CHUNK_IDS // 8] * 10
 
 
 def test_long_names_are_clipped_in_messages() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from frontend_service.tokenizing.truncation import shortened
+from frontend_service.tokenizing.tokens import shortened
 from shared.vectors import TruncationSide
 
 TOKENIZER = Tokenizer.from_buffer(fakes.tokenizer_json())

@@ -13,8 +13,7 @@ from sentence_transformers import CrossEncoder
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, BertConfig, BertModel
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.fair_thread_pool import run_to_end
-from frontend_service.tokenizing.pairs.pairs import PairTexts
+from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
@@ -30,6 +29,7 @@ from harness.random_models.own_tokenizer import class_of, own_tokenizer
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Job
 from support.architectures import EQUAL, MIXED, SERVED, change, compare, name_token_types, type_tokens, write
+from support.chunks import run_to_end
 from support.tiny import CPU, ids_of, run, scores
 
 BEGIN, END, CLASS = 2, 3, 7

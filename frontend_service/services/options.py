@@ -1,21 +1,16 @@
 """Options of requests, checked against the model's card: the work for a worker, or the error. Knows no API."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from frontend_service.domain.ranking_requests import MaxSimRequest, ScoreRequest
-from frontend_service.domain.requests import EmbedRequest
-from frontend_service.domain.results import SPARSE_PAIR_BYTES
-from frontend_service.postprocess import ranking as postprocess
-from frontend_service.postprocess.token_pooling import pooled_count
+from frontend_service.domain.requests import EmbedRequest, MaxSimRequest, ScoreRequest
 from shared.card import ModelCard
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Encode, JobResult, MaxSim, Score
+from shared.jobs import Encode, MaxSim, Score
 from shared.vectors import Activation, DataType, OutputKind, ScoringMethod, Task
 
 
-def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
+def encode(request: EmbedRequest, card: ModelCard) -> Encode:
     """Resolves an Embed. Raises UnsupportedTask, UnsupportedDimensions, and InvalidInput for options without effect."""
     check_task(card, Task.EMBED)
     fallback = OutputKind.DENSE if OutputKind.DENSE in card.outputs else card.outputs[0]
@@ -40,7 +35,7 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
         _check_span_pooling(request.span_pooling.field, outputs, card)
     for kind in outputs:
         _check_dimensions(request.dimensions, kind, card)
-    encode = Encode(
+    work = Encode(
         outputs=frozenset(outputs),
         dimensions=request.dimensions or 0,
         normalize=card.normalizes if request.normalize is None else request.normalize,
@@ -51,8 +46,8 @@ def resolve_encode(request: EmbedRequest, card: ModelCard) -> Encode:
         input_type=request.prompt.input_type,
     )
     if request.pooling:  # rows are clustered at unit length, whatever becomes of the means, and packed afterwards
-        return replace(encode, normalize_tokens=True, data_type=DataType.FLOAT32)
-    return encode
+        return replace(work, normalize_tokens=True, data_type=DataType.FLOAT32)
+    return work
 
 
 def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard) -> None:
@@ -81,7 +76,7 @@ def _check_dimensions(dimensions: int | None, kind: OutputKind, card: ModelCard)
         )
 
 
-def resolve_method(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
+def scoring_method(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
     """Resolves how a Score or Rerank compares. Raises UnsupportedTask, and InvalidInput if it cannot be explained."""
     check_task(card, Task.RERANK)
     method = request.method or card.default_method
@@ -94,7 +89,7 @@ def resolve_method(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
     return method
 
 
-def resolve_score(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
+def score(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
     """Resolves a Score or Rerank whose method compares vectors."""
     late = method is ScoringMethod.LATE_INTERACTION
     normalize = request.normalization.normalize
@@ -111,7 +106,7 @@ def resolve_score(request: ScoreRequest, method: ScoringMethod, card: ModelCard)
     )
 
 
-def resolve_max_sim(request: MaxSimRequest, card: ModelCard) -> MaxSim:
+def max_sim(request: MaxSimRequest, card: ModelCard) -> MaxSim:
     """Resolves a MaxSim. The request's vectors are taken as they are unless `normalize` says otherwise."""
     normalize = request.normalize
     mean_by_default = request.queries is None and card.averages_late_interaction
@@ -141,13 +136,7 @@ def check_token_rows(card: ModelCard, dimensions: int) -> None:
         )
 
 
-def activation_of(card: ModelCard, activate: bool | None) -> Callable[[JobResult], JobResult]:
-    """Makes the function that turns the logits of a result into scores, for `PreparedRequest.finish`."""
-    activation = resolve_activation(card, activate)
-    return partial(postprocess.activate_result, labels=len(card.labels), activation=activation)
-
-
-def resolve_activation(card: ModelCard, activate: bool | None) -> Activation:
+def activation(card: ModelCard, activate: bool | None) -> Activation:
     """Resolves the activation of logits. None: what the model's files name, which may be none at all."""
     if activate is None:
         return card.activation
@@ -163,35 +152,3 @@ def check_task(card: ModelCard, task: Task) -> None:
     if task not in card.tasks:
         tasks = ", ".join(served.name for served in card.tasks)
         raise UnsupportedTask(f"the model is not for {task.name}; it is for {tasks}", field="model")
-
-
-def token_dimensions(encode: Encode, card: ModelCard) -> int:
-    """Dimensions of a token row in the worker's result."""
-    return encode.dimensions or card.multi_vector_dimensions
-
-
-TEXT_BYTES = 8
-"""Bytes of a text in an Embed's reply beside its vectors: its number of tokens and of rows, and whether it was cut."""
-TOKEN_ID_BYTES = 5
-"""Most bytes of a token id in an Embed's reply, where it is a varint."""
-
-
-def embed_reply_bytes(
-    request: EmbedRequest, encode: Encode, card: ModelCard, lengths: Sequence[int], *, dense_rows: int
-) -> int:
-    """Bytes of the vectors in an Embed's reply, before they are computed: of texts of so many tokens each.
-
-    Sparse vectors count as far as `sparse_top_k` tells their length, otherwise as nothing.
-    """
-    kind, payload = request.data_type, TEXT_BYTES * len(lengths)
-    if OutputKind.DENSE in encode.outputs:
-        payload += dense_rows * (kind.row_bytes(encode.dimensions or card.dimensions) + kind.scale_bytes)
-    if OutputKind.MULTI_VECTOR in encode.outputs:
-        rows, pooling = sum(lengths), request.pooling
-        if pooling:
-            rows = sum(pooled_count(length, pooling.factor, pooling.protected) for length in lengths)
-        row_bytes = kind.row_bytes(token_dimensions(encode, card)) + kind.scale_bytes
-        payload += rows * (row_bytes + TOKEN_ID_BYTES * encode.token_ids)
-    if OutputKind.SPARSE in encode.outputs and encode.sparse_top_k:
-        payload += len(lengths) * min(encode.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES
-    return payload

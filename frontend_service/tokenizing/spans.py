@@ -12,18 +12,32 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import Truncation
-from frontend_service.tokenizing.batch import TokenizedBatch
-from frontend_service.tokenizing.fair_thread_pool import TimeSlices
-from frontend_service.tokenizing.prefix import Need, PrefixRead, PrefixReader
-from frontend_service.tokenizing.token_limits import TokenLimits
-from frontend_service.tokenizing.untrained_tokens import UntrainedTokens
-from frontend_service.tokenizing.windows import Span, Window, windows
+from frontend_service.tokenizing.tokens import (
+    Chunks,
+    TextReader,
+    TokenizedBatch,
+    TokenLimits,
+    UntrainedTokens,
+)
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 from shared.jobs import RANGE_TIMES, RaggedTokens, TokenRanges
-from shared.vectors import InputType, TruncationSide
+from shared.vectors import InputType
 
-SLICE_TOKENS = 64 * 1024
-"""Tokens of windows that are made in one slice: three milliseconds."""
+CHUNK_TOKENS = 64 * 1024
+"""Tokens of windows that are made in one chunk: three milliseconds."""
+
+
+Span = tuple[int, int]
+"""The first token, and the one behind the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The tokens `start` to `stop` - 1 of a document, and the numbers of the spans that are pooled of them."""
+
+    start: int
+    stop: int
+    spans: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +106,7 @@ class DocumentTokenizer:
 
     def __init__(
         self,
-        reader: PrefixReader,
+        reader: TextReader,
         framing: Tokenizer,
         special: SpecialTokens,
         limits: TokenLimits,
@@ -105,8 +119,8 @@ class DocumentTokenizer:
 
     def tokenize(
         self, documents: Sequence[Document], prompt: str, cut: Truncation, input_type: InputType, overlap: int | None
-    ) -> TimeSlices[TokenizedBatch]:
-        """Tokenises documents, some in each slice; nothing of one is ever cut.
+    ) -> Chunks[TokenizedBatch]:
+        """Tokenises documents, some in each chunk; nothing of one is ever cut.
 
         `overlap`: how many tokens the windows of a document over the limit share; None: it raises InputTooLong. Raises
         InvalidInput for a span without a token, InputTooLong for one that fits into no window, and LimitExceeded for
@@ -120,26 +134,23 @@ class DocumentTokenizer:
             reason=self._limits.reason(limit),
             overlap=overlap,
         )
-        # One token more than may stay shows that a document is over the limit.
-        need = Need(tokens=limit - self._special.added + 1, cut_side=TruncationSide.RIGHT) if overlap is None else None
         sequences, waiting = _Sequences(), iter(documents)
-        for reads in self._reader.read_batches((prompt + document.text for document in documents), need, offsets=True):
-            for read in reads:
-                yield from self._add(sequences, next(waiting), read, reading)
+        texts = (prompt + document.text for document in documents)
+        for encodings in self._reader.encode_chunks(texts, offsets=True):
+            for encoding in encodings:
+                yield from self._add(sequences, next(waiting), encoding, reading)
             yield len(sequences.ids)
         return sequences.batch()
 
-    def _add(self, sequences: _Sequences, document: Document, read: PrefixRead, reading: _Reading) -> Iterator[int]:
-        """Adds the sequence of a document, or those of its windows, some in each slice.
+    def _add(self, sequences: _Sequences, document: Document, encoding: Encoding, reading: _Reading) -> Iterator[int]:
+        """Adds the sequence of a document, or those of its windows, some in each chunk.
 
         Windows may have the tokens of a document many times over. So their tokens are told before any of them is made.
         """
-        encoding, entry, limit = self._framing.post_process(read.encoding), document.entry, reading.limit
+        encoding, entry, limit = self._framing.post_process(encoding), document.entry, reading.limit
         length = len(encoding)
         if length > limit and reading.overlap is None:
-            raise self._limits.too_long(
-                entry, length, limit, "window_overlap would read it in windows", whole=read.whole
-            )
+            raise self._limits.too_long(entry, length, limit, "window_overlap would read it in windows")
         ids = encoding.ids
         self._untrained.check(ids, entry)
         prompt, *spans = _token_spans(encoding, document, len(reading.prompt), self._special)
@@ -168,7 +179,7 @@ class DocumentTokenizer:
             sequences.prompt_lengths.append(left_out)
             sequences.counts.append(len(chosen))
             sequences.ranges += chosen
-            if len(sequences.ids) - yielded >= SLICE_TOKENS:
+            if len(sequences.ids) - yielded >= CHUNK_TOKENS:
                 yield (yielded := len(sequences.ids))
         sequences.range_of_span += [ranges[number] for number in range(len(spans))]
         bounds = [sequences.ranges[ranges[number]] for number in range(len(spans))]
@@ -242,3 +253,29 @@ def _name(document: Document, number: int) -> str:
     """What a message calls a span."""
     entry, (start, end) = document.span_entry.format(number), document.spans[number]
     return entry if document.chunks else f"{entry}, characters {start} to {end},"
+
+
+def windows(spans: Sequence[Span], document: Span, room: int, overlap: int) -> Iterator[Window]:
+    """Windows over a document that is longer than its model reads at once: long late chunking (arXiv:2409.04701).
+
+    The paper cuts windows at fixed places, so a chunk may be pooled of rows that two passes gave. Here every span is
+    pooled of one window, which has it as a whole.
+
+    Windows are of at most `room` tokens over the tokens `document`, such that every span is in one of them.
+
+    Spans are taken by their starts, and no span is longer than `room`. A window begins `overlap` tokens before the
+    first span that the windows before it do not have, or later where that span would not fit; the first window begins
+    with the document if that span fits.
+    """
+    first, end = document
+    order = sorted(range(len(spans)), key=spans.__getitem__)
+    place = 0
+    while place < len(order):
+        start, stop = spans[order[place]]
+        begin = first if not place and stop - first <= room else max(first, start - overlap, stop - room)
+        window_stop = min(begin + room, end)
+        after = place
+        while after < len(order) and spans[order[after]][1] <= window_stop:
+            after += 1
+        yield Window(start=begin, stop=window_stop, spans=tuple(order[place:after]))
+        place = after

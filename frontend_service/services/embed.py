@@ -1,0 +1,172 @@
+"""Embed: vectors of texts, with token rows pooled where the request asks for that. Knows no API."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from frontend_service import postprocess
+from frontend_service.domain.answer import Answer
+from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS
+from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
+from frontend_service.services import options, repeats
+from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.tokenizing.spans import Document
+from frontend_service.tokenizing.tokens import TokenizedBatch
+from frontend_service.workers.interface import ServedModel
+from shared.jobs import Encode, JobResult
+from shared.query_table import QueryTable
+from shared.terms import RequestTerms
+from shared.vectors import DataType
+
+TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
+INLINE_TOKENS = 8192
+"""Most tokens that are looked up in a table on the event loop: a millisecond or two."""
+
+
+class EmbeddingService:
+    """Answers requests for vectors of texts: `EmbedRequest` -> `Answer`. Raises SelvageError."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._limits = pipeline.limits
+        self._clustering = asyncio.Lock()
+
+    async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
+        """Embeds texts or token ids: their vectors, in every output that the request names."""
+        if request.span_pooling:
+            return await self._embed_spans(request, request.span_pooling, terms)
+        pipeline, limits = self._pipeline, self._limits
+        model = pipeline.workers.model(request.model)
+        work = options.encode(request, model.card)
+        began, input_type = pipeline.clock(), request.prompt.input_type
+        if request.tokenized:
+            batch, places, entry = await self._check_ids(model, request), None, TOKENIZED
+        else:
+            batch, places = await pipeline.tokenize(
+                model, request.texts, TEXT, choice=request.prompt, cut=request.cut, input_type=input_type
+            )
+            entry = TEXT
+        sent = await pipeline.sent(batch, places)
+        limits.check_embedding(request, work, model.card, sent.tokens.lengths, entry)
+        if table := model.table_of(input_type):
+            answer = await self._look_up(model, table, work, batch, sent, began)
+        else:
+            answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)
+        if places is not None:
+            take = partial(repeats.take_sequences, answer.result, places, limits)
+            answer = replace(answer, result=await pipeline.in_thread(take))
+        if request.pooling:
+            answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
+        if answer.result.sparse is not None:  # only now is it known how many weights there are
+            limits.check_reply(answer.size, FEWER_WEIGHTS)
+        return answer
+
+    async def _embed_spans(self, request: EmbedRequest, pooling: SpanPooling, terms: RequestTerms) -> Answer:
+        """Pools spans of documents: of the texts, or of one document that the texts are the chunks of."""
+        pipeline, limits = self._pipeline, self._limits
+        model = pipeline.workers.model(request.model)
+        work = options.encode(request, model.card)
+        limits.check_count(len(request.texts), "texts", limits.texts)
+        limits.check_count(request.dense_rows, "spans", limits.spans)
+        began, input_type, overlap = pipeline.clock(), request.prompt.input_type, pooling.window_overlap
+        documents = documents_of(request.texts, pooling)
+        tokenizer, prompt, cut, letters = pipeline.text_options(
+            model,
+            [document.text for document in documents],
+            "texts" if pooling.spans is None else TEXT,
+            request.prompt,
+            request.cut,
+            input_type,
+        )
+        distinct = None
+        if overlap is None and pooling.spans:
+            keys = list(zip(request.texts, pooling.spans, strict=True))
+            distinct = await pipeline.distinct(keys, letters)
+            documents = distinct.once(documents)
+        chunks = tokenizer.documents.tokenize(documents, prompt, cut, input_type, overlap)
+        # Finding the tokens of a span costs about as much as a short text. Windows may have a text many times over.
+        if overlap is None and letters + TEXT_LETTERS * request.dense_rows <= INLINE_LETTERS:
+            batch = pipeline.at_once(chunks)
+        else:
+            batch = await pipeline.in_chunks(chunks)
+        sent = await pipeline.sent(batch, distinct.inverse if distinct and distinct.has_repeats else None)
+        limits.check_embedding(request, work, model.card, sent.tokens.lengths, TEXT)
+        answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)
+        assert batch.ranges is not None
+        rows = np.array(batch.range_of_span, dtype=np.int64)
+        if distinct and distinct.has_repeats:
+            rows = repeats.ragged_rows(np.array(batch.ranges.counts, dtype=np.int64), distinct.inverse)
+        if len(rows):
+            take = partial(repeats.take_spans, answer.result, rows, len(batch.ranges))
+            answer = replace(answer, result=await pipeline.in_thread(take))
+        return answer
+
+    async def _check_ids(self, model: ServedModel, request: EmbedRequest) -> TokenizedBatch:
+        """Token ids as a job needs them, checked in a thread where there are many."""
+        tokenized, input_type = request.tokenized, request.prompt.input_type
+        tokenizer, _, cut, _ = self._pipeline.text_options(model, (), TEXT, request.prompt, request.cut, input_type)
+        self._limits.check_count(len(tokenized), "tokenized", self._limits.texts)
+        # Checking an id costs as much as tokenising a letter.
+        if sum(len(ids) + TEXT_LETTERS for ids in tokenized) <= INLINE_LETTERS:
+            return tokenizer.token_ids(tokenized, cut, input_type)
+        self._limits.check_tokens(sum(map(len, tokenized)))
+        return await self._pipeline.in_thread(partial(tokenizer.token_ids, tokenized, cut, input_type))
+
+    async def _look_up(
+        self,
+        model: ServedModel,
+        table: QueryTable,
+        work: Encode,
+        batch: TokenizedBatch,
+        sent: TokenizedBatch,
+        began: float,
+    ) -> Answer:
+        """Sparse vectors of queries, without a worker."""
+        pipeline = self._pipeline
+        pipeline.reserve(model, work, sent)
+        left, look_up = pipeline.clock(), partial(table.look_up, batch.tokens, work.sparse_top_k)
+        sparse = look_up() if batch.tokens.total <= INLINE_TOKENS else await pipeline.in_thread(look_up)
+        result = JobResult(sparse=sparse, compute=pipeline.clock() - left)
+        return pipeline.answer(model, result, sent, began=began, left=left)
+
+    async def _pool_rows(self, result: JobResult, request: EmbedRequest, pooling: TokenPooling) -> JobResult:
+        """Pools the FLOAT32 token rows of a worker's result, and packs all rows in the data type of the request.
+
+        Documents are clustered one at a time, those of several requests in turn: clustering keeps Python's lock, so
+        two at once would gain nothing, take twice the memory, and leave fewer threads to tokenise. A cancelled call
+        ends with its document.
+        """
+        assert result.tokens is not None
+        normalize = request.normalize is not False
+        documents = np.split(postprocess.unpack_float32(result.tokens), np.cumsum(result.row_lengths)[:-1])
+        pooled = []
+        for rows in documents:
+            async with self._clustering:
+                pooled.append(await self._pipeline.in_thread(partial(postprocess.pool, rows, pooling, normalize)))
+        return await self._pipeline.in_thread(partial(_with_pooled_rows, result, pooled, request.data_type))
+
+
+def documents_of(texts: Sequence[str], pooling: SpanPooling) -> list[Document]:
+    """The documents of a request: the texts with their spans, or all texts as one document of which each is a chunk."""
+    if pooling.spans is None:
+        spans = list(pairwise((0, *accumulate(map(len, texts)))))
+        return [Document(text="".join(texts), spans=spans, entry="texts", span_entry=TEXT, chunks=True)]
+    return [
+        Document(text=text, spans=spans, entry=TEXT.format(index), span_entry=f"spans[{index}]")
+        for index, (text, spans) in enumerate(zip(texts, pooling.spans, strict=True))
+    ]
+
+
+def _with_pooled_rows(result: JobResult, documents: list[postprocess.Floats], data_type: DataType) -> JobResult:
+    """The result with these token rows instead of its former ones, and all rows in one data type."""
+    dense = result.dense
+    return replace(
+        result,
+        dense=dense and postprocess.pack(postprocess.unpack_float32(dense), data_type),
+        tokens=postprocess.pack(np.concatenate(documents), data_type),
+        row_lengths=tuple(map(len, documents)),
+    )
