@@ -8,7 +8,8 @@ import sys
 import httptools
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from frontend_service.api.http.app import ABORT, App
 from shared.security.reloaded_file import Fresh
@@ -29,8 +30,8 @@ log = structlog.get_logger("server")
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection, by uvicorn, with three differences: an offered upgrade costs no body, trailers are no headers,
-    and heads have limits.
+    """One connection, by uvicorn, with four differences: an offered upgrade costs no body, trailers are no headers,
+    heads have limits, and who leaves is computed for no more.
 
     llhttp stops after the head of a request that offers another protocol, and takes its body for bytes of that
     protocol; uvicorn drops them then (its issue 2722). Java's HttpClient offers h2c. Offers are ignored (RFC 9110,
@@ -39,6 +40,18 @@ class Protocol(HttpToolsProtocol):
 
     _is_offer = _is_refused = False
     _beside = 0  # bytes around bodies in a row
+    _computed: RequestResponseCycle | None = None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._computed = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tells the request that is computed, too: uvicorn tells the one that came last, which may wait behind it."""
+        if self._computed is not None and not self._computed.response_complete:
+            self._computed.disconnected = True
+            self._computed.message_event.set()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:

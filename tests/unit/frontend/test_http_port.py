@@ -92,6 +92,18 @@ async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyP
             await eventually(lambda: api.calls.admission.unread == 0 and api.calls.admission.requests == 0)
 
 
+async def test_who_leaves_is_computed_for_no_more() -> None:
+    """Though another request waits behind the one that is computed."""
+    worker = Worker()
+    worker.go_on.clear()
+    async with serving(HttpApi(worker)) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(request({"input": "a"}) * 2)
+        await worker.reached.wait()
+        writer.close()
+        await eventually(lambda: worker.cancelled == 1)
+
+
 async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:
     """TCP_NODELAY on every connection: head and body of a reply are two writes."""
     with server._bound("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
