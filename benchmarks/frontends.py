@@ -83,7 +83,8 @@ def running_stack() -> Iterator[RunningStack]:
         cleanup = AsyncExitStack()
 
         async def enter() -> Stack:
-            processes = stack("", frontends=max(FRONTENDS), frontend={"apis": "grpc,tei,http"}, worker_module=WORKER)
+            http = {"http-listen": "127.0.0.1:0"}
+            processes = stack("", frontends=max(FRONTENDS), frontend=http, worker_module=WORKER)
             return await cleanup.enter_async_context(processes)
 
         try:

@@ -34,14 +34,12 @@ from shared.security import guards
 from shared.security.link_secret import LinkSecret
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity, is_loopback
-from shared.security.trusted_proxies import TrustedProxies
 from shared.server.admission import Admission
 from shared.server.calls import Calls
-from shared.server.connections import ConnectionShares, most_connections
+from shared.server.rpc import REQUEST_BYTES
 from shared.server.serving import Server, until_told_to_stop
 from shared.telemetry import logs, observers
 from shared.telemetry.figures import FrontendFigures
-from shared.together import either
 
 if TYPE_CHECKING:  # their libraries are imported only where metrics or traces are asked for
     from shared.telemetry.metrics import FrontendMetrics, Page
@@ -53,23 +51,20 @@ log = structlog.get_logger("frontend")
 async def main(settings: FrontendSettings) -> None:
     text_threads = ThreadPoolExecutor(settings.thread_count, "text")
     message_threads = ThreadPoolExecutor(2, "message")
-    page = observers.page(settings, shown="http" in settings.apis)
-    spans = observers.spans(settings, "selvage-frontend")
+    page = observers.page(settings, shown=bool(settings.http_listen))
+    spans = observers.spans("selvage-frontend")
     metrics = page.frontend() if page else None
-    callers = CallerChecks(
-        keys=api_keys_of(settings), tls=guards.tls_of(settings), proxies=TrustedProxies(settings.trusted_proxy)
-    )
-    connections = most_connections(ports=2)
+    callers = CallerChecks(keys=api_keys_of(settings), tls=guards.tls_of(settings, settings.tls_ca))
     calls = _calls(settings, callers, spans)
-    apis = EnabledApis(settings.apis)
-    server = _server(settings, calls, apis, message_threads, callers, page, connections)
+    apis = EnabledApis()
+    server = _server(settings, calls, apis, message_threads, callers, page)
     transport = worker_transport(settings, guards.link_secret_of(settings))
     fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, Pins(settings.fingerprint))
     pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=calls.admission.reserve)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
     frontend = Frontend(pipeline, calls, tell_times, settings.thread_count)
     apis.register(frontend, server.grpc)
-    http = _http(settings, frontend, callers, page, metrics, connections) if page and metrics else None
+    http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
     calls.check = _deadline_check(calls, fleet, apis, http)
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
@@ -80,9 +75,7 @@ async def main(settings: FrontendSettings) -> None:
     if http:
         guards.warn_if_open(settings.http_listen, callers.by_flag(settings))
         await http.start(settings.http_listen)
-    ports = [served.served_port for served in (server, http) if served]
-    shares = ConnectionShares(ports, connections, callers.proxies)
-    supervising = asyncio.create_task(either(fleet.supervise(), shares.keep()))
+    supervising = asyncio.create_task(fleet.supervise())
     await _until_stopped(supervising)
     await _drain(server, http, settings)
     calls.refuse()  # the links to the workers end next: calls that still come are refused by name, not lost with them
@@ -97,14 +90,10 @@ async def main(settings: FrontendSettings) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerChecks:
-    """The checks that callers must pass: API keys and TLS; None where there is no such check.
-
-    `proxies`: the addresses that many callers come from.
-    """
+    """The checks that callers must pass: API keys and TLS; None where there is no such check."""
 
     keys: ApiKeys | None
     tls: Fresh[Identity] | None
-    proxies: TrustedProxies
 
     def by_flag(self, settings: FrontendSettings) -> dict[str, object]:
         """The checks that an address which others reach should have, by their flags."""
@@ -117,8 +106,6 @@ def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | No
         bounds=settings.bounds,
         identify=callers.keys.identify if callers.keys else None,
         accepts=callers.keys.accepts if callers.keys else None,
-        proxies=callers.proxies,
-        log_calls=settings.log_calls,
         begin_span=spans.begin if spans else None,
     )
 
@@ -130,18 +117,16 @@ def _server(
     message_threads: ThreadPoolExecutor,
     callers: CallerChecks,
     page: "Page | None",
-    connections: int,
 ) -> Server:
     return Server(
         apis.services,
         calls,
         threads=message_threads,
-        reflect=settings.reflection,
         connection_age=True,
         rpcs=page.rpcs if page else None,
         tell=apis.adapt_error,
         tls=callers.tls,
-        connections=connections,
+        received=REQUEST_BYTES,
     )
 
 
@@ -151,10 +136,9 @@ def _http(
     callers: CallerChecks,
     page: "Page",
     metrics: "FrontendMetrics",
-    connections: int,
 ) -> HttpServer | None:
     """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
-    if "http" not in settings.apis:
+    if not settings.http_listen:
         return None
     return http_server(
         frontend,
@@ -163,8 +147,7 @@ def _http(
         observe_call=metrics.http,
         tls=callers.tls,
         drain_seconds=settings.drain_seconds,
-        connections=connections,
-        hosts=Hosts.of(settings.http_listen, settings.http_host),
+        hosts=Hosts.of(settings.http_listen),
         cors=Cors(frozenset(settings.http_cors_origin)),
     )
 
@@ -206,11 +189,8 @@ def worker_transport(settings: FrontendSettings, secret: LinkSecret | None) -> W
     """The transport to the workers. Ends the process with status 2 and a line where a file cannot be read."""
     transport = WorkerTransport(
         ca=settings.worker_ca,
-        certificate=settings.worker_certificate,
-        key=settings.worker_key,
-        name=settings.worker_name,
         secret=secret,
-        received=received_bytes(settings.max_texts),
+        received=received_bytes(settings.limits.texts),
     )
     guards.read("worker-ca", transport.ca, transport.credentials)
     if secret and not transport.ca and not all(is_loopback(target) for target in settings.worker):
@@ -223,8 +203,6 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
     return FrontendFigures(
         requests=admission.requests,
         size=admission.size,
-        results=admission.results,
-        unread=admission.unread,
         refused=dict(admission.refused) | dict(fleet.refused),
         workers=fleet.workers,
         aside=fleet.aside,

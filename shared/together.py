@@ -24,3 +24,9 @@ async def first_of(task: asyncio.Task[Any], *endless: asyncio.Task[None]) -> Non
     for ended in (*endless, task):
         if ended.done():
             ended.result()
+
+
+def unheeded(done: "asyncio.Future[Any]") -> None:
+    """Retrieves the error of an abandoned future, so that asyncio does not log it."""
+    if not done.cancelled():
+        done.exception()

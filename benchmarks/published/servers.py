@@ -103,7 +103,7 @@ def ours(row: Row, flags: Sequence[str], threads: int, priority: str = "", front
             **{
                 f"frontend {number}" if number > 1 else "frontend": (
                     *(*python, "frontend_service", "--worker", worker, "--listen", front, *PATIENT_FRONTEND),
-                    *("--apis", "grpc,http", "--http-listen", web),
+                    *("--http-listen", web),
                 )
                 for number, (front, web) in enumerate(zip(fronts, webs, strict=True), 1)
             },

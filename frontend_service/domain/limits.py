@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from frontend_service.domain.requests import Truncation
 from shared.errors import LimitExceeded, ResultTooLarge
-from shared.vectors import MOST_DIMENSIONS
+from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES
 
 ENVELOPE_BYTES = 64 * 1024
 """Most bytes that a reply holds beside its vectors."""
@@ -35,13 +35,13 @@ class Limits:
 
     texts: int = 4096
     documents: int = 16_384
-    text_bytes: int = 1024 * 1024
+    text_bytes: int = 256 * 1024
     message_bytes: int = 64 * 1024 * 1024
     request_tokens: int = 8_388_608
     request_rows: int = 4_194_304
     scores: int = 16_000_000
-    similarities: int = 2_000_000_000
-    vector_elements: int = 67_108_864
+    similarities: int = MOST_SIMILARITIES
+    vector_elements: int = MOST_ELEMENTS
     pooled_tokens: int = 2048
     spans: int = 65_536
     auto_truncate: bool = False

@@ -22,16 +22,15 @@ def failure_of(error: grpc.aio.AioRpcError, address: str, host: str, transport: 
         return to_domain_error(error).message
     worker = f"the worker at {address}"
     if NAME_DIFFERS in details:
-        name = transport.name or host
-        return f"the certificate of {worker} is not for the name {name!r}; --worker-name says which name it has"
+        return f"the certificate of {worker} is not for {host!r}, the name or address in --worker"
     if NOT_VERIFIED in details:
         why = details.partition(NOT_VERIFIED)[2].partition(":")[0]
         return f"the certificate of {worker} is not trusted: {why}; --worker-ca must have signed it"
     if NOT_TLS in details:
         return f"{worker} speaks plain text; --worker-ca asks for TLS"
     if CLOSED in details:
-        wanted = "another --worker-certificate than the frontend's" if transport.certificate else "--worker-certificate"
-        return f"{worker} closed the connection at once; it may want {wanted if transport.ca else 'TLS: --worker-ca'}"
+        wanted = "a certificate of its clients, and frontends have none" if transport.ca else "TLS: --worker-ca"
+        return f"{worker} closed the connection at once; it may want {wanted}"
     if REFUSED in details:
         return f"nothing listens at {address}"
     return to_domain_error(error).message

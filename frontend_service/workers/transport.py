@@ -26,16 +26,11 @@ def received_bytes(texts: int) -> int:
 class WorkerTransport:
     """Makes the channels of all links. The files, in PEM format, are read again for each channel.
 
-    `ca`: the certificates that workers must be signed by; without it channels are plain text. `certificate` and `key`:
-    the frontend's own, for workers that ask for it. `name`: the name in the workers' certificates, where that is not
-    the name by which they are found. `secret`: the link secret that goes with every call. `received`: most bytes of a
-    message that comes.
+    `ca`: the certificates that workers must be signed by; without it channels are plain text. `secret`: the link secret
+    that goes with every call. `received`: most bytes of a message that comes.
     """
 
     ca: str = ""
-    certificate: str = ""
-    key: str = ""
-    name: str = ""
     secret: LinkSecret | None = None
     received: int = RECEIVED_BYTES
 
@@ -45,15 +40,14 @@ class WorkerTransport:
         credentials = self.credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
-        options.append(("grpc.ssl_target_name_override", self.name or host))
+        options.append(("grpc.ssl_target_name_override", host))
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """The credentials for TLS; None for plain text. Raises OSError where a file cannot be read."""
         if not self.ca:
             return None
-        key, certificate = (Path(path).read_bytes() if path else None for path in (self.key, self.certificate))
-        return grpc.ssl_channel_credentials(Path(self.ca).read_bytes(), key, certificate)
+        return grpc.ssl_channel_credentials(Path(self.ca).read_bytes())
 
     @property
     def metadata(self) -> Metadata:

@@ -24,9 +24,10 @@ def read(flag: str, path: str, make: Callable[[], T]) -> T:
         raise SystemExit(2) from None
 
 
-def tls_of(settings: ServiceSettings) -> Fresh[Identity] | None:
-    """The TLS identity of a server; None for plain text."""
-    certificate, key, ca = settings.tls_certificate, settings.tls_key, settings.tls_ca
+def tls_of(settings: ServiceSettings, ca: str = "") -> Fresh[Identity] | None:
+    """The TLS identity of a server; None for plain text. `ca`: file with who signs for clients, empty where none is
+    asked for a certificate."""
+    certificate, key = settings.tls_certificate, settings.tls_key
     if not certificate:
         return None
     return read("tls-certificate", certificate, lambda: identity(certificate, key, ca, stays("certificates")))

@@ -16,8 +16,7 @@ from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.binding import refuse_address
 from shared.server.calls import Calls
-from shared.server.connections import CONNECTIONS, ServedPort
-from shared.server.rpc import server_options
+from shared.server.rpc import MESSAGE_BYTES, server_options
 from shared.server.rpc.credentials import server_credentials
 from shared.server.rpc.interceptor import Interceptor, TellStatus, unchanged
 from shared.telemetry.figures import Rpcs
@@ -72,7 +71,10 @@ class _Health(health_pb2_grpc.HealthServicer):
 
 
 class Server:
-    """A gRPC server with health and reflection. Every service is NOT_SERVING until `set_ready`."""
+    """A gRPC server with health and reflection. Every service is NOT_SERVING until `set_ready`.
+
+    `port`: the one that it has bound.
+    """
 
     def __init__(
         self,
@@ -80,49 +82,39 @@ class Server:
         calls: Calls,
         *,
         threads: Executor,
-        reflect: bool,
         connection_age: bool,
         rpcs: Rpcs | None = None,
         tell: TellStatus = unchanged,
         tls: Fresh[Identity] | None = None,
         check_large: Callable[[bytes], None] = check_entries,
-        connections: int = CONNECTIONS,
+        received: int = MESSAGE_BYTES,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other APIs; others as in `Interceptor`.
 
-        `tls`: the identity of the server; None for plain text. `connections`: most at once.
+        `tls`: the identity of the server; None for plain text. `received`: most bytes of a message that it takes.
         """
         self._tls = tls
         self._services = list(services)
         self._calls = calls
-        self._interceptor = Interceptor(calls, threads, rpcs, tell, check_large)
         self.grpc = grpc.aio.server(
-            interceptors=[self._interceptor],
-            options=server_options(connection_age=connection_age, connections=connections),
+            interceptors=[Interceptor(calls, threads, rpcs, tell, check_large)],
+            options=server_options(connection_age=connection_age, received=received),
         )
-        self._port = 0
+        self.port = 0
         self._health, self._drains = _Health(), False
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
-        if reflect:
-            reflection.enable_server_reflection(
-                [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self.grpc
-            )
+        reflection.enable_server_reflection([*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self.grpc)
 
     async def start(self, listen: str) -> None:
         """Binds and logs the address; ends the process with status 2 if that fails."""
         try:
-            self._port = self._bound(listen)
+            self.port = self._bound(listen)
         except RuntimeError:
             await self.stop()
             refuse_address("--listen", listen)
         await self.set_ready(False)
         await self.grpc.start()
-        log.info("listening", address=f"{listen.rpartition(':')[0]}:{self._port}")
-
-    @property
-    def served_port(self) -> ServedPort:
-        """The port, once it is bound."""
-        return ServedPort(port=self._port, busy=self._interceptor.busy_peers)
+        log.info("listening", address=f"{listen.rpartition(':')[0]}:{self.port}")
 
     def _bound(self, listen: str) -> int:
         if self._tls is None:

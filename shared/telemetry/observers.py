@@ -1,4 +1,4 @@
-"""Starts what the settings turn on: metrics for Prometheus, spans for OpenTelemetry. Both are off by default.
+"""Starts metrics for Prometheus and spans for OpenTelemetry, where they are asked for. Both are off by default.
 
 The library of what is off is not imported.
 """
@@ -6,7 +6,6 @@ The library of what is off is not imported.
 from __future__ import annotations  # names of libraries that need not be there
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import structlog
@@ -41,22 +40,18 @@ def page(settings: ServiceSettings, *, shown: bool = False) -> Page | None:
     return metrics
 
 
-def spans(settings: ServiceSettings, service: str) -> Spans | None:
-    """Starts sending spans to a collector under the name `service`; needs the extra `trace`.
+def spans(service: str) -> Spans | None:
+    """Starts sending spans under the name `service` to the collector that COLLECTOR of the environment names.
 
-    Without the extra, --traces ends the process with status 2. The environment variable alone, which may be meant for
-    other programs, only causes a warning in the log.
+    Without the extra `trace` a line in the log warns: the variable may be meant for other programs.
     """
-    collector = settings.traces or os.environ.get(COLLECTOR, "")
+    collector = os.environ.get(COLLECTOR, "")
     if not collector:
         return None
     try:
         from shared.telemetry.spans import Spans
     except ImportError:
         why = "OpenTelemetry is not installed: the extra trace brings it (in a checkout, pip install '.[trace]')"
-        if settings.traces:
-            print(f"--traces = {settings.traces!r}: {why}", file=sys.stderr)
-            raise SystemExit(2) from None
         log.warning("no spans", why=why, collector=collector)
         return None
     log.info("spans", collector=collector)

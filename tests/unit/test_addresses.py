@@ -31,7 +31,7 @@ def taken() -> Iterator[str]:
 
 async def grpc_server(address: str) -> None:
     """Starts the gRPC server of both services."""
-    server = Server([], Calls(timeout=600), threads=ThreadPoolExecutor(1), reflect=False, connection_age=False)
+    server = Server([], Calls(timeout=600), threads=ThreadPoolExecutor(1), connection_age=False)
     await server.start(address)
 
 

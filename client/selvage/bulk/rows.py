@@ -5,8 +5,8 @@ from typing import Any
 
 from selvage.bulk.failures import Failed
 
-TEXT_LETTERS = 12 * 1024 * 1024
-"""Most letters of a text. In UTF-8 a longer one may not fit into a message of the service, which has 64 MiB at most."""
+TEXT_LETTERS = 3 * 1024 * 1024
+"""Most letters of a text. In UTF-8 a longer one may not fit into a message of the service, which has 16 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

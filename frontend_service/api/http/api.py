@@ -13,7 +13,6 @@ from frontend_service.api.http.server import HttpServer
 from frontend_service.application.frontend import Frontend
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
-from shared.server.connections import CONNECTIONS
 
 DIALECTS = (openai, models, cohere, vllm, nim, tei)
 
@@ -26,15 +25,13 @@ def http_server(
     observe_call: ObserveCall | None = None,
     tls: Fresh[Identity] | None = None,
     drain_seconds: float,
-    connections: int = CONNECTIONS,
     hosts: Hosts = ALL_HOSTS,
     cors: Cors = NO_CORS,
 ) -> HttpServer:
     """Builds the server, which is not started yet.
 
     `keys`: whether callers need an API key; `metrics`: returns the page for Prometheus and its content type;
-    `connections`: most at once; `hosts`: hosts that requests may be for; `cors`: web pages of other sites that may call
-    the API.
+    `hosts`: hosts that requests may be for; `cors`: web pages of other sites that may call the API.
     """
     model_routes = [route for dialect in DIALECTS for route in dialect.routes(frontend)]
 
@@ -43,5 +40,5 @@ def http_server(
 
     page_routes = page.routes(frontend, model_routes, keys=keys, is_draining=is_draining, metrics=metrics)
     app = App(frontend, [*model_routes, *page_routes], observe_call, hosts=hosts, cors=cors)
-    server = HttpServer(app, tls, drain_seconds, connections)
+    server = HttpServer(app, tls, drain_seconds)
     return server

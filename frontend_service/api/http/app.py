@@ -144,10 +144,7 @@ class App:
         check_body_headers(headers)
         admission = self._frontend.calls.admission
         with admission.holding() as holding:
-            owner = self._frontend.calls.owner(caller)
-            turn = await admission.pace.wait(owner)
             body = await read_body(receive, admission, holding)
-            admission.pace.arrived(owner, len(body), turn)
             return await _while_connected(receive, route.endpoint(HttpCall(caller=caller, body=body, rest=rest)))
 
     def _hold_reply(self, reply: HttpReply) -> Callable[[], None]:

@@ -1,18 +1,15 @@
 """How the body of a request arrives: counted as it comes, limited in bytes and in time."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from frontend_service.api.http.errors import HttpError
 from frontend_service.api.http.reply import JSON
-from shared.server.admission import Admission
-from shared.server.admission.holding import Holding
-from shared.server.admission.reads import QUICK_SECONDS
+from shared.server.admission import Admission, Holding
 
 BODY_BYTES = 64 * 1024 * 1024
-"""Longest body of a request, as over gRPC."""
+"""Longest body of a request: four times a message over gRPC, since the budget counts it as it comes."""
 
 Headers = Sequence[tuple[str, str]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -46,31 +43,23 @@ async def read_body(receive: Receive, admission: Admission, holding: Holding) ->
     seconds = admission.bounds.read_seconds
     try:
         async with asyncio.timeout(seconds):
-            return await _read_parts(receive, admission, holding)
+            return await _read_parts(receive, holding)
     except TimeoutError:
         raise admission.refusals.too_slow(seconds) from None
 
 
-async def _read_parts(receive: Receive, admission: Admission, holding: Holding) -> bytes:
-    reads, start, is_slow = admission.reads, time.monotonic(), False
+async def _read_parts(receive: Receive, holding: Holding) -> bytes:
     body = bytearray()
-    try:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise CallerGone
-            part: bytes = message.get("body", b"")
-            _check_length(len(body) + len(part))
-            holding.add(len(part))
-            if not message.get("more_body", False):
-                return bytes(body + part) if body else part
-            body += part
-            if time.monotonic() - start > QUICK_SECONDS:
-                reads.check_slow(new=not is_slow)
-                reads.slow += not is_slow
-                is_slow = True
-    finally:
-        reads.slow -= is_slow
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGone
+        part: bytes = message.get("body", b"")
+        _check_length(len(body) + len(part))
+        holding.add(len(part))
+        if not message.get("more_body", False):
+            return bytes(body + part) if body else part
+        body += part
 
 
 def _check_length(length: int) -> None:

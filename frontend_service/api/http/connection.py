@@ -12,8 +12,6 @@ from frontend_service.api.http.app import ABORT
 from frontend_service.api.http.cycle import Cycle, refusal
 from frontend_service.api.http.open_connections import OpenConnections
 from frontend_service.api.http.parser import InvalidRequest, Parser, RequestHead
-from shared.security.trusted_proxies import plain_address
-from shared.server.connections import Peer
 
 HEAD_SECONDS = 10.0
 """Longest time for the head of a request to arrive."""
@@ -173,12 +171,6 @@ class Connection(asyncio.Protocol):
         self._answer_next()
 
     # Called by the server.
-
-    @property
-    def busy_peer(self) -> Peer | None:
-        """The caller's address and port while it has a request in progress, else None."""
-        peer = self._transport.get_extra_info("peername")
-        return (str(plain_address(peer[0])), peer[1]) if peer and (self._cycles or self._arriving) else None
 
     def finish(self) -> None:
         """Answers the requests that have arrived, then ends."""

@@ -4,7 +4,6 @@ Specification: RFC 9112, 3.2, 6.1; RFC 9110, 7.2, 10.1.1, 15.5.20.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from frontend_service.api.http.arrival import Headers
@@ -52,28 +51,27 @@ def _check_coding(version: str, value: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """The hosts that requests may be for.
+    """The hosts that requests may be for: on a loopback address those of loopback, elsewhere all.
 
     A web page can point a name of its own at the address of this machine; for a browser it is the same site then, and
-    only the host's name shows the difference. `names`: names to serve beside those of loopback; None: all.
+    only the host's name shows the difference. `loopback`: whether hosts must be those of loopback.
     """
 
-    names: frozenset[str] | None = None
+    loopback: bool = False
 
     @classmethod
-    def of(cls, listen: str, names: Iterable[str]) -> "Hosts":
-        """The hosts of a port on HOST:PORT: all, unless it listens on loopback or `names` are chosen."""
-        chosen = frozenset(name.lower() for name in names)
-        return cls(names=None if ANY in chosen or not (chosen or is_loopback(listen)) else chosen)
+    def of(cls, listen: str) -> "Hosts":
+        """The hosts of a port on HOST:PORT."""
+        return cls(loopback=is_loopback(listen))
 
     def check(self, headers: Headers) -> None:
         """Raises HttpError for a host that is not served. A request without a host comes from no browser."""
-        if self.names is None:
+        if not self.loopback:
             return
         for name in (_host_name(value) for header, value in headers if header == HOST):
-            if name and name not in self.names and not is_loopback(f"{name}:0"):
+            if name and not is_loopback(f"{name}:0"):
                 raise HttpError(
-                    421, f"{HOST} is {clip(name)}, which is not served here; --http-host {clip(name)} serves it"
+                    421, f"{HOST} is {clip(name)}, and this port answers for this machine alone: localhost, 127.0.0.1"
                 )
 
 

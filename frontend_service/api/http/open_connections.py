@@ -3,14 +3,11 @@
 import asyncio
 from typing import Protocol
 
-from shared.server.connections import CONNECTIONS, Peer
+from shared.server.rpc.options import CONNECTIONS
 
 
 class OpenConnection(Protocol):
-    """A connection as its port sees it. `busy_peer`: its caller while it has a request in progress, else None."""
-
-    @property
-    def busy_peer(self) -> Peer | None: ...
+    """A connection as its port sees it."""
 
     def finish(self) -> None:
         """Answers the requests that have arrived, then ends."""
@@ -34,10 +31,6 @@ class OpenConnections:
     def is_over_full(self) -> bool:
         """Whether there are more connections than there may be."""
         return len(self.connections) > self._most
-
-    def busy_peers(self) -> list[Peer]:
-        """The callers that have a request in progress."""
-        return [peer for connection in self.connections if (peer := connection.busy_peer) is not None]
 
     def remove(self, connection: OpenConnection) -> None:
         """Removes a connection that is closed or lost."""

@@ -14,7 +14,6 @@ from frontend_service.api.http.open_connections import OpenConnections
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.binding import refuse_address
-from shared.server.connections import CONNECTIONS, ServedPort
 
 UNREAD_MILLISECONDS = 30_000
 """Time after which a connection ends when its caller reads nothing of a reply."""
@@ -27,15 +26,10 @@ log = structlog.get_logger("server")
 class HttpServer:
     """Serves an App on an address, beside the frontend's gRPC server."""
 
-    def __init__(
-        self, app: App, tls: Fresh[Identity] | None, drain_seconds: float, connections: int = CONNECTIONS
-    ) -> None:
-        """`tls`: the server's certificate; None: plain text. `drain_seconds`: see `stop`.
-
-        `connections`: most at once.
-        """
+    def __init__(self, app: App, tls: Fresh[Identity] | None, drain_seconds: float) -> None:
+        """`tls`: the server's certificate; None: plain text. `drain_seconds`: see `stop`."""
         self._app, self._tls, self._drain_seconds = app, tls, drain_seconds
-        self._connections = OpenConnections(connections)
+        self._connections = OpenConnections()
         self._listener: asyncio.Server | None = None
         self.draining = False
         self.address = ("", 0)
@@ -57,11 +51,6 @@ class HttpServer:
         )
         self.address = (host, listener.getsockname()[1])
         log.info("listening over HTTP", address=f"{host}:{self.address[1]}")
-
-    @property
-    def served_port(self) -> ServedPort:
-        """The port, once it is bound."""
-        return ServedPort(port=self.address[1], busy=self._connections.busy_peers)
 
     def needs_no_worker(self, method: str) -> bool:
         """Tells whether calls of a route, by its name, are answered without a worker."""

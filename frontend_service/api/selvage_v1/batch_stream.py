@@ -12,7 +12,7 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStre
 from shared.caller import Caller
 from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import OpenStream
 
 TRIES = 16
 """Most tries of a part that misses its deadline while other parts of its stream are answered: the part itself may be

@@ -13,9 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from frontend_service.api.streams.two_way_stream import REQUEST_BYTES, Replies, RequestStream, TwoWayStream
 from shared.errors import InputTooLarge, Internal, InvalidInput, Overloaded, SelvageError
-from shared.server.admission import Admission
-from shared.server.admission.holding import Holding
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import Admission, Holding, OpenStream
 
 GROUPS = 3
 """Most groups in progress at once: one is computed, one waits at the worker, one is prepared or written."""

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from frontend_service.api.streams.two_way_stream import Replies, TwoWayStream
-from shared.server.admission import Admission
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import Admission, OpenStream
 
 REQUESTS = 256
 """Most requests that one stream has in progress, whatever their size."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from shared.errors import DeadlineExceeded, SelvageError
-from shared.server.admission import Admission
-from shared.server.admission.reads import unheeded
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import Admission, OpenStream
+from shared.together import unheeded
 
 REQUEST_BYTES = 256 * 1024
 """Limit for the requests that one stream has in progress: a few steps' worth of tokens. A single request may exceed
@@ -155,8 +154,7 @@ class TwoWayStream(ABC, Generic[Q]):
         while True:
             await self._wait_for_room()
             try:
-                with self._admission.streams.reading(self._stream):
-                    request = await anext(requests)
+                request = await anext(requests)
             except StopAsyncIteration:
                 return
             except SelvageError as error:

@@ -6,9 +6,7 @@ from frontend_service.api.streams.two_way_stream import Replies, RequestStream, 
 from frontend_service.api.tei_v1.codec import ranking
 from frontend_service.domain.limits import Limits
 from shared.errors import InvalidInput, LimitExceeded, SelvageError
-from shared.server.admission import Admission
-from shared.server.admission.holding import Holding
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import Admission, Holding, OpenStream
 from tei.v1 import tei_pb2 as pb
 
 

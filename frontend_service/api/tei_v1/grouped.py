@@ -16,7 +16,7 @@ from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
 from shared.caller import Caller
 from shared.deadline import Deadline
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import OpenStream
 from shared.terms import RequestTerms
 
 M = TypeVar("M", bound=Message)

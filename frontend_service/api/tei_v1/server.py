@@ -164,7 +164,7 @@ class RerankServicer(_GroupServicer, services.RerankServicer):
     async def RerankStream(self, request_iterator: Any, context: Context) -> pb.RerankResponse:
         calls, caller, models = self._frontend.calls, CALLER.get(), self._frontend.models
         deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        with calls.stream(caller) as stream, calls.admission.holding(gathered=True) as held:
+        with calls.stream(caller) as stream, calls.admission.holding() as held:
             gathering = RerankGathering(calls.admission, stream, models.get("").limits, held)
             request = await gathering.gather(request_iterator)
             if deadline is not None:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from shared.caller import Caller, address_of, caller_of, chosen_id
-from shared.server.connections import Peer
+from shared.caller import Caller, caller_of, chosen_id
 
 
 def request_id_of(metadata: Any) -> str:
@@ -15,12 +14,6 @@ def caller_in(method: str, name: str, context: Any) -> Caller:
     """The caller of a call, from its context; `name`: the request id. Raises InvalidInput for an unknown priority."""
     metadata = context.invocation_metadata() or ()
     return caller_of(method, name, metadata, host=_host(context.peer()), remaining=context.time_remaining())
-
-
-def peer_of(peer: str) -> Peer:
-    """The address and port of a peer as gRPC writes it."""
-    host, _, port = peer.rpartition(":")
-    return address_of(host), int(port) if port.isdecimal() else 0
 
 
 def _host(peer: str) -> str:

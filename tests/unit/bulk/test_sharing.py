@@ -203,7 +203,7 @@ def test_a_manifest_of_somebody_else_is_told(source: str, tmp_path: Path, text: 
 def test_a_command_without_a_stream_says_which_limit_and_waits(source: str, tmp_path: Path) -> None:
     """Not for its patience alone: others of the same caller have the streams, and are answered. It says so once."""
     service, lines = FakeService(), io.StringIO()
-    limit = "this caller has 32 open streams, for all others 32 are left of 64 (--max-streams)"
+    limit = "12 streams are open, the limit is 12"
 
     def full(_: Any, sent: int) -> None:
         if sent < 3:

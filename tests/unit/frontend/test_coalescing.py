@@ -90,7 +90,7 @@ async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
     caller.holds = {0: asyncio.Event()}
     running = asyncio.create_task(caller.run())
     await settled()
-    caller.admission.streams.end(WorkerUnavailable("draining"))
+    caller.admission.end_streams(WorkerUnavailable("draining"))
     caller.holds[0].set()
     with pytest.raises(WorkerUnavailable, match="draining"):
         await running

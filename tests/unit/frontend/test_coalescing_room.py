@@ -45,10 +45,10 @@ async def test_who_reads_nothing_for_long_is_let_go() -> None:
     caller.reads.clear()
     with pytest.raises(NotRead):
         await caller.run()
-    assert (caller.under_way, len(caller.admission.streams), caller.admission.size) == (0, 0, 0)
+    assert (caller.under_way, caller.admission.streams) == (0, 0)
     for ended in caller.at_end:
         ended(None)
-    assert caller.admission.results == 0
+    assert caller.admission.size == 0
 
 
 class Crowded(Caller):
@@ -86,7 +86,7 @@ async def test_where_others_leave_no_room_a_group_waits_and_becomes_smaller() ->
     with pytest.raises(Overloaded):
         await longer.run()
     assert 0 < len(longer.groups) < 8
-    assert (longer.admission.size, longer.admission.results) == (0, 0)
+    assert longer.admission.size == 0
 
 
 async def test_a_large_message_does_not_wait_in_memory() -> None:
@@ -123,7 +123,7 @@ async def test_what_waits_is_held() -> None:
     caller.holds = {0: asyncio.Event()}
     running = asyncio.create_task(caller.run())
     await settled()
-    assert caller.admission.size == 50 * 100
+    assert caller.admission.size >= 50 * 100  # and replies that wait for the first one
     caller.holds[0].set()
     await running
     assert caller.admission.size == 0

@@ -134,8 +134,8 @@ async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyP
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(address)
             lazy.sendall(request({"input": ["a"] * 4000}))
-            await eventually(lambda: api.calls.admission.unread > 0)
-            await eventually(lambda: api.calls.admission.unread == 0 and api.calls.admission.requests == 0)
+            await eventually(lambda: api.calls.admission.size > 0)
+            await eventually(lambda: api.calls.admission.size == 0 and api.calls.admission.requests == 0)
 
 
 async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:

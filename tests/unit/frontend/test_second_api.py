@@ -100,9 +100,9 @@ def told(error: grpc.aio.AioRpcError) -> Body:
 
 
 async def opened(timeout: float) -> AsyncIterator[House]:
-    calls, worker, threads = Calls(timeout=timeout, log_calls=True), Worker(), ThreadPoolExecutor(2)
+    calls, worker, threads = Calls(timeout=timeout), Worker(), ThreadPoolExecutor(2)
     frontend = Frontend(Pipeline(worker, Limits(), threads, threads), calls)
-    server = Server(PUBLIC_SERVICES, calls, threads=threads, reflect=False, connection_age=False)
+    server = Server(PUBLIC_SERVICES, calls, threads=threads, connection_age=False)
     register(frontend, server.grpc)
     port = server.grpc.add_insecure_port("127.0.0.1:0")
     await server.grpc.start()

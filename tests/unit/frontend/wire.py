@@ -10,12 +10,13 @@ from typing import Any
 
 from asgi import HttpApi
 
+from frontend_service.api.http.open_connections import OpenConnections
 from frontend_service.api.http.server import HttpServer
 from shared.errors import Unauthenticated
 from shared.security.reloaded_file import Fresh
 from shared.security.tls import Identity
 from shared.server.calls import Calls
-from shared.server.connections import CONNECTIONS
+from shared.server.rpc.options import CONNECTIONS
 
 PATH = b"/v1/embeddings"
 BODY = b'{"input": "a b"}'
@@ -38,7 +39,8 @@ async def serving(
     api: HttpApi, tls: Fresh[Identity] | None = None, connections: int = CONNECTIONS
 ) -> AsyncIterator[tuple[str, int]]:
     """Its address."""
-    server = HttpServer(api.app, tls, 1.0, connections)
+    server = HttpServer(api.app, tls, 1.0)
+    server._connections = OpenConnections(connections)
     await server.start("127.0.0.1:0")
     try:
         yield server.address

@@ -20,14 +20,14 @@ async def test_health_answers_while_a_step_is_computed() -> None:
     with ThreadPoolExecutor(1) as device, ThreadPoolExecutor(1) as threads:
         engine = FakeEngine(device)
         async with running_driver(engine) as running:
-            server = Server(WORKER_SERVICES, Calls(timeout=None), threads=threads, reflect=False, connection_age=False)
+            server = Server(WORKER_SERVICES, Calls(timeout=None), threads=threads, connection_age=False)
             add_WorkerServiceServicer_to_server(servicer_of(running, card(), b"", threads), server.grpc)
             await server.start("127.0.0.1:0")
             await server.set_ready(True)
             engine.gate.clear()
             computed = ask(running, job(1, 5))
             await eventually(lambda: running._scheduler.step_running is not None)
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.served_port.port}") as channel:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
                 health: Any = health_pb2_grpc.HealthStub(channel)
                 for _ in range(10):
                     told = await health.Check(health_pb2.HealthCheckRequest(), timeout=240)

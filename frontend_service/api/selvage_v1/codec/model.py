@@ -11,6 +11,7 @@ from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
 from selvage.v1 import model_pb2
 from shared.codec.fields import card_to_pb
+from shared.server.rpc import REQUEST_BYTES
 from shared.vectors import InputType
 
 
@@ -62,7 +63,7 @@ def limits_to_pb(limits: Limits, queued_tokens: int) -> model_pb2.Limits:
         texts=limits.texts,
         documents=limits.documents,
         text_bytes=limits.text_bytes,
-        message_bytes=limits.message_bytes,
+        message_bytes=REQUEST_BYTES,
         request_tokens=limits.request_tokens,
         request_rows=limits.request_rows,
         scores=limits.scores,
