@@ -24,7 +24,7 @@ from benchmarks.services import NULL, Server, generated, null
 from benchmarks.workloads import SPECIAL, batches, named
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from shared.vectors import DataType
 
 T = TypeVar("T")

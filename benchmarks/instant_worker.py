@@ -23,12 +23,12 @@ from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_serve
 from shared.card import ModelCard
 from shared.errors import UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, Rows
-from shared.offload import Inline
+from shared.query_table import TOKENIZER_FILE
 from shared.server.calls import Calls
+from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
 from shared.server.services import WORKER_SERVICES
-from shared.server.serving import LAST_WORDS, Server, until_told_to_stop
+from shared.tasks import Inline
 from shared.telemetry import logs
-from shared.tokenizer_files import TOKENIZER_FILE
 from shared.vectors import OutputKind, Task
 
 WIDTH, STEP_TOKENS, QUEUED_TOKENS, QUEUE_SECONDS = 384, 4096, 8_388_608, 30.0

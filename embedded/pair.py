@@ -26,8 +26,8 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
+from shared.tasks import first_of
 from shared.telemetry import logs
-from shared.together import first_of
 
 ANY = sys.maxsize
 BOUNDS = Bounds(requests=ANY, size=ANY, slow_reads=ANY, streams=ANY, read_seconds=math.inf)

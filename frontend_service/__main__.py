@@ -6,6 +6,7 @@ if __name__ == "__main__":
     begin("frontend")
 
 import asyncio
+import ctypes
 import gc
 import sys
 from collections.abc import Callable
@@ -27,17 +28,13 @@ from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.pins import Pins
 from frontend_service.workers.transport import WorkerTransport, received_bytes
-from shared import own_time
+from shared import security, tasks
 from shared.caller import Caller
-from shared.memory import give_back_large_blocks
-from shared.security import guards
-from shared.security.link_secret import LinkSecret
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity, is_loopback
+from shared.security import Fresh, Identity, LinkSecret, is_loopback
 from shared.server.admission import Admission
 from shared.server.calls import Calls
-from shared.server.rpc import REQUEST_BYTES
-from shared.server.serving import Server, until_told_to_stop
+from shared.server.grpc_server import Server, until_told_to_stop
+from shared.server.options import REQUEST_BYTES
 from shared.telemetry import logs, observers
 from shared.telemetry.figures import FrontendFigures
 
@@ -45,6 +42,9 @@ if TYPE_CHECKING:  # their libraries are imported only where metrics or traces a
     from shared.telemetry.metrics import FrontendMetrics, Page
     from shared.telemetry.spans import Spans
 
+ARENA_MAX, MMAP_THRESHOLD = -8, -3
+"""Parameters of `mallopt`; malloc.h."""
+LARGE_BYTES = 1024 * 1024
 log = structlog.get_logger("frontend")
 
 
@@ -54,11 +54,11 @@ async def main(settings: FrontendSettings) -> None:
     page = observers.page(settings, shown=bool(settings.http_listen))
     spans = observers.spans("selvage-frontend")
     metrics = page.frontend() if page else None
-    callers = CallerChecks(keys=api_keys_of(settings), tls=guards.tls_of(settings, settings.tls_ca))
+    callers = CallerChecks(keys=api_keys_of(settings), tls=security.tls_of(settings, settings.tls_ca))
     calls = _calls(settings, callers, spans)
     apis = EnabledApis()
     server = _server(settings, calls, apis, message_threads, callers, page)
-    transport = worker_transport(settings, guards.link_secret_of(settings))
+    transport = worker_transport(settings, security.link_secret_of(settings))
     fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, Pins(settings.fingerprint))
     pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=calls.admission.reserve)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
@@ -70,10 +70,10 @@ async def main(settings: FrontendSettings) -> None:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
     gc.freeze()  # these objects stay; each full collection would look at all of them, and stop every request
-    guards.warn_if_open(settings.listen, callers.by_flag(settings))
+    security.warn_if_open(settings.listen, callers.by_flag(settings))
     await server.start(settings.listen)
     if http:
-        guards.warn_if_open(settings.http_listen, callers.by_flag(settings))
+        security.warn_if_open(settings.http_listen, callers.by_flag(settings))
         await http.start(settings.http_listen)
     supervising = asyncio.create_task(fleet.supervise())
     await _until_stopped(supervising)
@@ -175,14 +175,14 @@ async def _drain(server: Server, http: HttpServer | None, settings: FrontendSett
     await server.announce_drain()
     if http:
         http.announce_drain()
-    await own_time.sleep(settings.drain_delay)
+    await tasks.sleep(settings.drain_delay)
     await asyncio.gather(server.stop(settings.drain_seconds), *([http.stop()] if http else []))
 
 
 def api_keys_of(settings: FrontendSettings) -> ApiKeys | None:
     """The API keys; None where calls need none."""
     path = settings.api_keys
-    return guards.read("api-keys", path, lambda: ApiKeys(path)) if path else None
+    return security.read_or_exit("api-keys", path, lambda: ApiKeys(path)) if path else None
 
 
 def worker_transport(settings: FrontendSettings, secret: LinkSecret | None) -> WorkerTransport:
@@ -192,7 +192,7 @@ def worker_transport(settings: FrontendSettings, secret: LinkSecret | None) -> W
         secret=secret,
         received=received_bytes(settings.limits.texts),
     )
-    guards.read("worker-ca", transport.ca, transport.credentials)
+    security.read_or_exit("worker-ca", transport.ca, transport.credentials)
     if secret and not transport.ca and not all(is_loopback(target) for target in settings.worker):
         log.warning("the link's secret leaves in plain text", without=["--worker-ca"])
     return transport
@@ -209,6 +209,18 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
         waits=fleet.waits,
         fingerprints=fleet.fingerprints,
     )
+
+
+def give_back_large_blocks() -> None:
+    """From now on blocks of a mebibyte and more go back to the system as soon as they are freed; with glibc only.
+
+    By default glibc learns to keep blocks of up to 32 MiB, in as many arenas as threads: a frontend that once read
+    some large requests would keep hundreds of megabytes for ever.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(ARENA_MAX, 2)
+        mallopt(MMAP_THRESHOLD, LARGE_BYTES)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
+from shared import security
 from shared.errors import ModelRefused
-from shared.security import guards
 from shared.server.calls import Calls
+from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
 from shared.server.services import WORKER_SERVICES
-from shared.server.serving import LAST_WORDS, Server, until_told_to_stop
+from shared.tasks import first_of
 from shared.telemetry import logs, observers
-from shared.together import first_of
 
 if TYPE_CHECKING:
     from shared.telemetry.metrics import Page  # its library is imported only where metrics are asked for
@@ -73,8 +73,8 @@ async def main(settings: WorkerSettings) -> None:
 
 def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: "Page | None") -> Server:
     """Creates the server with its TLS and link secret. Warns where it can be reached from elsewhere without any."""
-    tls, secret = guards.tls_of(settings), guards.link_secret_of(settings)
-    guards.warn_if_open(settings.listen, {"--tls-certificate": tls, "--link-secret-file": secret})
+    tls, secret = security.tls_of(settings), security.link_secret_of(settings)
+    security.warn_if_open(settings.listen, {"--tls-certificate": tls, "--link-secret-file": secret})
     return Server(
         WORKER_SERVICES,
         Calls(timeout=None, identify=secret.identify if secret else None),

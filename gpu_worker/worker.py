@@ -36,8 +36,8 @@ from gpu_worker.startup.trials import StepTimes, Trial, choose_step, warm_up_job
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Job, Priority
+from shared.tasks import first_of
 from shared.telemetry.figures import WorkerFigures
-from shared.together import first_of
 
 log = structlog.get_logger("worker")
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from harness.member import OpenChannel, ServiceProcess, plain_channel
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 
 

@@ -1,12 +1,15 @@
-"""What all commands of the services have in common: how they begin, and how they name an unknown flag.
+"""What all commands of the services have in common: how they begin, how they name an unknown flag or an address that
+cannot be bound.
 
-It needs the standard library only, and knows no command.
+It needs the standard library only, and knows no command and no server.
 """
 
 import argparse
 import difflib
+import errno
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterable, Sequence
 from types import FrameType, TracebackType
@@ -42,9 +45,9 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """The one of `names` that is most like `name`; "" where none is. `likeness`: from 0, like any, to 1, equal."""
-    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=likeness)), "")
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The one of `names` that is most like `name`; "" where none is."""
+    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -69,3 +72,34 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints one line, because a page of flags would hide it, and ends with status 2."""
         self.exit(USAGE, f"{self.prog}: {message} (--help explains)\n")
+
+
+ADVICE = {
+    errno.EADDRINUSE: "something listens there already, perhaps another worker or frontend (make serve, make demo, "
+    "docker compose): `ss -ltnp` tells what. Stop it, or name another port by {flag}",
+    errno.EACCES: "ports below 1024 are for root alone: name a higher one by {flag}",
+    errno.EADDRNOTAVAIL: "this machine has no such address: name one that it has by {flag}, or 0.0.0.0 for all",
+}
+
+
+def refuse_address(flag: str, listen: str) -> NoReturn:
+    """Ends the process with status 2 and a line, because `listen`, the HOST:PORT of a flag, could not be bound."""
+    error = _error_of_binding(listen)
+    line = f"{flag} = {listen!r}: the address cannot be bound"
+    if error:
+        advice = ADVICE.get(error.errno or 0, "").format(flag=flag)
+        line += f": {error.strerror}{'; ' if advice else ''}{advice}"
+    print(line, file=sys.stderr)
+    raise SystemExit(USAGE)
+
+
+def _error_of_binding(listen: str) -> OSError | None:
+    """The error that a socket gets at the address, since gRPC tells none; None where it can be bound by now."""
+    host, _, port = listen.rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            bound.bind((host.strip("[]"), int(port)))
+    except OSError as error:
+        return error
+    return None

@@ -42,13 +42,13 @@ POINTS = (
 BEFORE, AFTER = "before", "after"
 WRAPPED = {
     "frontend_service": (
-        ("shared.server.rpc.interceptor:_named", BEFORE, "arrived"),
+        ("shared.server.interceptor:_named", BEFORE, "arrived"),
         ("frontend_service.api.http.connection:Connection.data_received", BEFORE, "arrived"),
         ("frontend_service.services.pipeline:Pipeline.run_slices", BEFORE, "read"),
         ("frontend_service.services.pipeline:Pipeline.run_slices", AFTER, "tokenised"),
         ("frontend_service.workers.stream:JobStream._next_message", AFTER, "job left"),
         ("frontend_service.workers.stream:JobStream._parse_message", BEFORE, "answer came"),
-        ("shared.server.rpc.interceptor:Interceptor._until_read", BEFORE, "reply made"),
+        ("shared.server.interceptor:Interceptor._until_read", BEFORE, "reply made"),
         ("frontend_service.api.http.cycle:Cycle._write_body", BEFORE, "reply made"),
     ),
     "gpu_worker": (

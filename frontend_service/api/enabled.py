@@ -11,7 +11,7 @@ from frontend_service.api.tei_v1.server import register as register_tei
 from frontend_service.application.frontend import Frontend
 from selvage.v1 import model_pb2
 from shared.errors import SelvageError
-from shared.server.rpc.interceptor import TellStatus, unchanged
+from shared.server.interceptor import TellStatus, unchanged
 from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
 from tei.v1 import tei_pb2
 

@@ -25,8 +25,8 @@ from frontend_service.tokenizing.panics import panics_as
 from frontend_service.workers.interface import ServedModel, Workers
 from shared.errors import Internal
 from shared.jobs import Job, JobResult, MaxSim, Work
-from shared.offload import offload
 from shared.ragged import RaggedTokens
+from shared.tasks import offload
 from shared.terms import RequestTerms
 
 INLINE_LETTERS = 2048

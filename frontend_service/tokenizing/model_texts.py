@@ -8,8 +8,7 @@ import numpy as np
 
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from shared.card import ModelCard, QueryRoute
-from shared.query_table import QueryTable
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE, WEIGHT_BYTES
+from shared.query_table import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE, WEIGHT_BYTES, QueryTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

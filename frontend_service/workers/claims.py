@@ -8,7 +8,7 @@ from frontend_service.workers.reply_check import WrongReply
 from shared.card import PLACE, Listwise, ModelCard, QueryRoute
 from shared.jobs import Priority
 from shared.load import Load
-from shared.tokenizer_files import TABLE_WEIGHTS
+from shared.query_table import TABLE_WEIGHTS
 from shared.vectors import OutputKind, ScoringMethod, Task
 
 NAME_LETTERS = 512

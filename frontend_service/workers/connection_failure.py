@@ -3,7 +3,7 @@
 import grpc
 
 from frontend_service.workers.transport import WorkerTransport
-from shared.server.rpc.status import to_domain_error
+from shared.server.status import to_domain_error
 
 NAME_DIFFERS = "Hostname Verification Check failed"
 NOT_TLS = "WRONG_VERSION_NUMBER"

@@ -24,7 +24,7 @@ from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.errors import shorten
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE, WEIGHT_BYTES
+from shared.query_table import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TABLE_WEIGHTS, TOKENIZER_FILE, WEIGHT_BYTES
 
 TIMEOUT = 10.0
 """Seconds for a description, and for all pieces of a tokenizer."""

@@ -17,7 +17,6 @@ from frontend_service.workers.pins import ANY_MODEL, Pins
 from frontend_service.workers.transport import WorkerTransport
 from frontend_service.workers.worker_choice import WorkerChoice
 from shared.card import ModelCard
-from shared.deadline import Deadline
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -29,8 +28,8 @@ from shared.errors import (
     clip,
 )
 from shared.jobs import Job, JobResult, Priority
-from shared.terms import RequestTerms
-from shared.together import either
+from shared.tasks import either
+from shared.terms import Deadline, RequestTerms
 
 PLAIN_TEXT = WorkerTransport()
 

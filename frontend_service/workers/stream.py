@@ -16,19 +16,17 @@ from frontend_service.workers.expected_reply import ExpectedReply
 from frontend_service.workers.pending_job import PendingJob
 from frontend_service.workers.reply_check import ReplyCheck, WrongReply
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import own_time
+from shared import tasks
 from shared.codec.jobs import MESSAGE_SEQUENCES, job_bytes, jobs_to_pb
 from shared.codec.leading_piece import leading_piece
 from shared.codec.load import load_from_pb
 from shared.codec.results import ResultAssembly
-from shared.codec.wire import check_entries
+from shared.codec.wire import MESSAGE_BYTES, check_entries
 from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import SHORT, Load
-from shared.offload import THREAD_BYTES, offload
-from shared.server.rpc import MESSAGE_BYTES
-from shared.server.rpc.status import to_domain_error
-from shared.together import either
+from shared.server.status import to_domain_error
+from shared.tasks import THREAD_BYTES, either, offload
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
@@ -186,7 +184,7 @@ class JobStream:
     async def _read(self) -> None:
         while True:
             try:
-                async with own_time.limit(SILENCE):
+                async with tasks.limit(SILENCE):
                     raw = await self._call.read()
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0) from None

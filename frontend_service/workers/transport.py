@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 
 from shared.caller import AUTHORIZATION
-from shared.security.link_secret import LinkSecret
-from shared.server.rpc import channel_options
+from shared.security import LinkSecret
+from shared.server.options import channel_options
 
 RECEIVED_BYTES = 2 * 1024 * 1024
 """Least limit for a worker's message: an honest one has less than a mebibyte beside the lengths of one result. Parsed,

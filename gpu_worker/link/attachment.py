@@ -17,15 +17,15 @@ from gpu_worker.link.outbox import Outbox, Outboxes
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import own_time
+from shared import tasks
 from shared.codec.jobs import jobs_from_pb
 from shared.codec.wire import MESSAGE_ENTRIES
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.load import Load
-from shared.offload import offload
+from shared.tasks import offload
 from shared.telemetry.figures import ObserveJob
-from shared.traceparent import trace_id
+from shared.trace_context import trace_id
 
 WRITE_SECONDS = 30.0
 """Seconds after which a frontend that reads nothing is detached."""
@@ -114,7 +114,7 @@ class Attachment:
             message = await self._outbox.next_message()
             self._writing = True
             try:
-                async with own_time.limit(WRITE_SECONDS):
+                async with tasks.limit(WRITE_SECONDS):
                     await write(message)
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None

@@ -18,7 +18,7 @@ from shared.codec.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 from shared.errors import InvalidInput, LimitExceeded
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.ragged import RANGE_TIMES, TokenRanges
-from shared.request_id import LONGEST
+from shared.trace_context import LONGEST
 from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, Layout, MultiVectors, OutputKind
 
 TABLE_BYTES = 16 * MESSAGE_SEQUENCES

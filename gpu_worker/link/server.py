@@ -21,10 +21,11 @@ from selvage.worker.v1 import worker_pb2_grpc
 from shared.card import ModelCard
 from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
+from shared.codec.wire import MESSAGE_BYTES
 from shared.errors import InvalidInput, WorkerUnavailable, clip
-from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
+from shared.server.options import LINK_VERSION
+from shared.tasks import either
 from shared.telemetry.figures import ObserveJob, WorkerFigures
-from shared.together import either
 
 TOKENIZER_PIECE_BYTES = 1024 * 1024
 """Most bytes of a tokenizer's file in one message."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from selvage.v1 import ranking_pb2
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import traceparent
+from shared import trace_context
 from shared.codec.fields import duration_from_pb, duration_to_pb, number, vectors_from_pb, vectors_to_pb
 from shared.errors import InvalidInput, LimitExceeded, SelvageError
 from shared.jobs import Classify, Encode, HybridWeights, Job, MaxSim, Priority, Score, Work
@@ -109,7 +109,7 @@ def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
         priority=Priority(message.priority or Priority.DEFAULT),
         key=message.key,
         request_id=message.request_id,
-        traceparent=traceparent.valid(message.traceparent) if message.traceparent else "",
+        traceparent=trace_context.valid(message.traceparent) if message.traceparent else "",
         model=message.fingerprint,
     )
 

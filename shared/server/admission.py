@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shared.errors import DeadlineExceeded, Overloaded, SelvageError, WorkerUnavailable
-from shared.together import unheeded
+from shared.tasks import unheeded
 
 QUICK_READS, QUICK_SECONDS = 4, 0.02
 """Reads at once, and seconds until a read counts as slow. A small request that was sent is there at once, so a longer
@@ -40,7 +40,7 @@ class Bounds:
     gRPC that take over 20 ms to arrive; `read_seconds`: seconds to send a request, and to read its reply; `streams`:
     open streams of requests; `health`: health checks in progress, and as many open streams of health and reflection.
 
-    A message that is being read has at most 16 MiB (`REQUEST_BYTES` of `shared.server.rpc.options`), so reading takes
+    A message that is being read has at most 16 MiB (`REQUEST_BYTES` of `shared.server.options`), so reading takes
     at most that for each quick read, slow read and open stream. Streams may have half of `requests`.
     """
 

@@ -12,14 +12,12 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from shared import request_id
-from shared import traceparent as trace
+from shared import trace_context
 from shared.caller import AUTHORIZATION, Caller, Quota
-from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds, OpenStream
-from shared.terms import RequestTerms
+from shared.terms import Deadline, RequestTerms
 
 SLACK = 1.0
 """Seconds by which a call may outlast its caller's own deadline, so that transport or worker reports it first."""
@@ -100,7 +98,7 @@ class Calls:
             key=caller.key,
             priority=caller.priority or Priority.DEFAULT,
             request_id=caller.request_id,
-            traceparent=trace.CURRENT.get(),
+            traceparent=trace_context.CURRENT.get(),
         )
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
@@ -121,7 +119,7 @@ class Calls:
         Raises WorkerUnavailable while refusing, Overloaded where too many are open, Unauthenticated once its caller is
         no longer accepted; a bug inside becomes Internal.
         """
-        request_id.bind(caller.request_id, trace.trace_id(caller.traceparent))
+        trace_context.bind(caller.request_id, trace_context.trace_id(caller.traceparent))
         try:
             with self._counted():
                 self._check_refuses()
@@ -146,8 +144,8 @@ class Calls:
         start, outcome = time.monotonic(), {"code": CANCELLED}
         span = self._begin_span(caller) if self._begin_span is not None else None
         traceparent = caller.traceparent if span is None else span.traceparent
-        trace.CURRENT.set(traceparent)
-        request_id.bind(caller.request_id, trace.trace_id(traceparent))
+        trace_context.CURRENT.set(traceparent)
+        trace_context.bind(caller.request_id, trace_context.trace_id(traceparent))
         try:
             self._check_refuses()
             if self.check is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.server.binding import refuse_address
+from shared.command import refuse_address
 from shared.settings import ServiceSettings
 
 if TYPE_CHECKING:

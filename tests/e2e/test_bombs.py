@@ -18,7 +18,7 @@ from harness.environment import ROOT
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support.random_models import random_model
 from support.references import Calls, attached, dense, eventually, load_of
 from support.scraping import forget_peak, memory

@@ -13,7 +13,7 @@ import pytest
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support.random_models import random_model
 from support.references import Calls, dense, load_of, refusal, words
 

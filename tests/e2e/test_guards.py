@@ -21,7 +21,7 @@ from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage import TLS, AsyncClient, errors
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support.certificates import Authority, Files
 from support.forked import Nursery
 from support.random_models import random_model

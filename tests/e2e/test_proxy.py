@@ -13,7 +13,7 @@ import pytest
 
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support import http2_attacks
 from support.random_models import random_model
 from support.references import Calls, eventually

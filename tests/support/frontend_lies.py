@@ -9,7 +9,7 @@ import numpy as np
 from selvage.v1 import ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.codec.wire import varint
-from shared.server.rpc import LINK_VERSION
+from shared.server.options import LINK_VERSION
 
 Message = Callable[[str], bytes]
 """Makes a message for the model with this fingerprint."""

@@ -13,7 +13,7 @@ from shared.codec import fields as codec
 from shared.codec.load import load_to_pb
 from shared.jobs import Job
 from shared.load import Load
-from shared.server.rpc import LINK_VERSION, server_options
+from shared.server.options import LINK_VERSION, server_options
 from shared.server.services import WORKER_SERVICES
 from shared.vectors import OutputKind, ScoringMethod, Task
 from support.worker_lies import LABELS, WIDTH, Lie, honest, job_of, message

@@ -11,7 +11,7 @@ import grpc
 
 from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support.mixture import some_call
 from support.references import Calls
 

@@ -21,7 +21,7 @@ from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.codec.jobs import jobs_to_pb
 from shared.codec.results import ResultAssembly
 from shared.jobs import Job, JobResult
-from shared.server.rpc import LINK_VERSION
+from shared.server.options import LINK_VERSION
 
 WORDS = [
     "river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow",

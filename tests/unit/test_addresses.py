@@ -11,9 +11,9 @@ import pytest
 
 from frontend_service.api.http.server import HttpServer
 from frontend_service.settings import FrontendSettings
-from shared.server import binding
+from shared import command as binding
 from shared.server.calls import Calls
-from shared.server.serving import Server
+from shared.server.grpc_server import Server
 from shared.telemetry import observers
 
 ADVICE = (

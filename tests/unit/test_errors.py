@@ -14,7 +14,7 @@ from frontend_service.api.streams.two_way_stream import NotRead
 from frontend_service.api.tei_v1.codec.errors import tei_error
 from shared.codec.fields import error_from_pb, error_to_pb
 from shared.errors import DeadlineExceeded, Internal, Overloaded, SelvageError, error_classes
-from shared.server.rpc.status import message_of, to_status
+from shared.server.status import message_of, to_status
 
 TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 """Classes of letters that turn the order of those behind them."""

@@ -10,7 +10,7 @@ from frontend_service.api.http.errors import status_of
 from frontend_service.domain.limits import Limits
 from frontend_service.settings import FrontendSettings
 from shared.errors import GivenBack, error_classes
-from shared.server.rpc import REQUEST_BYTES
+from shared.server.options import REQUEST_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 

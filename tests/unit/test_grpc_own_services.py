@@ -20,9 +20,9 @@ from shared.caller import Caller
 from shared.errors import Unauthenticated
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
-from shared.server.rpc import channel_options
-from shared.server.rpc.interceptor import FOREIGN
-from shared.server.serving import Server
+from shared.server.grpc_server import Server
+from shared.server.interceptor import FOREIGN
+from shared.server.options import channel_options
 from support.references import eventually
 
 OURS = "selvage.v1.EmbeddingService"

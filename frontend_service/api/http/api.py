@@ -11,8 +11,7 @@ from frontend_service.api.http.dialects.tei import routes as tei
 from frontend_service.api.http.head import Hosts
 from frontend_service.api.http.server import HttpServer
 from frontend_service.application.frontend import Frontend
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
+from shared.security import Fresh, Identity
 
 DIALECTS = (openai, models, cohere, vllm, nim, tei)
 

@@ -10,7 +10,7 @@ from frontend_service.api.http.arrival import Headers
 from frontend_service.api.http.errors import HttpError
 from shared.caller import AUTHORIZATION, repeated
 from shared.errors import clip
-from shared.security.tls import is_loopback
+from shared.security import is_loopback
 
 HOST, TIMEOUT = "host", "selvage-timeout"
 ONCE = (HOST, AUTHORIZATION, "content-type", TIMEOUT)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from shared.server.rpc.options import CONNECTIONS
+from shared.server.options import CONNECTIONS
 
 
 class OpenConnection(Protocol):

@@ -11,9 +11,8 @@ from frontend_service.api.http import connection
 from frontend_service.api.http.app import App
 from frontend_service.api.http.connection import Connection
 from frontend_service.api.http.open_connections import OpenConnections
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
-from shared.server.binding import refuse_address
+from shared.command import refuse_address
+from shared.security import Fresh, Identity
 
 UNREAD_MILLISECONDS = 30_000
 """Time after which a connection ends when its caller reads nothing of a reply."""

@@ -10,9 +10,9 @@ from frontend_service.api.streams.two_way_stream import REQUEST_BYTES, NotRead, 
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.caller import Caller
-from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
 from shared.server.admission import OpenStream
+from shared.terms import Deadline
 
 TRIES = 16
 """Most tries of a part that misses its deadline while other parts of its stream are answered: the part itself may be

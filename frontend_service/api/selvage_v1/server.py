@@ -22,7 +22,7 @@ from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServ
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
 from shared.caller import Caller
 from shared.codec.fields import card_to_pb
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Q = TypeVar("Q")

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from shared.errors import DeadlineExceeded, SelvageError
 from shared.server.admission import Admission, OpenStream
-from shared.together import unheeded
+from shared.tasks import unheeded
 
 REQUEST_BYTES = 256 * 1024
 """Limit for the requests that one stream has in progress: a few steps' worth of tokens. A single request may exceed

@@ -15,9 +15,8 @@ from frontend_service.application.exchange import Exchange
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.answer import Answer, FinishedAnswer
 from shared.caller import Caller
-from shared.deadline import Deadline
 from shared.server.admission import OpenStream
-from shared.terms import RequestTerms
+from shared.terms import Deadline, RequestTerms
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)

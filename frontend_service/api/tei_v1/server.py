@@ -22,8 +22,8 @@ from frontend_service.api.tei_v1.grouped import (
 )
 from frontend_service.application.frontend import Frontend
 from shared.caller import Caller
-from shared.deadline import Deadline
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
+from shared.terms import Deadline
 from tei.v1 import tei_pb2 as pb
 from tei.v1 import tei_pb2_grpc as services
 

@@ -13,7 +13,7 @@ from wire import AFTER, Response, post, responses, serving, statuses, told
 
 from frontend_service.api.http import connection
 from shared.errors import Overloaded, Unauthenticated
-from shared.security.tls import identity
+from shared.security import identity
 from shared.server.calls import Calls
 from support.certificates import Authority
 

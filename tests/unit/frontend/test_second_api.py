@@ -29,9 +29,9 @@ from selvage.v1.ranking_pb2_grpc import RankingServiceStub
 from shared.errors import Overloaded
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.server.calls import Calls
-from shared.server.rpc.interceptor import Interceptor
+from shared.server.grpc_server import Server
+from shared.server.interceptor import Interceptor
 from shared.server.services import PUBLIC_SERVICES
-from shared.server.serving import Server
 
 DOCUMENTS = ["b", "c d", "e", "f"]
 REQUESTS = {"Embed": embedding_pb2.EmbedRequest, "Rerank": ranking_pb2.RerankRequest}

@@ -14,8 +14,8 @@ from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
-from shared.server.rpc import channel_options
-from shared.server.rpc.interceptor import Interceptor
+from shared.server.interceptor import Interceptor
+from shared.server.options import channel_options
 from support.references import eventually
 
 ROWS = 4096

@@ -13,10 +13,9 @@ from asgi import HttpApi
 from frontend_service.api.http.open_connections import OpenConnections
 from frontend_service.api.http.server import HttpServer
 from shared.errors import Unauthenticated
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
+from shared.security import Fresh, Identity
 from shared.server.calls import Calls
-from shared.server.rpc.options import CONNECTIONS
+from shared.server.options import CONNECTIONS
 
 PATH = b"/v1/embeddings"
 BODY = b'{"input": "a b"}'

@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from benchmarks.instant_worker import card, servicer_of
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.server.calls import Calls
+from shared.server.grpc_server import Server
 from shared.server.services import WORKER_SERVICES
-from shared.server.serving import Server
 from support.references import eventually
 from support.threaded_engine import FakeEngine, ask, job, outcome, running_driver
 

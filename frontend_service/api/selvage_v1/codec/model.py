@@ -11,7 +11,7 @@ from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
 from selvage.v1 import model_pb2
 from shared.codec.fields import card_to_pb
-from shared.server.rpc import REQUEST_BYTES
+from shared.server.options import REQUEST_BYTES
 from shared.vectors import InputType
 
 

@@ -13,15 +13,13 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from shared.caller import REQUEST_ID, Caller
+from shared.caller import REQUEST_ID, Caller, caller_of, chosen_id
 from shared.codec.wire import check_entries, check_names
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
-from shared.offload import THREAD_BYTES, offload
 from shared.server.calls import CANCELLED, Calls
-from shared.server.rpc.metadata import caller_in, request_id_of
-from shared.server.rpc.status import abort
+from shared.server.status import abort
+from shared.tasks import THREAD_BYTES, either, offload
 from shared.telemetry.figures import Rpcs
-from shared.together import either
 
 FOREIGN = "/grpc."
 """Prefix of the methods of gRPC's own services, health and reflection. All other methods are those of our APIs."""
@@ -293,9 +291,20 @@ def _code(context: Context) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else CODES.get(code, "UNKNOWN")
 
 
+def caller_in(method: str, name: str, context: Any) -> Caller:
+    """The caller of a call, from its context; `name`: the request id. Raises InvalidInput for an unknown priority."""
+    metadata = context.invocation_metadata() or ()
+    return caller_of(method, name, metadata, host=_host(context.peer()), remaining=context.time_remaining())
+
+
+def _host(peer: str) -> str:
+    """The peer ipv4:10.0.0.7:4711 or ipv6:%5B::1%5D:4711 without its port, so that a machine is one caller."""
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer
+
+
 def _named(context: Context) -> str:
     """The request id of a call; sets it in the trailing metadata of the reply."""
-    request_id = request_id_of(context.invocation_metadata())
+    request_id = chosen_id(context.invocation_metadata() or ())
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
     return request_id
 

@@ -11,14 +11,12 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from shared.codec.wire import check_entries
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
-from shared.server.binding import refuse_address
+from shared.codec.wire import MESSAGE_BYTES, check_entries
+from shared.command import refuse_address
+from shared.security import Fresh, Identity
 from shared.server.calls import Calls
-from shared.server.rpc import MESSAGE_BYTES, server_options
-from shared.server.rpc.credentials import server_credentials
-from shared.server.rpc.interceptor import Interceptor, TellStatus, unchanged
+from shared.server.interceptor import Interceptor, TellStatus, unchanged
+from shared.server.options import server_options
 from shared.telemetry.figures import Rpcs
 
 LAST_WORDS = 0.2
@@ -119,7 +117,7 @@ class Server:
     def _bound(self, listen: str) -> int:
         if self._tls is None:
             return self.grpc.add_insecure_port(listen)
-        return self.grpc.add_secure_port(listen, server_credentials(self._tls))
+        return self.grpc.add_secure_port(listen, _server_credentials(self._tls))
 
     async def set_ready(self, ready: bool) -> None:
         """Sets the health status of all services; the empty name always says that the process lives."""
@@ -151,6 +149,25 @@ class Server:
         if grace:
             await self.finish(grace)
         await asyncio.gather(stopping, self.grpc.stop(LAST_WORDS))
+
+
+def _server_credentials(files: Fresh[Identity]) -> grpc.ServerCredentials:
+    """Credentials of a server: each handshake uses the current files; open connections stay."""
+    current = files.value
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:  # None: nothing is new
+        nonlocal current
+        if (now := files.value) is current:
+            return None
+        current = now
+        return _configuration(now)
+
+    first = _configuration(current)
+    return grpc.dynamic_ssl_server_credentials(first, renewed, current.ca is not None)  # type: ignore[arg-type]
+
+
+def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate)], identity.ca)
 
 
 async def until_told_to_stop() -> None:
