@@ -8,6 +8,7 @@ if __name__ == "__main__":
 import asyncio
 import ctypes
 import gc
+import resource
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from shared.security import Fresh, Identity, LinkSecret, is_loopback
 from shared.server.admission import Admission
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server, until_told_to_stop
-from shared.server.options import REQUEST_BYTES
+from shared.server.options import CONNECTIONS, REQUEST_BYTES
 from shared.telemetry import logs, observers
 from shared.telemetry.figures import FrontendFigures
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:  # their libraries are imported only where metrics or traces a
 ARENA_MAX, MMAP_THRESHOLD = -8, -3
 """Parameters of `mallopt`; malloc.h."""
 LARGE_BYTES = 1024 * 1024
+OTHER_FILES = 512
+"""Files that a process needs beside its connections: libraries, a link to each worker, pipes."""
 log = structlog.get_logger("frontend")
 
 
@@ -211,6 +214,15 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
     )
 
 
+def raise_file_limit() -> None:
+    """Raises the limit of open files to what the connections of both ports need, or as far as it may be raised."""
+    needed = 2 * CONNECTIONS + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def give_back_large_blocks() -> None:
     """From now on blocks of a mebibyte and more go back to the system as soon as they are freed; with glibc only.
 
@@ -225,6 +237,7 @@ def give_back_large_blocks() -> None:
 
 if __name__ == "__main__":
     frontend_settings = FrontendSettings.read(sys.argv[1:])
+    raise_file_limit()
     give_back_large_blocks()
     logs.configure(frontend_settings.log_format, frontend_settings.log_level)
     asyncio.run(main(frontend_settings))
