@@ -28,7 +28,7 @@ from shared.server.calls import Calls
 from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
 from shared.server.services import WORKER_SERVICES
 from shared.tasks import Inline
-from shared.telemetry import logs
+from shared.telemetry import reporting
 from shared.vectors import OutputKind, Task
 
 WIDTH, STEP_TOKENS, QUEUED_TOKENS, QUEUE_SECONDS = 384, 4096, 8_388_608, 30.0
@@ -168,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instant_worker", description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     options = parser.parse_args()
-    logs.configure("json", "info")
+    reporting.configure("json", "info")
     asyncio.run(serve(options.listen))
 
 

@@ -27,7 +27,7 @@ from gpu_worker.worker import ModelWorker
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from shared.tasks import first_of
-from shared.telemetry import logs
+from shared.telemetry import reporting
 
 ANY = sys.maxsize
 BOUNDS = Bounds(requests=ANY, size=ANY, slow_reads=ANY, streams=ANY, read_seconds=math.inf)
@@ -64,7 +64,7 @@ class Pair:
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Returns when the model is ready. Raises ModelRefused, DeviceLost."""
-        logs.hand_to_logging()
+        reporting.hand_to_logging()
         self.handlers = Handlers()
         self.messages = ThreadPoolExecutor(2, "selvage-message")
         self._loop = asyncio.new_event_loop()

@@ -36,7 +36,7 @@ from shared.server.admission import Admission
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server, until_told_to_stop
 from shared.server.options import CONNECTIONS, REQUEST_BYTES
-from shared.telemetry import logs, observers
+from shared.telemetry import reporting
 from shared.telemetry.figures import FrontendFigures
 
 if TYPE_CHECKING:  # their libraries are imported only where metrics or traces are asked for
@@ -54,8 +54,8 @@ log = structlog.get_logger("frontend")
 async def main(settings: FrontendSettings) -> None:
     text_threads = ThreadPoolExecutor(settings.thread_count, "text")
     message_threads = ThreadPoolExecutor(2, "message")
-    page = observers.page(settings, shown=bool(settings.http_listen))
-    spans = observers.spans("selvage-frontend")
+    page = reporting.page(settings, shown=bool(settings.http_listen))
+    spans = reporting.spans("selvage-frontend")
     metrics = page.frontend() if page else None
     callers = CallerChecks(keys=api_keys_of(settings), tls=security.tls_of(settings, settings.tls_ca))
     calls = _calls(settings, callers, spans)
@@ -239,5 +239,5 @@ if __name__ == "__main__":
     frontend_settings = FrontendSettings.read(sys.argv[1:])
     raise_file_limit()
     give_back_large_blocks()
-    logs.configure(frontend_settings.log_format, frontend_settings.log_level)
+    reporting.configure(frontend_settings.log_format, frontend_settings.log_level)
     asyncio.run(main(frontend_settings))

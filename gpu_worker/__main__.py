@@ -30,7 +30,7 @@ from shared.server.calls import Calls
 from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
 from shared.server.services import WORKER_SERVICES
 from shared.tasks import first_of
-from shared.telemetry import logs, observers
+from shared.telemetry import reporting
 
 if TYPE_CHECKING:
     from shared.telemetry.metrics import Page  # its library is imported only where metrics are asked for
@@ -40,7 +40,7 @@ log = structlog.get_logger("worker")
 
 async def main(settings: WorkerSettings) -> None:
     """Loads the model and serves it."""
-    page, spans = observers.page(settings), observers.spans("selvage-worker")
+    page, spans = reporting.page(settings), reporting.spans("selvage-worker")
     metrics = page.worker() if page else None
     threads = ThreadPoolExecutor(2, "parse")
     servicer = WorkerServicer(
@@ -146,7 +146,7 @@ async def _exit_at_once(server: Server, why: str) -> NoReturn:
 
 if __name__ == "__main__":
     worker_settings = WorkerSettings.read(sys.argv[1:])
-    logs.configure(worker_settings.log_format, worker_settings.log_level)
+    reporting.configure(worker_settings.log_format, worker_settings.log_level)
     transformers_logging.disable_progress_bar()
     keep_freed_memory()
     if worker_settings.check:

@@ -23,10 +23,10 @@ class Limits:
     """The most that one request may hold. All but `auto_truncate` are limits.
 
     `texts`: of an Embed, Tokenize, Classify or ClassifyTokens, and queries; `documents`: of a Rerank, Score or MaxSim.
-    `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of all its texts, and of a reply. `request_tokens`:
-    of all texts. `request_rows` and `vector_elements` (rows x dimensions): of either side of a MaxSim; the latter also
-    of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two rows in a MaxSim.
-    `pooled_tokens`: of a text whose rows are pooled. `spans`: of all texts of an Embed.
+    `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of all texts, and of a reply.
+    `request_tokens`: of all texts. `request_rows`, `vector_elements` (rows x dimensions): of either side of a MaxSim;
+    the latter also of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two
+    rows in a MaxSim. `pooled_tokens`: of a text whose rows are pooled. `spans`: of all texts of an Embed.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
 

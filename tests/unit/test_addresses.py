@@ -14,7 +14,7 @@ from frontend_service.settings import FrontendSettings
 from shared import command as binding
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server
-from shared.telemetry import observers
+from shared.telemetry import reporting
 
 ADVICE = (
     "something listens there already, perhaps another worker or frontend (make serve, make demo, docker compose): "
@@ -43,7 +43,7 @@ async def http_server(address: str) -> None:
 
 async def metrics(address: str) -> None:
     """Starts the server of metrics."""
-    observers.page(FrontendSettings.read(["--metrics", address]))
+    reporting.page(FrontendSettings.read(["--metrics", address]))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from shared.errors import InvalidInput, Overloaded
 from shared.jobs import Classify, Job, JobResult
 from shared.ragged import RaggedTokens
 from shared.server.calls import Calls
-from shared.telemetry import observers
+from shared.telemetry import reporting
 from shared.telemetry.spans import Spans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -34,9 +34,9 @@ CALLER = Caller(
 def test_without_the_extra_a_line_says_that_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable may be meant for others, so the process starts."""
     monkeypatch.setitem(sys.modules, "shared.telemetry.spans", None)
-    monkeypatch.setenv(observers.COLLECTOR, "http://127.0.0.1:1")
+    monkeypatch.setenv(reporting.COLLECTOR, "http://127.0.0.1:1")
     with capture_logs() as lines:
-        assert observers.spans("test") is None
+        assert reporting.spans("test") is None
     assert [line["event"] for line in lines] == ["no spans"]
 
 
