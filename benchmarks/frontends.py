@@ -24,7 +24,7 @@ from benchmarks.services import NULL, Server, generated, null
 from benchmarks.workloads import SPECIAL, batches, named
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from shared.vectors import DataType
 
 T = TypeVar("T")
@@ -83,7 +83,8 @@ def running_stack() -> Iterator[RunningStack]:
         cleanup = AsyncExitStack()
 
         async def enter() -> Stack:
-            processes = stack("", frontends=max(FRONTENDS), frontend={"apis": "grpc,tei,http"}, worker_module=WORKER)
+            http = {"http-listen": "127.0.0.1:0"}
+            processes = stack("", frontends=max(FRONTENDS), frontend=http, worker_module=WORKER)
             return await cleanup.enter_async_context(processes)
 
         try:

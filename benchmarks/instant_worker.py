@@ -14,7 +14,7 @@ from functools import cache
 from tokenizers import Tokenizer
 
 from benchmarks.workloads import MAX_TOKENS, MINILM, NAME, minilm_folder
-from gpu_worker.link.request_check import JobLimits, check_message
+from gpu_worker.link.request_check import check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.interface import JobSlice
@@ -23,17 +23,16 @@ from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_serve
 from shared.card import ModelCard
 from shared.errors import UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, Rows
-from shared.offload import Inline
+from shared.query_table import TOKENIZER_FILE
 from shared.server.calls import Calls
+from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
 from shared.server.services import WORKER_SERVICES
-from shared.server.serving import LAST_WORDS, Server, until_told_to_stop
-from shared.telemetry import logs
-from shared.tokenizer_files import TOKENIZER_FILE
+from shared.tasks import Inline
+from shared.telemetry import reporting
 from shared.vectors import OutputKind, Task
 
 WIDTH, STEP_TOKENS, QUEUED_TOKENS, QUEUE_SECONDS = 384, 4096, 8_388_608, 30.0
 """Numbers of a row; most tokens of a step; the limits of the queue, as the worker has them by default."""
-UNSENT_BYTES = 512 * 1024 * 1024
 BYTE = b"\1"
 """What all numbers are made of: repeated, it is a finite number above 0 in every data type."""
 
@@ -136,7 +135,7 @@ def instant_driver() -> Driver:
 
 def servicer_of(driver: Driver, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:
     """The worker's service, ready. `content`: the tokenizer's file. `threads`: where large messages are parsed."""
-    servicer = WorkerServicer(threads, unsent_bytes=UNSENT_BYTES, limits=JobLimits(), log_jobs=False)
+    servicer = WorkerServicer(threads)
     servicer.ready = Ready(
         card=card,
         files={TOKENIZER_FILE: content},
@@ -151,10 +150,8 @@ async def serve(listen: str) -> None:
     """Serves until SIGTERM."""
     threads, driver = ThreadPoolExecutor(2, "parse"), instant_driver()
     servicer = servicer_of(driver, card(), tokenizer().to_str().encode(), threads)
-    calls = Calls(timeout=None, log_calls=False)
-    server = Server(
-        WORKER_SERVICES, calls, threads=threads, reflect=False, connection_age=False, check_large=check_message
-    )
+    calls = Calls(timeout=None)
+    server = Server(WORKER_SERVICES, calls, threads=threads, connection_age=False, check_large=check_message)
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     serving = asyncio.create_task(driver.run())
     await server.start(listen)
@@ -171,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instant_worker", description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     options = parser.parse_args()
-    logs.configure("json", "info")
+    reporting.configure("json", "info")
     asyncio.run(serve(options.listen))
 
 

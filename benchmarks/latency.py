@@ -33,7 +33,7 @@ from benchmarks.rounds import Figures, Turn
 from benchmarks.workloads import MAX_TOKENS, MINILM, text
 from harness.member import ServiceProcess
 from selvage.v1 import embedding_pb2
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 
 OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("a call, p50 ms",)
@@ -93,7 +93,7 @@ async def stamped_pair(dtype: str, options: Options) -> AsyncIterator[Pair]:
 
         flags = {"model": MINILM, "dtype": dtype, "threads": options.threads, "max-tokens": MAX_TOKENS}
         worker = await started("gpu_worker", WORKER_SERVICES, files[0], flags)
-        flags = {"worker": worker.address, "apis": "grpc,http", "http-listen": "127.0.0.1:0", "drain-delay": 0}
+        flags = {"worker": worker.address, "http-listen": "127.0.0.1:0", "drain-delay": 0}
         frontend = await started("frontend_service", PUBLIC_SERVICES, files[1], flags)
         await frontend.wait_ready()
         yield Pair(worker, frontend, files)

@@ -18,8 +18,8 @@ from gpu_worker.schedule.driver import DeviceLost
 from selvage.connection import Metadata
 from shared.caller import Caller, caller_of, chosen_id
 from shared.errors import ModelRefused
-from shared.offload import offload
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
+from shared.tasks import offload
 
 Parse = Callable[[bytes], Message]
 

@@ -23,9 +23,6 @@ class EngineOptions(TypedDict, total=False):
     chunk_tokens: int | None
     share_prefixes: bool
     cache_megabytes: int
-    compile: bool
-    graphs: bool
-    queued_tokens: int
     trust_remote_code: bool
     step_milliseconds: float | None
     threads: int

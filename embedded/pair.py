@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import structlog
 
 from embedded.resident import Resident
-from frontend_service.api.enabled import EnabledApis
+from frontend_service.api.enabled import SELVAGE, EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
@@ -21,17 +21,16 @@ from frontend_service.tokenizing.tokenizer import read_files
 from frontend_service.workers.interface import ServedModel
 from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.schedule.driver import DeviceLost
+from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
-from shared.telemetry import logs
-from shared.together import first_of
+from shared.tasks import first_of
+from shared.telemetry import reporting
 
 ANY = sys.maxsize
-BOUNDS = Bounds(
-    requests=ANY, size=ANY, results=ANY, slow_reads=ANY, memory=ANY, unread=ANY, streams=ANY, read_seconds=math.inf
-)
+BOUNDS = Bounds(requests=ANY, size=ANY, slow_reads=ANY, streams=ANY, read_seconds=math.inf)
 """No limits: the only caller limits itself by its threads and by the parts that it has in flight."""
 CLOSED = "the engine was closed"
 
@@ -65,7 +64,7 @@ class Pair:
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Returns when the model is ready. Raises ModelRefused, DeviceLost."""
-        logs.hand_to_logging()
+        reporting.hand_to_logging()
         self.handlers = Handlers()
         self.messages = ThreadPoolExecutor(2, "selvage-message")
         self._loop = asyncio.new_event_loop()
@@ -121,7 +120,7 @@ class Pair:
         try:
             worker = await ModelWorker.start(settings)
             try:
-                await self._serve(worker, settings.queued_tokens, ready)
+                await self._serve(worker, ready)
             finally:
                 await self._end()
                 worker.serving.cancel()
@@ -130,10 +129,10 @@ class Pair:
         finally:
             await self._end()
 
-    async def _serve(self, worker: ModelWorker, queued_tokens: int, ready: "Future[None]") -> None:
+    async def _serve(self, worker: ModelWorker, ready: "Future[None]") -> None:
         """Serves calls until the pair is stopped."""
         reading = read_files(worker.model.tokenizer_files, worker.card)
-        served = ServedModel(card=worker.card, texts=reading, queued_tokens=queued_tokens)
+        served = ServedModel(card=worker.card, texts=reading, queued_tokens=QUEUED_TOKENS)
         adapters = [replace(served, card=card, texts=reading.with_card(card), adapter=True) for card in worker.adapters]
         resident, threads = Resident(worker.driver, served, *adapters), min(8, os.cpu_count() or 1)
         if worker.model.placement.device.type == "cpu":
@@ -142,7 +141,7 @@ class Pair:
             self.calls = Calls(timeout=math.inf, bounds=BOUNDS)
             service = Pipeline(resident, Limits(), texts, self.messages, reserve=self.calls.admission.reserve)
             frontend = Frontend(service, self.calls, thread_count=threads)
-            EnabledApis(["grpc"]).register(frontend, self.handlers)  # type: ignore[arg-type]
+            EnabledApis([SELVAGE]).register(frontend, self.handlers)  # type: ignore[arg-type]
             worker.log_ready()
             ready.set_result(None)
             await self._until_stopped(worker, resident)

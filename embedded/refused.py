@@ -9,7 +9,7 @@ import grpc
 
 from selvage.connection import Metadata
 from shared.errors import SelvageError
-from shared.server.rpc.status import details_of, message_of
+from shared.server.status import details_of, message_of
 
 
 class Refused(grpc.RpcError):

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from embedded.pair import Over, Pair
 from embedded.refused import CallStatus, Refused, cancelled, refusing
 from shared.caller import Caller
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
 
 AHEAD = 2
 """Most messages in each direction that wait for their reader."""

@@ -6,7 +6,9 @@ if __name__ == "__main__":
     begin("frontend")
 
 import asyncio
+import ctypes
 import gc
+import resource
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,43 +27,39 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.transport import WorkerTransport, received_bytes
-from shared import own_time
+from shared import security, tasks
 from shared.caller import Caller
-from shared.memory import give_back_large_blocks
-from shared.security import guards
-from shared.security.link_secret import LinkSecret
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity, is_loopback
-from shared.security.trusted_proxies import TrustedProxies
+from shared.security import Fresh, Identity, LinkSecret, is_loopback
 from shared.server.admission import Admission
 from shared.server.calls import Calls
-from shared.server.connections import ConnectionShares, most_connections
-from shared.server.serving import Server, until_told_to_stop
-from shared.telemetry import logs, observers
+from shared.server.grpc_server import Server, until_told_to_stop
+from shared.server.options import CONNECTIONS, REQUEST_BYTES
+from shared.telemetry import reporting
 from shared.telemetry.figures import FrontendFigures
-from shared.together import either
 
 if TYPE_CHECKING:  # their libraries are imported only where metrics or traces are asked for
     from shared.telemetry.metrics import FrontendMetrics, Page
     from shared.telemetry.spans import Spans
 
+ARENA_MAX, MMAP_THRESHOLD = -8, -3
+"""Parameters of `mallopt`; malloc.h."""
+LARGE_BYTES = 1024 * 1024
+OTHER_FILES = 512
+"""Files that a process needs beside its connections: libraries, a link to each worker, pipes."""
 log = structlog.get_logger("frontend")
 
 
 async def main(settings: FrontendSettings) -> None:
     text_threads = ThreadPoolExecutor(settings.thread_count, "text")
     message_threads = ThreadPoolExecutor(2, "message")
-    page = observers.page(settings, shown="http" in settings.apis)
-    spans = observers.spans(settings, "selvage-frontend")
+    page = reporting.page(settings, shown=bool(settings.http_listen))
+    spans = reporting.spans("selvage-frontend")
     metrics = page.frontend() if page else None
-    callers = CallerChecks(
-        keys=api_keys_of(settings), tls=guards.tls_of(settings), proxies=TrustedProxies(settings.trusted_proxy)
-    )
-    connections = most_connections(ports=2)
+    callers = CallerChecks(keys=api_keys_of(settings), tls=security.tls_of(settings, settings.tls_ca))
     calls = _calls(settings, callers, spans)
-    apis = EnabledApis(settings.apis)
-    server = _server(settings, calls, apis, message_threads, callers, page, connections)
-    transport = worker_transport(settings, guards.link_secret_of(settings))
+    apis = EnabledApis()
+    server = _server(settings, calls, apis, message_threads, callers, page)
+    transport = worker_transport(settings, security.link_secret_of(settings))
     fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, settings.fingerprint)
     pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=calls.admission.reserve)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
@@ -73,13 +71,12 @@ async def main(settings: FrontendSettings) -> None:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
     gc.freeze()  # these objects stay; each full collection would look at all of them, and stop every request
-    guards.warn_if_open(settings.listen, callers.by_flag(settings))
+    security.warn_if_open(settings.listen, callers.by_flag(settings))
     await server.start(settings.listen)
     if http:
-        guards.warn_if_open(settings.http_listen, callers.by_flag(settings))
+        security.warn_if_open(settings.http_listen, callers.by_flag(settings))
         await http.start(settings.http_listen)
-    shares = ConnectionShares([server.served_port], connections, callers.proxies)
-    supervising = asyncio.create_task(either(fleet.supervise(), shares.keep()))
+    supervising = asyncio.create_task(fleet.supervise())
     await _until_stopped(supervising)
     await _drain(server, http, settings)
     calls.refuse()  # the links to the workers end next: calls that still come are refused by name, not lost with them
@@ -93,14 +90,10 @@ async def main(settings: FrontendSettings) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerChecks:
-    """The checks that callers must pass: API keys and TLS; None where there is no such check.
-
-    `proxies`: the addresses that many callers come from.
-    """
+    """The checks that callers must pass: API keys and TLS; None where there is no such check."""
 
     keys: ApiKeys | None
     tls: Fresh[Identity] | None
-    proxies: TrustedProxies
 
     def by_flag(self, settings: FrontendSettings) -> dict[str, object]:
         """The checks that an address which others reach should have, by their flags."""
@@ -113,8 +106,6 @@ def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | No
         bounds=settings.bounds,
         identify=callers.keys.identify if callers.keys else None,
         accepts=callers.keys.accepts if callers.keys else None,
-        proxies=callers.proxies,
-        log_calls=settings.log_calls,
         begin_span=spans.begin if spans else None,
     )
 
@@ -126,18 +117,16 @@ def _server(
     message_threads: ThreadPoolExecutor,
     callers: CallerChecks,
     page: "Page | None",
-    connections: int,
 ) -> Server:
     return Server(
         apis.services,
         calls,
         threads=message_threads,
-        reflect=settings.reflection,
         connection_age=True,
         rpcs=page.rpcs if page else None,
         tell=apis.adapt_error,
         tls=callers.tls,
-        connections=connections,
+        received=REQUEST_BYTES,
     )
 
 
@@ -149,7 +138,7 @@ def _http(
     metrics: "FrontendMetrics",
 ) -> HttpServer | None:
     """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
-    if "http" not in settings.apis:
+    if not settings.http_listen:
         return None
     return http_server(
         frontend,
@@ -158,7 +147,7 @@ def _http(
         observe_call=metrics.http,
         tls=callers.tls,
         drain_seconds=settings.drain_seconds,
-        hosts=Hosts.of(settings.http_listen, settings.http_host),
+        hosts=Hosts.of(settings.http_listen),
         origins=settings.http_cors_origin,
     )
 
@@ -186,27 +175,24 @@ async def _drain(server: Server, http: HttpServer | None, settings: FrontendSett
     await server.announce_drain()
     if http:
         http.announce_drain()
-    await own_time.sleep(settings.drain_delay)
+    await tasks.sleep(settings.drain_delay)
     await asyncio.gather(server.stop(settings.drain_seconds), *([http.stop()] if http else []))
 
 
 def api_keys_of(settings: FrontendSettings) -> ApiKeys | None:
     """The API keys; None where calls need none."""
     path = settings.api_keys
-    return guards.read("api-keys", path, lambda: ApiKeys(path)) if path else None
+    return security.read_or_exit("api-keys", path, lambda: ApiKeys(path)) if path else None
 
 
 def worker_transport(settings: FrontendSettings, secret: LinkSecret | None) -> WorkerTransport:
     """The transport to the workers. Ends the process with status 2 and a line where a file cannot be read."""
     transport = WorkerTransport(
         ca=settings.worker_ca,
-        certificate=settings.worker_certificate,
-        key=settings.worker_key,
-        name=settings.worker_name,
         secret=secret,
-        received=received_bytes(settings.max_texts),
+        received=received_bytes(settings.limits.texts),
     )
-    guards.read("worker-ca", transport.ca, transport.credentials)
+    security.read_or_exit("worker-ca", transport.ca, transport.credentials)
     if secret and not transport.ca and not all(is_loopback(target) for target in settings.worker):
         log.warning("the link's secret leaves in plain text", without=["--worker-ca"])
     return transport
@@ -217,8 +203,6 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
     return FrontendFigures(
         requests=admission.requests,
         size=admission.size,
-        results=admission.results,
-        unread=admission.unread,
         refused=dict(admission.refused) | dict(fleet.refused),
         workers=fleet.workers,
         aside=fleet.aside,
@@ -227,8 +211,30 @@ def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
     )
 
 
+def raise_file_limit() -> None:
+    """Raises the limit of open files to what the connections of both ports need, or as far as it may be raised."""
+    needed = 2 * CONNECTIONS + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def give_back_large_blocks() -> None:
+    """From now on blocks of a mebibyte and more go back to the system as soon as they are freed; with glibc only.
+
+    By default glibc learns to keep blocks of up to 32 MiB, in as many arenas as threads: a frontend that once read
+    some large requests would keep hundreds of megabytes for ever.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(ARENA_MAX, 2)
+        mallopt(MMAP_THRESHOLD, LARGE_BYTES)
+
+
 if __name__ == "__main__":
     frontend_settings = FrontendSettings.read(sys.argv[1:])
+    raise_file_limit()
     give_back_large_blocks()
-    logs.configure(frontend_settings.log_format, frontend_settings.log_level)
+    reporting.configure(frontend_settings.log_format, frontend_settings.log_level)
     asyncio.run(main(frontend_settings))

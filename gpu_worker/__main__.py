@@ -17,19 +17,20 @@ from transformers.utils import logging as transformers_logging
 
 from gpu_worker.check import check
 from gpu_worker.device.memory import keep_freed_memory
-from gpu_worker.link.request_check import JobLimits, check_message
+from gpu_worker.link.request_check import check_message
 from gpu_worker.link.server import Ready, WorkerServicer
 from gpu_worker.schedule.driver import EXIT_STATUS, DeviceLost, Driver
+from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
+from shared import security
 from shared.errors import ModelRefused
-from shared.security import guards
 from shared.server.calls import Calls
+from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
 from shared.server.services import WORKER_SERVICES
-from shared.server.serving import LAST_WORDS, Server, until_told_to_stop
-from shared.telemetry import logs, observers
-from shared.together import first_of
+from shared.tasks import first_of
+from shared.telemetry import reporting
 
 if TYPE_CHECKING:
     from shared.telemetry.metrics import Page  # its library is imported only where metrics are asked for
@@ -39,14 +40,11 @@ log = structlog.get_logger("worker")
 
 async def main(settings: WorkerSettings) -> None:
     """Loads the model and serves it."""
-    page, spans = observers.page(settings), observers.spans(settings, "selvage-worker")
+    page, spans = reporting.page(settings), reporting.spans("selvage-worker")
     metrics = page.worker() if page else None
     threads = ThreadPoolExecutor(2, "parse")
     servicer = WorkerServicer(
         threads,
-        unsent_bytes=settings.max_unsent_bytes,
-        limits=JobLimits(similarities=settings.max_similarities, vector_elements=settings.max_vector_elements),
-        log_jobs=settings.log_calls,
         on_job=[observer.job for observer in (metrics, spans) if observer],
     )
     server = _create_server(settings, threads, page)
@@ -75,15 +73,12 @@ async def main(settings: WorkerSettings) -> None:
 
 def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: "Page | None") -> Server:
     """Creates the server with its TLS and link secret. Warns where it can be reached from elsewhere without any."""
-    tls, secret = guards.tls_of(settings), guards.link_secret_of(settings)
-    guards.warn_if_open(
-        settings.listen, {"--tls-certificate": tls, "--link-secret-file or --tls-ca": secret or settings.tls_ca}
-    )
+    tls, secret = security.tls_of(settings), security.link_secret_of(settings)
+    security.warn_if_open(settings.listen, {"--tls-certificate": tls, "--link-secret-file": secret})
     return Server(
         WORKER_SERVICES,
-        Calls(timeout=None, identify=secret.identify if secret else None, log_calls=settings.log_calls),
+        Calls(timeout=None, identify=secret.identify if secret else None),
         threads=threads,
-        reflect=settings.reflection,
         connection_age=False,
         rpcs=page.rpcs if page else None,
         tls=tls,
@@ -110,7 +105,7 @@ def _create_ready(worker: ModelWorker, settings: WorkerSettings) -> Ready:
         adapters=worker.adapters,
         files=worker.model.tokenizer_files,
         driver=worker.driver,
-        queued_tokens=settings.queued_tokens,
+        queued_tokens=QUEUED_TOKENS,
         queue_seconds=settings.queue_limit,
     )
 
@@ -151,7 +146,7 @@ async def _exit_at_once(server: Server, why: str) -> NoReturn:
 
 if __name__ == "__main__":
     worker_settings = WorkerSettings.read(sys.argv[1:])
-    logs.configure(worker_settings.log_format, worker_settings.log_level)
+    reporting.configure(worker_settings.log_format, worker_settings.log_level)
     transformers_logging.disable_progress_bar()
     keep_freed_memory()
     if worker_settings.check:

@@ -7,12 +7,9 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gpu_worker.device.placement import Dtype
-from gpu_worker.link.request_check import JobLimits
 from gpu_worker.model.tune.linear import Linear
 from gpu_worker.repository.adapters import NamedAdapter
 from shared.settings import LISTED, Address, ServiceSettings
-
-_LIMITS = JobLimits()
 
 
 class WorkerSettings(ServiceSettings):
@@ -65,40 +62,10 @@ class WorkerSettings(ServiceSettings):
         "faster, as far as that fits its memory. A number of your own that does not fit is refused, with one that "
         "does.",
     )
-    compile: bool = Field(
-        True,
-        description="On an accelerator, capture graphs of layers compiled by torch.compile; the first start on a "
-        "machine takes up to a minute longer. Without --graphs nothing is compiled.",
-    )
-    graphs: bool = Field(
-        True,
-        description="On an accelerator, run steps of up to 8192 tokens as CUDA graphs, captured at load for up to 38 "
-        "sizes and filled up to one of them. Pieces of texts, larger steps, and sizes that cannot be captured or give "
-        "other numbers run without; the log says which.",
-    )
-    queued_tokens: Annotated[int, Field(ge=1)] = Field(
-        8_388_608,
-        description="Tokens that may wait; above it jobs are refused as OVERLOADED (one is always taken). On a "
-        "processor eight tokens that texts of a job share count as one.",
-    )
     queue_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         30.0,
         description="Seconds that a job may have to wait, its own size not counted; above it jobs of its size and "
         "priority are refused as OVERLOADED. 0: no limit.",
-    )
-    max_unsent_bytes: Annotated[int, Field(ge=1)] = Field(
-        256 * 1024 * 1024,
-        description="Bytes of answers that all frontends together have not read. Above it nothing more is computed for "
-        "those with more than an even share, until they read.",
-    )
-    max_similarities: Annotated[int, Field(ge=1)] = Field(
-        _LIMITS.similarities,
-        description="Most products of two rows in one MaxSim, whatever a frontend asks for. Frontends have a flag of "
-        "this name for their callers.",
-    )
-    max_vector_elements: Annotated[int, Field(ge=1)] = Field(
-        _LIMITS.vector_elements,
-        description="Most rows x dimensions of either side of one MaxSim, and of the token rows of one job, likewise.",
     )
     step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,

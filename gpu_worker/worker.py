@@ -22,6 +22,7 @@ from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.interface import OutOfMemory
+from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import (
@@ -35,8 +36,8 @@ from gpu_worker.startup.trials import StepTimes, Trial, choose_step, warm_up_job
 from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Job, Priority
+from shared.tasks import first_of
 from shared.telemetry.figures import WorkerFigures
-from shared.together import first_of
 
 log = structlog.get_logger("worker")
 
@@ -180,10 +181,10 @@ def load_model(settings: WorkerSettings) -> Model:
 
 
 def _graphs(settings: WorkerSettings, placement: Placement) -> GraphSettings | None:
-    """The graphs to capture, or None on a processor and where the user wants none."""
-    if placement.device.type == "cpu" or not settings.graphs:
+    """The graphs to capture; None on a processor."""
+    if placement.device.type == "cpu":
         return None
-    return GraphSettings(compile=settings.compile, step_tokens=settings.step_tokens or placement.step_tokens)
+    return GraphSettings(step_tokens=settings.step_tokens or placement.step_tokens)
 
 
 def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
@@ -217,7 +218,7 @@ def _create_scheduler(engine: ModelEngine, step_tokens: int, settings: WorkerSet
     return Scheduler(
         engine,
         step_tokens=step_tokens,
-        queued_tokens=settings.queued_tokens,
+        queued_tokens=QUEUED_TOKENS,
         queue_seconds=settings.queue_limit,
         step_seconds=settings.step_limit(engine.model.placement.step_seconds),
         cache_bytes=engine.limits.cache_bytes,

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from harness.environment import ROOT, python_path
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

@@ -27,8 +27,7 @@ async def serve(model: str, worker: str, frontend: str, http: str = "", devices:
     """
     starting = f"{len(devices)} workers" if len(devices) > 1 else "a worker"
     print(f"Starting {starting} with {model} and a frontend ...", flush=True)
-    apis = {"apis": "grpc,tei,http", "http-listen": http} if http else {}
-    worker_settings, frontend_settings = {"listen": worker}, {"listen": frontend, **apis}
+    worker_settings, frontend_settings = {"listen": worker}, {"listen": frontend, "http-listen": http}
     with ExitStack() as stopping:
         async with stack(model, devices=devices, worker=worker_settings, frontend=frontend_settings) as pair:
             further = {f"worker {number}": process for number, process in enumerate(pair.workers[1:], 2)}

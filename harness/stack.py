@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 
 from harness.member import OpenChannel, ServiceProcess, plain_channel
-from shared.server.rpc import channel_options
-from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
+from shared.server.options import channel_options
+from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +91,13 @@ async def stack(
         flags = worker_flags({**({"model": model} if model else {}), **(worker or {})}, workers, devices)
         holders = [ServiceProcess(worker_module, WORKER_SERVICES, settings, channel=channel) for settings in flags]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
-        apis = str((frontend or {}).get("apis", "grpc"))
         fronts = [
             ServiceProcess(
                 "frontend_service",
-                PUBLIC_SERVICES if "grpc" in apis else TEI_SERVICES,
+                PUBLIC_SERVICES,
                 {
                     "worker": [process.address for process in holders],
                     "drain-delay": 0.5 if frontends > 1 else 0,
-                    **({"http-listen": "127.0.0.1:0"} if "http" in apis else {}),
                     **(frontend or {}),
                 },
                 python=python or sys.executable,

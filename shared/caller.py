@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from urllib.parse import unquote
 
-from shared import request_id, traceparent
+from shared import trace_context
 from shared.errors import InvalidInput, Unauthenticated, clip
 from shared.jobs import PRIORITIES, Priority
 
@@ -52,7 +51,7 @@ class Caller:
 
 def chosen_id(headers: Iterable[tuple[str, str | bytes]]) -> str:
     """The request id from the headers if it is usable, else a new one."""
-    return request_id.chosen(value for name, value in headers if name == REQUEST_ID and isinstance(value, str))
+    return trace_context.chosen(value for name, value in headers if name == REQUEST_ID and isinstance(value, str))
 
 
 def caller_of(
@@ -74,7 +73,7 @@ def caller_of(
             states.append(value)
     if len(authorizations) > 1:
         raise Unauthenticated(repeated(AUTHORIZATION, len(authorizations)), field=AUTHORIZATION)
-    parent = traceparent.valid(values.get(TRACEPARENT, ""))
+    parent = trace_context.valid(values.get(TRACEPARENT, ""))
     return Caller(
         method=method,
         request_id=name,
@@ -82,7 +81,7 @@ def caller_of(
         key=values.get(KEY, "")[:LONGEST_KEY] or host,
         priority=_priority(values[PRIORITY]) if PRIORITY in values else None,
         traceparent=parent,
-        tracestate=traceparent.valid_state(",".join(states)) if parent else "",
+        tracestate=trace_context.valid_state(",".join(states)) if parent else "",
         secret=_bearer("".join(authorizations)),
         host=host,
     )
@@ -96,11 +95,6 @@ def repeated(header: str, times: int) -> str:
 def host_of(address: str) -> str:
     """Writes an IP address as gRPC writes a peer's, so that a machine is the same caller over every API."""
     return f"ipv6:%5B{address}%5D" if ":" in address else f"ipv4:{address}"
-
-
-def address_of(host: str) -> str:
-    """The IP address in what `host_of` writes; something else where there is none."""
-    return unquote(host.partition(":")[2]).strip("[]")
 
 
 def _priority(value: str) -> Priority:

@@ -59,7 +59,7 @@ class Estimate:
         """The time after which a refused caller is told to try again, in seconds: the wait of its job.
 
         It is told in tenths, so that many refusals are equal and their statuses are made once
-        (`shared.server.rpc.status`).
+        (`shared.server.status`).
         """
         return round(min(max(self.wait or UNKNOWN_RETRY, LEAST_RETRY), LONGEST_RETRY), 1)
 

@@ -1,9 +1,20 @@
-"""Weights of queries by token id: how inference-free SPLADE reads queries, in frontends and in workers. numpy only."""
+"""The files that a worker sends to frontends so that they can read texts, and weights of queries by token id: how
+inference-free SPLADE reads queries, in frontends and in workers. numpy only."""
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.jobs import RaggedTokens, SparseRows
+
+TOKENIZER_FILE = "tokenizer.json"
+QUERY_TOKENIZER_FILE = "query_tokenizer.json"
+"""The tokenizer of queries, where they are read with another one than documents."""
+QUERY_TABLE_FILE = "query_table.f32"
+"""Weights of queries by token id, little-endian float32, where frontends look queries up by themselves."""
+TABLE_WEIGHTS = 4 * 1024 * 1024
+"""Most weights of such a table: 16 MiB."""
+WEIGHT_BYTES = 4
+
 
 ID_BITS = 32
 """Bits of a token id in a sort key, which holds the number of the text above them."""

@@ -2,16 +2,13 @@
 
 import argparse
 import inspect
-import os
-import re
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliSettingsSource, NoDecode, SettingsConfigDict
 
-from shared.command import USAGE, CommandParser, nearest
+from shared.command import USAGE, CommandParser
 
 LogFormat = Literal["json", "console"]
 """The format of log lines: JSON objects, or text for a person."""
@@ -32,14 +29,6 @@ def _listed(value: object) -> object:
 
 
 Address = Annotated[str, AfterValidator(address)]
-OURS, OF_A_SERVICE = "SELVAGE_", re.compile(r"SELVAGE_(FRONTEND|WORKER)_")
-"""Beginnings of environment variables: of all of ours, and of those that are settings of a service."""
-LIKE_A_SETTING = 0.9
-"""Least likeness to a setting of a variable that is refused though it does not begin as those of the service do."""
-OF_KUBERNETES = re.compile(
-    r"[^=]*(_SERVICE_HOST|_SERVICE_PORT(_[A-Z0-9_]+)?|_PORT_\d+_[A-Z]+(_PROTO|_PORT|_ADDR)?)=|[^=]*_PORT=[a-z]+://"
-)
-"""Variables, NAME=VALUE, that Kubernetes sets for each service of a namespace, such as one named selvage-worker."""
 LISTED = (NoDecode, BeforeValidator(_listed))
 """Annotations of a setting that may occur several times, or once with commas."""
 
@@ -48,39 +37,30 @@ def _address_or_none(value: str) -> str:
     return value and address(value)
 
 
+OptionalAddress = Annotated[str, AfterValidator(_address_or_none)]
+
+
 class ServiceSettings(BaseSettings):
     """Every field is a flag (--log-level) and an environment variable (SELVAGE_..._LOG_LEVEL)."""
 
     model_config = SettingsConfigDict(
         cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True, extra="forbid"
     )
-    former_variables: ClassVar[frozenset[str]] = frozenset()
-    """Environment variables that are still read, by names that settings had before."""
-
     log_format: LogFormat = Field("json", description="json: one object a line. console: for a person.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level logged.")
-    log_calls: bool = Field(False, description="Whether each call has a line in the log; failures always have.")
-    metrics: Annotated[str, AfterValidator(_address_or_none)] = Field(
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level logged; debug: a line for each call as well."
+    )
+    metrics: OptionalAddress = Field(
         "",
         description="HOST:PORT on which Prometheus reads metrics over HTTP; port 0 takes a free one. Default: none, so "
         "that replicas on one host do not collide.",
     )
-    traces: str = Field(
-        "",
-        description="URL of an OpenTelemetry collector that takes OTLP over gRPC, such as http://127.0.0.1:4317; needs "
-        "the extra trace. Default: OTEL_EXPORTER_OTLP_ENDPOINT of the environment, else no spans are sent.",
-    )
-    reflection: bool = Field(True, description="Whether clients may list the services (gRPC reflection).")
     tls_certificate: str = Field(
         "",
         description="File of PEM with the certificate to serve TLS with, and those between it and its root. This file "
-        "and the next two are read again when they change. Default: plain text.",
+        "and the next one are read again when they change. Default: plain text.",
     )
     tls_key: str = Field("", description="File of PEM with its private key, not encrypted.")
-    tls_ca: str = Field(
-        "",
-        description="File of PEM with who signs for clients: only they connect, each with its own certificate.",
-    )
     link_secret_file: str = Field(
         "",
         description="File with a secret, which workers ask for and frontends show. It is read again when it changes; "
@@ -92,8 +72,7 @@ class ServiceSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        pairs = (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"), ("tls_ca", "tls_certificate"))
-        return self._needs(*pairs)
+        return self._needs(("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"))
 
     def _needs(self, *pairs: tuple[str, str]) -> Self:
         """Raises ValueError where the first of a pair of settings is given without the second."""
@@ -106,10 +85,9 @@ class ServiceSettings(BaseSettings):
     def read(cls, arguments: list[str]) -> Self:
         """Reads settings from the command line and the environment.
 
-        A bad value, or the name of a flag or variable that does not exist, ends the process with status 2.
+        A bad value, or a flag that does not exist, ends the process with status 2 and a line that names it.
         """
         flags = CliSettingsSource[Any](cls, root_parser=cls._parser())(args=arguments)
-        cls._check_variables(os.environ)
         try:
             return cls(_cli_settings_source=flags)  # type: ignore[call-arg]
         except ValidationError as error:
@@ -125,26 +103,7 @@ class ServiceSettings(BaseSettings):
     def _parser(cls) -> CommandParser:
         return CommandParser(
             prog=cls.model_config["cli_prog_name"],
+            usage="%(prog)s [--FLAG VALUE ...]",
             description=inspect.getdoc(cls),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-
-    @classmethod
-    def _check_variables(cls, environment: Mapping[str, str]) -> None:
-        """Ends the process with status 2 where a variable is meant to be a setting of this process and is none."""
-        prefix = cls.model_config["env_prefix"]
-        settings = {f"{prefix}{field}".upper() for field in cls.model_fields} | cls.former_variables
-        fields = {setting.removeprefix(prefix): setting for setting in settings}
-        for variable, value in environment.items():
-            name = variable.upper()  # as pydantic reads them
-            if not name.startswith(OURS) or name in settings or OF_KUBERNETES.match(f"{name}={value}"):
-                continue
-            if name.startswith(prefix):
-                near = fields.get(nearest(name.removeprefix(prefix), fields), "")
-            elif OF_A_SERVICE.match(name):
-                continue  # the other one's
-            elif not (near := fields.get(name.removeprefix(OURS)) or nearest(name, settings, LIKE_A_SETTING)):
-                continue  # anybody may have variables that begin like ours
-            meant = f"; did you mean {near}?" if near else ""
-            print(f"{variable} is no setting{meant} (--help lists them as flags)", file=sys.stderr)
-            raise SystemExit(USAGE)

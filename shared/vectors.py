@@ -7,6 +7,8 @@ from itertools import accumulate
 
 MOST_DIMENSIONS = 16_384
 """Most dimensions of a caller's rows: the memory of MaxSim's kernels grows with them, and no model has more."""
+MOST_SIMILARITIES, MOST_ELEMENTS = 2_000_000_000, 67_108_864
+"""Most products of two rows in one MaxSim, and most rows x dimensions of either side of it."""
 
 
 class DataType(IntEnum):

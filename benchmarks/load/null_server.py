@@ -17,7 +17,7 @@ import grpc
 from benchmarks.load.target import EMBED
 from benchmarks.machine import ROOT
 from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.server.rpc import channel_options, server_options
+from shared.server.options import channel_options, server_options
 
 
 @contextmanager

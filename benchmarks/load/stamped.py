@@ -42,13 +42,13 @@ POINTS = (
 BEFORE, AFTER = "before", "after"
 WRAPPED = {
     "frontend_service": (
-        ("shared.server.rpc.interceptor:_named", BEFORE, "arrived"),
+        ("shared.server.interceptor:_named", BEFORE, "arrived"),
         ("frontend_service.api.http.server:Protocol.data_received", BEFORE, "arrived"),
         ("frontend_service.services.pipeline:Pipeline.tokenize", BEFORE, "read"),
         ("frontend_service.services.pipeline:Pipeline.tokenize", AFTER, "tokenised"),
-        ("frontend_service.workers.stream:JobStream._next_message", AFTER, "job left"),
-        ("frontend_service.workers.stream:JobStream._parse_message", BEFORE, "answer came"),
-        ("shared.server.rpc.interceptor:Interceptor._until_read", BEFORE, "reply made"),
+        ("frontend_service.workers.job_stream:JobStream._next_message", AFTER, "job left"),
+        ("frontend_service.workers.job_stream:JobStream._parse_message", BEFORE, "answer came"),
+        ("shared.server.interceptor:Interceptor._until_read", BEFORE, "reply made"),
         ("frontend_service.api.http.app:_send_messages", BEFORE, "reply made"),
     ),
     "gpu_worker": (

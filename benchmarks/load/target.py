@@ -13,7 +13,7 @@ from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
 from benchmarks.peers import infinity
 from benchmarks.workloads import SPECIAL, Workload, instructed, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from tei.v1 import tei_pb2
 
 EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"

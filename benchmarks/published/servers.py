@@ -80,7 +80,7 @@ def ours(row: Row, threads: int) -> Launch:
             "worker": (*python, "gpu_worker", *model, *sizes, *PATIENT_WORKER, "--listen", worker, *row.ours),
             "frontend": (
                 *(*python, "frontend_service", "--worker", worker, "--listen", front, *PATIENT_FRONTEND),
-                *("--apis", "grpc,http", "--http-listen", web),
+                *("--http-listen", web),
             ),
         },
         environment=modules_of(ROOT),

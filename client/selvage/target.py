@@ -17,7 +17,7 @@ NO_GRPC = "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame"
 """Words of gRPC for a server that answers in another protocol."""
 LISTEN = f"give the address of a frontend's --listen (default: {DEFAULT})"
 OF_HTTP = f"what answers there is not gRPC but perhaps HTTP; {LISTEN}, not that of its --http-listen"
-OF_A_WORKER = f"the service there has no such method; {LISTEN}, not that of a worker, and have grpc among its --apis"
+OF_A_WORKER = f"the service there has no such method; {LISTEN}, not that of a worker"
 
 
 def check_target(target: str, *, tls: bool = False) -> None:

@@ -35,7 +35,7 @@ async def main() -> None:
     """Starts the pair and the browser's process, one after the other."""
     from harness.stack import stack
 
-    async with stack("minilm", frontend={"apis": "grpc,http"}) as pair:
+    async with stack("minilm", frontend={"http-listen": "127.0.0.1:0"}) as pair:
         command = (str(BROWSER_PYTHON), __file__, str(pair.frontends[0].http_url))
         browser = await asyncio.create_subprocess_exec(*command)
         if await browser.wait():

@@ -26,7 +26,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from shared.caller import Caller, Quota
 from shared.errors import Unauthenticated
 from shared.jobs import PRIORITIES, Priority
-from shared.security.reloaded_file import Fresh
+from shared.security import Fresh
 
 LONGEST_NAME = 128
 """Most letters of a key's name and of a fairness key."""

@@ -1,7 +1,4 @@
-"""The APIs over gRPC, by their names in the settings.
-
-A new API is named here and in `settings.Api`; tests/unit/test_services.py compares both.
-"""
+"""The APIs over gRPC."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from frontend_service.api.tei_v1.tei_errors import tei_error
 from frontend_service.application.frontend import Frontend
 from selvage.v1 import model_pb2
 from shared.errors import SelvageError
-from shared.server.rpc.interceptor import TellStatus, unchanged
+from shared.server.interceptor import TellStatus, unchanged
 from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
 from tei.v1 import tei_pb2
 
@@ -33,26 +30,25 @@ class GrpcApi:
     adapt_error: TellStatus = unchanged
 
 
-GRPC_APIS = {
-    "grpc": GrpcApi(
+SELVAGE, TEI = (
+    GrpcApi(
         services=PUBLIC_SERVICES,
         local_services=(model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,),
         register=register_selvage,
     ),
-    "tei": GrpcApi(
+    GrpcApi(
         services=TEI_SERVICES,
         local_services=tuple(tei_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("Info", "Tokenize")),
         register=register_tei,
         adapt_error=tei_error,
     ),
-}
+)
 
 
 class EnabledApis:
-    """The gRPC APIs that the settings name."""
+    """The gRPC APIs of a server."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        apis = [GRPC_APIS[name] for name in dict.fromkeys(names) if name in GRPC_APIS]
+    def __init__(self, apis: Sequence[GrpcApi] = (SELVAGE, TEI)) -> None:
         self._registers = [api.register for api in apis]
         self._apis = {service: api for api in apis for service in api.services}
 

@@ -10,9 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from shared.errors import DeadlineExceeded, SelvageError
-from shared.server.admission import Admission
-from shared.server.admission.reads import unheeded
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import Admission, OpenStream
+from shared.tasks import unheeded
 
 Context = grpc.aio.ServicerContext[Any, Any]
 REQUESTS = 256
@@ -169,8 +168,7 @@ class TwoWayStream(Generic[Q]):
         while True:
             await self._wait_for_room()
             try:
-                with self._admission.streams.reading(self._stream):
-                    request = await anext(requests)
+                request = await anext(requests)
             except StopAsyncIteration:
                 return
             except SelvageError as error:

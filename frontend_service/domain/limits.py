@@ -10,7 +10,7 @@ from frontend_service.domain.requests import EmbedRequest, MaxSimRequest, ScoreR
 from shared.card import ModelCard
 from shared.errors import LimitExceeded, ResultTooLarge
 from shared.jobs import Classify, Encode, MaxSim, RaggedTokens, Score, TokenRanges, Work
-from shared.vectors import MOST_DIMENSIONS, DataType, MultiVectors, OutputKind
+from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, DataType, MultiVectors, OutputKind
 
 ENVELOPE_BYTES = 64 * 1024
 """Most bytes that a reply holds beside its vectors."""
@@ -50,10 +50,10 @@ class Limits:
     """The most that one request may hold. All but `auto_truncate` are limits.
 
     `texts`: of an Embed, Tokenize, Classify or ClassifyTokens, and queries; `documents`: of a Rerank, Score or MaxSim.
-    `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of a request and of a reply. `request_tokens`:
-    of all texts. `request_rows` and `vector_elements` (rows x dimensions): of either side of a MaxSim; the latter also
-    of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two rows in a MaxSim.
-    `pooled_tokens`: of a text whose rows are pooled. `spans`: of all texts of an Embed.
+    `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of all texts, and of a reply.
+    `request_tokens`: of all texts. `request_rows`, `vector_elements` (rows x dimensions): of either side of a MaxSim;
+    the latter also of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two
+    rows in a MaxSim. `pooled_tokens`: of a text whose rows are pooled. `spans`: of all texts of an Embed.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
 
@@ -62,13 +62,13 @@ class Limits:
 
     texts: int = 4096
     documents: int = 16_384
-    text_bytes: int = 1024 * 1024
+    text_bytes: int = 256 * 1024
     message_bytes: int = 64 * 1024 * 1024
     request_tokens: int = 8_388_608
     request_rows: int = 4_194_304
     scores: int = 16_000_000
-    similarities: int = 2_000_000_000
-    vector_elements: int = 67_108_864
+    similarities: int = MOST_SIMILARITIES
+    vector_elements: int = MOST_ELEMENTS
     pooled_tokens: int = 2048
     spans: int = 65_536
     auto_truncate: bool = False

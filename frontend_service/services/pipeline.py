@@ -27,7 +27,7 @@ from frontend_service.workers.interface import ServedModel, Workers
 from shared.card import ModelCard
 from shared.errors import Internal, WorkerUnavailable
 from shared.jobs import Job, JobResult, Work
-from shared.offload import offload
+from shared.tasks import offload
 from shared.terms import RequestTerms
 from shared.vectors import Activation, InputType
 

@@ -31,8 +31,7 @@ from shared import vectors
 from shared.card import ModelCard, QueryRoute
 from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
 from shared.jobs import RaggedTokens
-from shared.query_table import QueryTable
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE, WEIGHT_BYTES
+from shared.query_table import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE, WEIGHT_BYTES, QueryTable
 from shared.vectors import InputType, TruncationSide
 
 PROMPT_NAMES = {

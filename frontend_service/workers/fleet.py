@@ -22,7 +22,6 @@ from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.reply import ExpectedReply, expected_reply
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
-from shared.deadline import Deadline
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -35,8 +34,8 @@ from shared.errors import (
 )
 from shared.jobs import Job, JobResult, Priority
 from shared.load import UNREAD_MARGIN
-from shared.terms import RequestTerms
-from shared.together import either
+from shared.tasks import either
+from shared.terms import Deadline, RequestTerms
 
 PLAIN_TEXT = WorkerTransport()
 DNS = "dns:///"

@@ -14,15 +14,14 @@ from google.protobuf.message import DecodeError
 
 from frontend_service.workers.reply import ExpectedReply, ReplyCheck, WrongReply
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import own_time
+from shared import tasks
 from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, PackedBytes
 from shared.link_codec import MESSAGE_SEQUENCES, ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
 from shared.load import SHORT, Load
-from shared.offload import THREAD_BYTES, offload
-from shared.server.rpc import MESSAGE_BYTES
-from shared.server.rpc.status import to_domain_error
-from shared.together import either
+from shared.server.status import to_domain_error
+from shared.tasks import THREAD_BYTES, either, offload
+from shared.wire import MESSAGE_BYTES
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
@@ -196,7 +195,7 @@ class JobStream:
     async def _read(self) -> None:
         while True:
             try:
-                async with own_time.limit(SILENCE):
+                async with tasks.limit(SILENCE):
                     raw = await self._call.read()
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0) from None

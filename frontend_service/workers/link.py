@@ -23,12 +23,12 @@ from frontend_service.workers.job_stream import SILENCE, JobStream, parse_respon
 from frontend_service.workers.reply import ExpectedReply, WrongReply
 from frontend_service.workers.transport import Metadata, WorkerTransport, failure_of
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import own_time
+from shared import tasks
 from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
 from shared.load import Estimate
-from shared.server.rpc import LINK_VERSION
+from shared.server.options import LINK_VERSION
 from shared.server.services import WORKER_SERVICES
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
@@ -335,7 +335,7 @@ async def _open_call(channel: grpc.aio.Channel, metadata: Metadata, fingerprint:
     name = f"{socket.gethostname()}:{os.getpid()}"
     hello = pb.Hello(version=LINK_VERSION, name=name, fingerprint=fingerprint)
     try:
-        async with own_time.limit(SILENCE):
+        async with tasks.limit(SILENCE):
             await call.write(pb.AttachRequest(hello=hello).SerializeToString())
             first = await call.read()
     except TimeoutError:

@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 
 from shared.caller import AUTHORIZATION
-from shared.security.link_secret import LinkSecret
-from shared.server.rpc import channel_options
-from shared.server.rpc.status import to_domain_error
+from shared.security import LinkSecret
+from shared.server.options import channel_options
+from shared.server.status import to_domain_error
 
 RECEIVED_BYTES = 2 * 1024 * 1024
 """Least limit for a worker's message: an honest one has less than a mebibyte beside the lengths of one result. Parsed,
@@ -36,16 +36,11 @@ def received_bytes(texts: int) -> int:
 class WorkerTransport:
     """Makes the channels of all links. The files, in PEM format, are read again for each channel.
 
-    `ca`: the certificates that workers must be signed by; without it channels are plain text. `certificate` and `key`:
-    the frontend's own, for workers that ask for it. `name`: the name in the workers' certificates, where that is not
-    the name by which they are found. `secret`: the link secret that goes with every call. `received`: most bytes of a
-    message that comes.
+    `ca`: the certificates that workers must be signed by; without it channels are plain text. `secret`: the link secret
+    that goes with every call. `received`: most bytes of a message that comes.
     """
 
     ca: str = ""
-    certificate: str = ""
-    key: str = ""
-    name: str = ""
     secret: LinkSecret | None = None
     received: int = RECEIVED_BYTES
 
@@ -55,15 +50,14 @@ class WorkerTransport:
         credentials = self.credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
-        options.append(("grpc.ssl_target_name_override", self.name or host))
+        options.append(("grpc.ssl_target_name_override", host))
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """The credentials for TLS; None for plain text. Raises OSError where a file cannot be read."""
         if not self.ca:
             return None
-        key, certificate = (Path(path).read_bytes() if path else None for path in (self.key, self.certificate))
-        return grpc.ssl_channel_credentials(Path(self.ca).read_bytes(), key, certificate)
+        return grpc.ssl_channel_credentials(Path(self.ca).read_bytes())
 
     @property
     def metadata(self) -> Metadata:
@@ -81,16 +75,15 @@ def failure_of(error: grpc.aio.AioRpcError, address: str, host: str, transport: 
         return to_domain_error(error).message
     worker = f"the worker at {address}"
     if NAME_DIFFERS in details:
-        name = transport.name or host
-        return f"the certificate of {worker} is not for the name {name!r}; --worker-name says which name it has"
+        return f"the certificate of {worker} is not for {host!r}, the name or address in --worker"
     if NOT_VERIFIED in details:
         why = details.partition(NOT_VERIFIED)[2].partition(":")[0]
         return f"the certificate of {worker} is not trusted: {why}; --worker-ca must have signed it"
     if NOT_TLS in details:
         return f"{worker} speaks plain text; --worker-ca asks for TLS"
     if CLOSED in details:
-        wanted = "another --worker-certificate than the frontend's" if transport.certificate else "--worker-certificate"
-        return f"{worker} closed the connection at once; it may want {wanted if transport.ca else 'TLS: --worker-ca'}"
+        wanted = "a certificate of its clients, and frontends have none" if transport.ca else "TLS: --worker-ca"
+        return f"{worker} closed the connection at once; it may want {wanted}"
     if REFUSED in details:
         return f"nothing listens at {address}"
     return to_domain_error(error).message

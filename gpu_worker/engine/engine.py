@@ -27,7 +27,7 @@ from gpu_worker.model.model import Model
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import WorkerUnavailable, clip
 from shared.jobs import Job
-from shared.offload import Inline
+from shared.tasks import Inline
 
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Roles of special tokens that carry no lexical weight (BGE-M3)."""

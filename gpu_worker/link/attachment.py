@@ -17,14 +17,14 @@ from gpu_worker.link.outbox import Outbox, Outboxes
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import own_time
+from shared import tasks
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.link_codec import jobs_from_pb
 from shared.load import Load
-from shared.offload import offload
+from shared.tasks import offload
 from shared.telemetry.figures import ObserveJob
-from shared.traceparent import trace_id
+from shared.trace_context import trace_id
 from shared.wire import MESSAGE_ENTRIES
 
 WRITE_SECONDS = 30.0
@@ -50,16 +50,15 @@ class Attachment:
         name: str,
         check: Callable[[Job], None],
         *,
-        log_jobs: bool,
         on_job: Sequence[ObserveJob] = (),
     ) -> None:
         """`fingerprint`: identifies the model that is served. `threads`: parse large messages.
 
         `outboxes`, `frontend_log`: shared by all attachments. `name`: the frontend's, for errors of jobs that make no
-        sense, and for the log. `check`: raises InvalidInput for a job that asks for too much. `log_jobs`: whether each
-        job is logged. `on_job`: callbacks for each job that is answered or refused.
+        sense, and for the log. `check`: raises InvalidInput for a job that asks for too much. `on_job`: callbacks
+        for each job that is answered or refused.
         """
-        self._driver, self._fingerprint, self._threads, self._log_jobs = driver, fingerprint, threads, log_jobs
+        self._driver, self._fingerprint, self._threads = driver, fingerprint, threads
         self._on_job, self._name, self._check, self._frontend_log = on_job, name, check, frontend_log
         self._outbox, self._own_work = Outbox(lambda: self.load), RecentWork()
         self._outboxes = outboxes
@@ -115,7 +114,7 @@ class Attachment:
             message = await self._outbox.next_message()
             self._writing = True
             try:
-                async with own_time.limit(WRITE_SECONDS):
+                async with tasks.limit(WRITE_SECONDS):
                     await write(message)
             except TimeoutError:
                 raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
@@ -176,10 +175,10 @@ class Attachment:
     def _end_job(self, job: Job, outcome: JobResult | SelvageError) -> None:
         if isinstance(outcome, SelvageError) and not isinstance(outcome, InvalidInput):
             log.warning("job failed", **_ids_for_log(job), reason=outcome.reason)
-        elif self._log_jobs and isinstance(outcome, JobResult):
+        elif isinstance(outcome, JobResult):
             times = {"queue": outcome.queue, "compute": outcome.compute}
             milliseconds = {name: round(seconds * 1e3, 2) for name, seconds in times.items()}
-            log.info("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
+            log.debug("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)
         self._notify(job, outcome)
         self._unanswered.discard(job.id)
         self._add_outcome(job.id, outcome)

@@ -16,8 +16,8 @@ from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded
 from shared.jobs import RANGE_TIMES, Classify, Encode, Job, MaxSim, Score, TokenRanges
 from shared.link_codec import MESSAGE_JOBS, MESSAGE_SEQUENCES
-from shared.request_id import LONGEST
-from shared.vectors import MOST_DIMENSIONS, Layout, MultiVectors, OutputKind
+from shared.trace_context import LONGEST
+from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, Layout, MultiVectors, OutputKind
 from shared.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 
 TABLE_BYTES = 16 * MESSAGE_SEQUENCES
@@ -37,8 +37,8 @@ _NUMBERS = (vectors_pb2.MultiVectors.DATA_FIELD_NUMBER, vectors_pb2.MultiVectors
 class JobLimits:
     """The most that a MaxSim may ask for: products of two rows, and rows x dimensions of either side."""
 
-    similarities: int = 2_000_000_000
-    vector_elements: int = 67_108_864
+    similarities: int = MOST_SIMILARITIES
+    vector_elements: int = MOST_ELEMENTS
 
 
 def check_message(raw: bytes) -> None:
@@ -134,7 +134,7 @@ class JobCheck:
         products = sum(map(int.__mul__, rows, documents)) if pairs else sum(rows) * sum(documents)
         if products > self._limits.similarities:
             most = self._limits.similarities
-            raise LimitExceeded(f"{products} products of rows are asked for, the limit is {most} (--max-similarities)")
+            raise LimitExceeded(f"{products} products of rows are asked for, the limit is {most}")
         if work.explain:
             _check_bytes("winners", sum(rows) * (1 if pairs else len(documents)) * MATCH_BYTES)
 
@@ -146,7 +146,7 @@ class JobCheck:
             raise LimitExceeded(why, field=f"{field}.dimensions")
         elements, most = vectors.rows * vectors.dimensions, self._limits.vector_elements
         if elements > most:
-            why = f"{field} holds {elements} numbers, the limit is {most} (--max-vector-elements)"
+            why = f"{field} holds {elements} numbers, the limit is {most}"
             raise LimitExceeded(why, field=field)
 
 

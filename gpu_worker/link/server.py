@@ -22,14 +22,19 @@ from shared import value_codec as codec
 from shared.card import ModelCard
 from shared.errors import InvalidInput, WorkerUnavailable, clip
 from shared.link_codec import load_to_pb
-from shared.server.rpc import LINK_VERSION, MESSAGE_BYTES
+from shared.server.options import LINK_VERSION
+from shared.tasks import either
 from shared.telemetry.figures import ObserveJob, WorkerFigures
-from shared.together import either
+from shared.wire import MESSAGE_BYTES
 
 TOKENIZER_PIECE_BYTES = 1024 * 1024
 """Most bytes of a tokenizer's file in one message."""
 HELLO_SECONDS = 10.0
 """Seconds that a frontend has for its first message."""
+UNSENT_BYTES = 256 * 1024 * 1024
+"""Most bytes of answers that all frontends together have not read. Above it nothing more is computed for those with
+more than an even share, until they read."""
+LIMITS = JobLimits()
 Context = grpc.aio.ServicerContext[Any, Any]
 log = structlog.get_logger("link")
 
@@ -67,15 +72,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self,
         threads: Executor,
         *,
-        unsent_bytes: int,
-        limits: JobLimits,
-        log_jobs: bool,
+        limits: JobLimits = LIMITS,
         on_job: Sequence[ObserveJob] = (),
     ) -> None:
-        """`threads`, `log_jobs`, `on_job`: see `Attachment`. `unsent_bytes`: most bytes of answers that frontends have
-        not read, all together. `limits`: those of single jobs."""
-        self._threads, self._log_jobs, self._on_job = threads, log_jobs, on_job
-        self._limits, self._log, self._outboxes = limits, FrontendLog(), Outboxes(unsent_bytes)
+        """`threads`, `on_job`: see `Attachment`. `limits`: those of single jobs."""
+        self._threads, self._on_job = threads, on_job
+        self._limits, self._log, self._outboxes = limits, FrontendLog(), Outboxes(UNSENT_BYTES)
         self._instance = uuid.uuid4().hex
         self._attached: set[Attachment] = set()
         self.ready: Ready | None = None
@@ -129,7 +131,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._log,
             name,
             JobCheck(ready.card, self._limits, ready.driver.step_tokens),
-            log_jobs=self._log_jobs,
             on_job=self._on_job,
         )
         welcome = pb.Welcome(version=LINK_VERSION, instance=self._instance, fingerprint=fingerprint)

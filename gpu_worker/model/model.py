@@ -11,7 +11,7 @@ from gpu_worker.model.queries import Queries
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
-from shared.tokenizer_files import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
+from shared.query_table import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
 
 STATIC = "static"
 """The family of static embeddings."""

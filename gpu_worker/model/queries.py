@@ -7,8 +7,7 @@ from gpu_worker.repository import fitting, static_format, tokenizer
 from gpu_worker.repository.recipe import QueriesRecipe
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
-from shared.query_table import QueryTable
-from shared.tokenizer_files import TABLE_WEIGHTS, WEIGHT_BYTES
+from shared.query_table import TABLE_WEIGHTS, WEIGHT_BYTES, QueryTable
 from shared.vectors import InputType
 
 

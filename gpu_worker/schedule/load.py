@@ -134,6 +134,11 @@ class StepBudget:
             self.tokens = min(max(most, min(STRETCH * most, EFFICIENT), SMALLEST_BUDGET), self._step_tokens)
 
 
+QUEUED_TOKENS = 8_388_608
+"""Most tokens that may wait, but one job is always taken. On a processor eight tokens that texts of a job share count
+as one."""
+
+
 def refusal(
     job: Job, cost: int, load: Load, *, queued_tokens: int, queue_seconds: float, of_key: int, since: int
 ) -> tuple[str, Overloaded] | None:

@@ -1,6 +1,9 @@
 """Decides how long texts are cut and how much memory their keys and values may take. Knows no settings and no logs."""
 
+import os
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.model.card import CACHE_SETTING, card_of
@@ -8,7 +11,6 @@ from gpu_worker.model.loading import Model
 from shared.card import ModelCard
 from shared.errors import ModelRefused
 from shared.load import TURNS_PER_STEP
-from shared.memory import machine_memory
 
 MEBIBYTE = 1 << 20
 PIECES_PER_STEP = TURNS_PER_STEP
@@ -22,6 +24,9 @@ largest length fits."""
 ROUNDED_TOKENS = 1024
 """The default is a multiple of so many tokens where it limits texts: the limit is part of the fingerprint, and two
 machines of one kind differ by some pages."""
+
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Files in which Linux tells a container its limit of memory, by version 2 and 1 of cgroups."""
 
 
 def cache_bytes(model: Model, megabytes: int) -> int:
@@ -83,3 +88,15 @@ def summary(model: Model, card: ModelCard) -> str:
         f"in pieces of {card.chunk_tokens} tokens; keys and values of a text of {card.cache_tokens} tokens fit into "
         f"{megabytes:.0f} MiB"
     )
+
+
+def machine_memory(limits: Iterable[Path] = CONTAINER_LIMITS) -> int:
+    """Bytes of memory that this machine has, or its container if that may have less. `limits`: files with the
+    container's limit as a number of bytes; files that are missing or hold no number are passed over."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limits:
+        try:
+            sizes.append(int(path.read_text()))
+        except (OSError, ValueError):
+            continue
+    return min(sizes)

@@ -1,4 +1,4 @@
-"""Rules for every call of every API: time limit, ids, errors, one line in the log, draining.
+"""Rules for every call of every API: time limit, ids, errors, a line in the log at level debug, draining.
 
 Knows no gRPC, no HTTP and no messages. An API adds two things: how it reads and writes bytes, and how its protocol
 reports a SelvageError.
@@ -8,21 +8,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import structlog
 
-from shared import request_id
-from shared import traceparent as trace
-from shared.caller import AUTHORIZATION, Caller, Quota, address_of
-from shared.deadline import Deadline
+from shared import trace_context
+from shared.caller import AUTHORIZATION, Caller, Quota
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
-from shared.security.trusted_proxies import NO_PROXIES, TrustedProxies
-from shared.server.admission import Admission, Bounds
-from shared.server.admission.streams import OpenStream
-from shared.terms import RequestTerms
+from shared.server.admission import Admission, Bounds, OpenStream
+from shared.terms import Deadline, RequestTerms
 
 SLACK = 1.0
 """Seconds by which a call may outlast its caller's own deadline, so that transport or worker reports it first."""
@@ -54,21 +49,18 @@ class Calls:
         check: Callable[[Caller], None] | None = None,
         identify: Callable[[Caller], Caller] | None = None,
         accepts: Callable[[Caller], bool] | None = None,
-        proxies: TrustedProxies = NO_PROXIES,
-        log_calls: bool = False,
         begin_span: Callable[[Caller], CallSpan] | None = None,
     ) -> None:
         """`timeout`: seconds for a call without a deadline; None: calls have no time limit.
 
         `check` may refuse a call before its request is read. `identify` returns the caller that a secret belongs to, or
         raises Unauthenticated; None: everybody may call. `accepts`: tells whether a caller that was identified still is
-        one; its streams end where not. `proxies`: the addresses whose fairness keys tell their callers apart.
-        `log_calls`: whether each call has a line in the log; `begin_span`: begins a span in a trace for each call.
+        one; its streams end where not. `begin_span`: begins a span in a trace for each call.
         """
-        self._timeout, self._log_calls, self._begin_span = timeout, log_calls, begin_span
+        self._timeout, self._begin_span = timeout, begin_span
         self.admission = Admission(bounds)
         self.check = check
-        self._identify, self._accepts, self._proxies = identify, accepts, proxies
+        self._identify, self._accepts = identify, accepts
         self._refuses = False
         self._running = 0
         self._idle = asyncio.Event()
@@ -84,7 +76,7 @@ class Calls:
 
     def end_streams(self) -> None:
         """Ends all streams for good: requests in progress are answered, no further ones are begun."""
-        self.admission.streams.end(_draining())
+        self.admission.end_streams(_draining())
 
     def identified(self, caller: Caller) -> Caller:
         """Identifies the caller by its secret; an API calls this first. Raises Unauthenticated."""
@@ -96,10 +88,6 @@ class Calls:
             self.admission.refused["unauthenticated"] += 1
             raise
 
-    def unidentified(self, caller: Caller) -> Caller:
-        """The caller of a method that needs no secret: its address, whatever it calls itself, or whom a proxy names."""
-        return caller if address_of(caller.host) in self._proxies else replace(caller, key=caller.host)
-
     def terms(self, caller: Caller) -> RequestTerms:
         """The terms on which a call is served; a call without a deadline gets the default timeout."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
@@ -110,7 +98,7 @@ class Calls:
             key=caller.key,
             priority=caller.priority or Priority.DEFAULT,
             request_id=caller.request_id,
-            traceparent=trace.CURRENT.get(),
+            traceparent=trace_context.CURRENT.get(),
         )
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
@@ -131,13 +119,13 @@ class Calls:
         Raises WorkerUnavailable while refusing, Overloaded where too many are open, Unauthenticated once its caller is
         no longer accepted; a bug inside becomes Internal.
         """
-        request_id.bind(caller.request_id, trace.trace_id(caller.traceparent))
+        trace_context.bind(caller.request_id, trace_context.trace_id(caller.traceparent))
         try:
             with self._counted():
                 self._check_refuses()
                 with (
                     self._within(caller.stream_quota, "open streams"),
-                    self.admission.stream(self.owner(caller), watch=watch) as stream,
+                    self.admission.stream(watch=watch) as stream,
                     nullcontext() if watch else self._while_accepted(caller, stream),
                 ):
                     yield stream
@@ -156,8 +144,8 @@ class Calls:
         start, outcome = time.monotonic(), {"code": CANCELLED}
         span = self._begin_span(caller) if self._begin_span is not None else None
         traceparent = caller.traceparent if span is None else span.traceparent
-        trace.CURRENT.set(traceparent)
-        request_id.bind(caller.request_id, trace.trace_id(traceparent))
+        trace_context.CURRENT.set(traceparent)
+        trace_context.bind(caller.request_id, trace_context.trace_id(traceparent))
         try:
             self._check_refuses()
             if self.check is not None:
@@ -175,9 +163,8 @@ class Calls:
         finally:
             if span is not None:
                 span.end(outcome["code"], outcome.get("reason", ""))
-            if self._log_calls:
-                milliseconds = round((time.monotonic() - start) * 1e3, 2)
-                log.info("call", method=caller.method, **outcome, milliseconds=milliseconds)
+            milliseconds = round((time.monotonic() - start) * 1e3, 2)
+            log.debug("call", method=caller.method, **outcome, milliseconds=milliseconds)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -205,14 +192,6 @@ class Calls:
             yield
         finally:
             quota.running -= 1
-
-    def owner(self, caller: Caller) -> str:
-        """The name under which a caller's share of streams and its large requests are counted.
-
-        Without API keys a caller may call itself anything in its fairness key; so only a proxy is believed.
-        """
-        is_told_apart = self._identify is not None or address_of(caller.host) in self._proxies
-        return caller.key if is_told_apart else caller.host
 
     @contextmanager
     def _while_accepted(self, caller: Caller, stream: OpenStream) -> Iterator[None]:

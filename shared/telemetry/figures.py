@@ -46,16 +46,13 @@ class Rpcs(Protocol):
 class FrontendFigures:
     """The state of a frontend at one moment.
 
-    `size`: bytes of requests; `results`: of what workers make of them; `unread`: of replies that are not read yet;
-    `refused`: requests so far, by reason; `workers`: how many serve, by model, and `aside`: how many of these
-    are set aside; `waits`: the wait of a small
-    new job in seconds (see `shared.load`), by model; `fingerprints`: of the model that each name stands for.
+    `size`: bytes of requests, of their results and of replies that are not read yet; `refused`: requests so far, by
+    reason; `workers`: how many serve, by model, and `aside`: how many of these are set aside; `waits`: the wait of a
+    small new job in seconds (see `shared.load`), by model; `fingerprints`: of the model that each name stands for.
     """
 
     requests: int
     size: int
-    results: int
-    unread: int
     refused: Mapping[str, int]
     workers: Mapping[str, int]
     aside: Mapping[str, int]

@@ -30,8 +30,8 @@ UNITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CODES = {"OK": "OK", "CANCELLED": "Canceled"}
 """Codes that go-grpc-prometheus, which set the convention, spells irregularly."""
 FRONTEND_REASONS = (
-    *("requests", "bytes", "results", "unread", "streams", "slow_reads", "memory", "read_seconds"),
-    *("quota", "share", "unauthenticated", "draining", "deadline", "queue_seconds"),
+    *("requests", "bytes", "streams", "health", "slow_reads", "read_seconds"),
+    *("quota", "unauthenticated", "draining", "deadline", "queue_seconds"),
 )
 WORKER_REASONS = ("queued_tokens", "queue_seconds", "deadline")
 
@@ -149,10 +149,8 @@ class FrontendMetrics:
         def metrics() -> Iterator[Metric]:
             now = figures()
             yield _gauge("selvage_requests_in_flight", "Requests that are being answered.", now.requests)
-            yield _gauge("selvage_request_bytes_in_flight", "Bytes of requests that are being answered.", now.size)
-            results = "Bytes of results that are being computed or made into replies."
-            yield _gauge("selvage_result_bytes_in_flight", results, now.results)
-            yield _gauge("selvage_unread_reply_bytes", "Bytes of replies that callers have not read.", now.unread)
+            of = "Bytes of requests, of their results, and of replies that callers have not read."
+            yield _gauge("selvage_bytes_in_flight", of, now.size)
             yield _refused(now.refused, FRONTEND_REASONS)
             yield _gauges("selvage_workers_serving", "Workers that take jobs.", "model", now.workers)
             of = "Workers of these that get no jobs for a while: others answer what they fail."

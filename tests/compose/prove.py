@@ -133,7 +133,7 @@ def changed_sources() -> Path:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    with (copy / "shared/server/serving.py").open("a") as file:
+    with (copy / "shared/server/grpc_server.py").open("a") as file:
         file.write("# changed\n")
     return copy
 

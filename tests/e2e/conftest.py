@@ -15,8 +15,8 @@ from support.forked import SHARED, Nursery
 from support.random_models import random_model
 from support.references import Calls, mini_lm_path
 
-LOGGED = {"log-calls": True}
-APIS = {"apis": "grpc,tei,http"}
+LOGGED = {"log-level": "debug"}
+APIS = {"http-listen": "127.0.0.1:0"}
 
 
 @pytest.fixture(scope="session", autouse=True)

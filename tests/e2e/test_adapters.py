@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 async def pair(folders: dict[str, Path], nursery: object) -> AsyncIterator[Stack]:
     """Both services with all of them."""
     worker = {"adapter": f"one={folders['one']},two={folders['two']}"}
-    async with stack(str(folders["base"]), worker=worker, frontend={"apis": "grpc,http"}) as running:
+    async with stack(str(folders["base"]), worker=worker, frontend={"http-listen": "127.0.0.1:0"}) as running:
         yield running
 
 

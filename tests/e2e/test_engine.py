@@ -28,7 +28,7 @@ TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range
 FEW = TEXTS[:12]
 OF_A_SERVER = {
     *ServiceSettings.model_fields,
-    *("model", "listen", "check", "queue_seconds", "max_unsent_bytes", "max_similarities", "max_vector_elements"),
+    *("model", "listen", "check", "queue_seconds"),
 }
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")
@@ -220,8 +220,8 @@ def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, mon
 def test_large_results_of_one_call_do_not_refuse_each_other(engine: Engine) -> None:
     """Together they have more bytes than a frontend lets all its callers have."""
     texts = [f"w{number % 90} " * 500 for number in range(1200)]
-    found = engine.embed(texts, output="multi_vector", truncate=True, dimensions=32)
-    assert sum(each.nbytes for each in found) > Bounds().results
+    found = engine.embed(texts, output="multi_vector", truncate=True, dimensions=48)
+    assert sum(each.nbytes for each in found) > Bounds().size
     assert len(found) == len(texts)
 
 

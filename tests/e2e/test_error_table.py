@@ -13,7 +13,7 @@ import pytest
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support.random_models import random_model
 from support.references import Calls, dense, load_of, refusal, words
 
@@ -200,13 +200,13 @@ async def test_random_bytes_are_no_message(pair: Stack) -> None:
     assert "pb2" not in raised.value.details()
 
 
-async def test_a_65_mib_message_is_refused_by_the_transport(pair: Stack) -> None:
+async def test_a_17_mib_message_is_refused_by_the_transport(pair: Stack) -> None:
     """RESOURCE_EXHAUSTED, and the connection's other calls go on."""
     options = [*channel_options(), ("grpc.max_send_message_length", -1)]
     async with grpc.aio.insecure_channel(pair.frontends[0].address, options=options) as channel:
         calls = Calls(channel)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await calls.embedding.Embed(embed(texts=["x" * (65 * 2**20)]), timeout=240)
+            await calls.embedding.Embed(embed(texts=["x" * (17 * 2**20)]), timeout=240)
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await calls.embedding.Embed(embed())).dense.count == 1
 

@@ -138,7 +138,7 @@ async def test_a_health_watch_does_not_hold_up_a_drain() -> None:
 
 async def test_a_full_worker_says_when_to_try_again() -> None:
     """OVERLOADED with RetryInfo and the pushback trailer, while the first job goes on."""
-    async with stack(random_model(TINY), worker={"queued-tokens": 1000}) as pair:
+    async with stack(random_model(TINY), worker={"queue-seconds": 0.01}) as pair:
         calls = Calls(pair.channel)
         big = embedding_pb2.EmbedRequest(texts=[f"w{number} " + "w1 " * 499 for number in range(60)])
         first = asyncio.ensure_future(calls.embedding.Embed(big, timeout=240))

@@ -1,7 +1,6 @@
 """TLS, API keys and the link's secret, with real processes: who is let in, who is not, and what changes meanwhile."""
 
 import asyncio
-import datetime
 import ssl
 import subprocess
 import sys
@@ -18,11 +17,11 @@ from multidict import CIMultiDict
 
 from frontend_service.access.api_keys import hashed
 from harness.environment import ROOT, python_path
-from harness.member import MemberFailed, ServiceProcess
+from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage import TLS, AsyncClient, errors
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support.certificates import Authority, Files
 from support.forked import Nursery
 from support.random_models import random_model
@@ -36,7 +35,6 @@ KEY, OTHER_KEY, SECRET, NEW_SECRET = (
     "the secret of the link",
     "another such secret",
 )
-YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +52,16 @@ class Guarded:
         return AsyncClient(self.stack.frontends[0].address, key=key, tls=TLS(**tls), retries=0, timeout=240)
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """Of one who has a certificate, as the worker asks for."""
-        return open_channel(self.authority, self.server)(address)
+        """Over TLS."""
+        return open_channel(self.authority)(address)
 
     def logs(self) -> str:
         return "\n".join(line for member in self.stack.members for line in member.log)
 
 
-def open_channel(authority: Authority, own: Files) -> Any:
+def open_channel(authority: Authority) -> Any:
     def opened(address: str) -> grpc.aio.Channel:
-        credentials = grpc.ssl_channel_credentials(
-            authority.file.read_bytes(), own.key.read_bytes(), own.certificate.read_bytes()
-        )
+        credentials = grpc.ssl_channel_credentials(authority.file.read_bytes())
         options = [*channel_options(), ("grpc.ssl_target_name_override", NAME)]
         return grpc.aio.secure_channel(address, credentials, options=options)
 
@@ -78,27 +74,25 @@ def entry(key: str, name: str, more: str = "") -> str:
 
 @pytest.fixture(scope="module")
 async def guarded(tmp_path_factory: pytest.TempPathFactory, nursery: object) -> AsyncIterator[Guarded]:
-    """The frontend asks for a key, the worker for a certificate and for the secret."""
+    """The frontend asks for a key, the worker for the secret."""
     folder = tmp_path_factory.mktemp("guarded")
     authority = Authority(folder)
-    server, own = authority.files("server", NAME), authority.files("frontend", "frontend")
+    server = authority.files("server", NAME, "127.0.0.1")
     keys, secret = folder / "keys.toml", folder / "secret"
     keys.write_text(entry(KEY, "search"))
     secret.write_text(f"{SECRET}\n")
     tls = {"tls-certificate": server.certificate, "tls-key": server.key}
-    worker = {**tls, "tls-ca": authority.file, "link-secret-file": secret}
-    way = {"worker-ca": authority.file, "worker-certificate": own.certificate, "worker-key": own.key}
+    worker = {**tls, "link-secret-file": secret}
     frontend = {
         **tls,
         "api-keys": keys,
         "link-secret-file": secret,
-        **way,
-        "worker-name": NAME,
-        "log-calls": True,
-        "apis": "grpc,tei,http",
+        "worker-ca": authority.file,
+        "log-level": "debug",
+        "http-listen": "127.0.0.1:0",
     }
     async with stack(
-        random_model("tiny-bert"), worker=worker, frontend=frontend, channel=open_channel(authority, own)
+        random_model("tiny-bert"), worker=worker, frontend=frontend, channel=open_channel(authority)
     ) as running:
         yield Guarded(running, authority, server, keys, secret)
 
@@ -163,7 +157,7 @@ async def test_a_client_speaks_to_nobody_else(guarded: Guarded, changed: dict[st
 
 
 async def test_a_plain_client_gets_nowhere(guarded: Guarded) -> None:
-    """Neither at the frontend nor at the worker, nor does one without a certificate at the latter."""
+    """Neither at the frontend nor at the worker."""
     addresses = [member.address for member in guarded.stack.members]
     for address in addresses:
         async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
@@ -182,15 +176,14 @@ async def test_a_plain_client_gets_nowhere(guarded: Guarded) -> None:
         "240",
     ]
     ca = ["--ca", str(guarded.authority.file)]
-    own = ["--certificate", str(guarded.server.certificate), "--key", str(guarded.server.key)]
-    for flags, status in (([], 1), (ca, 1), ([*ca, *own], 0)):
+    for flags, status in (([], 1), (ca, 0)):
         answer = await asyncio.to_thread(subprocess.run, [*probe, *flags], cwd=ROOT, capture_output=True, check=False)
         assert answer.returncode == status, answer.stdout.decode() + answer.stderr.decode()
 
 
 @pytest.mark.parametrize("shown", ["", "wrong"], ids=["none", "wrong"])
 async def test_the_worker_takes_whoever_has_the_secret(guarded: Guarded, shown: str) -> None:
-    """A certificate alone does not attach."""
+    """TLS alone does not attach."""
     async with guarded.channel(guarded.stack.worker.address) as channel:
         describe = channel.unary_unary("/selvage.worker.v1.WorkerService/Describe")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -241,7 +234,7 @@ async def test_new_files_are_taken_without_a_lost_call(guarded: Guarded) -> None
 
     running = asyncio.create_task(calls())
     try:
-        new = guarded.authority.issue(NAME, "new.test")
+        new = guarded.authority.issue(NAME, "127.0.0.1", "new.test")
         guarded.server.write(new)
         guarded.keys.write_text(entry(KEY, "search") + entry(OTHER_KEY, "other"))
         guarded.secret.write_text(f"{NEW_SECRET}\n{SECRET}\n")
@@ -294,30 +287,6 @@ async def is_answered(guarded: Guarded, key: str, **changed: Any) -> bool:
     return True
 
 
-async def test_an_expired_certificate_is_not_trusted(guarded: Guarded, tmp_path: Path) -> None:
-    """A frontend shows the worker one that ended yesterday: it never attaches, and calls are told so."""
-    authority = guarded.authority
-    old = authority.files("old", "frontend", ends=YESTERDAY)
-    flags = {
-        "worker": guarded.stack.worker.address,
-        "worker-ca": authority.file,
-        "worker-certificate": old.certificate,
-        "worker-key": old.key,
-        "worker-name": NAME,
-        "link-secret-file": guarded.secret,
-    }
-    member = ServiceProcess("frontend_service", ["selvage.v1.EmbeddingService"], flags)
-    await member.start()
-    try:
-        with pytest.raises(MemberFailed):
-            await member.wait_ready(1.5)  # with a good one it takes a tenth of that
-        async with AsyncClient(member.address, retries=0) as client:
-            with pytest.raises(errors.Unavailable, match="the worker is not ready"):
-                await client.embed("a")
-    finally:
-        await member.stop()
-
-
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -326,7 +295,7 @@ async def test_an_expired_certificate_is_not_trusted(guarded: Guarded, tmp_path:
         (["--api-keys", "/none"], "--api-keys = '/none': [Errno 2]"),
         (["--worker-ca", "/none"], "--worker-ca = '/none': [Errno 2]"),
         (["--link-secret-file", "/dev/null"], "--link-secret-file = '/dev/null': a secret must be"),
-        (["--worker-name", "x"], "--worker-name needs --worker-ca"),
+        (["--tls-ca", "/none"], "--tls-ca needs --tls-certificate"),
     ],
 )
 async def test_a_wrong_file_is_told_at_the_start(nursery: Nursery, flags: list[str], told: str) -> None:

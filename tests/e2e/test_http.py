@@ -17,7 +17,7 @@ from shared.vectors import DataType, OutputKind
 from support.random_models import random_model
 from support.references import Calls, dense, eventually, near
 
-APIS = {"apis": "grpc,tei,http"}
+APIS = {"http-listen": "127.0.0.1:0"}
 TEXTS = ["a small cat", "an even smaller dog", "the moon"]
 
 

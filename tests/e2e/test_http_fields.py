@@ -16,7 +16,7 @@ from harness.stack import Stack, stack
 from support.references import near, words
 from support.tiny import reader, write_encoder
 
-APIS = {"apis": "grpc,tei,http"}
+APIS = {"http-listen": "127.0.0.1:0"}
 TEXTS = ["a small cat", "an even smaller dog", words(100, seed=1)]
 QUERY, DOCUMENTS = "w4 w5 w6", ["w1 w2 w3", "w7", "w9 w8 w7 w6 w1"]
 

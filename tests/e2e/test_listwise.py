@@ -39,7 +39,7 @@ def twin(folder: Path) -> Twin:
 @pytest.fixture(scope="module")
 async def pair(folder: Path) -> AsyncIterator[Stack]:
     """Both services; the worker cuts texts into small pieces."""
-    async with stack(str(folder), worker={"chunk-tokens": 64}, frontend={"apis": "grpc,tei,http"}) as made:
+    async with stack(str(folder), worker={"chunk-tokens": 64}, frontend={"http-listen": "127.0.0.1:0"}) as made:
         yield made
 
 

@@ -17,7 +17,7 @@ from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
 from shared.load import Load
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from shared.server.services import PUBLIC_SERVICES
 from support.lying_worker import LyingWorker, never_serving
 from support.references import Calls, eventually, refusal
@@ -192,7 +192,7 @@ async def test_a_workers_words_control_no_terminal(deceived: Deceived) -> None:
     await refused(deceived, LIES[name], name)
     request = embedding_pb2.EmbedStreamRequest(id=1, request=embedding_pb2.EmbedRequest(model=name, texts=TEXTS))
     told = [reply.error.message async for reply in deceived.calls.embedding.EmbedStream(iter([request]))]
-    flags = {"worker": deceived.workers[name].address, "apis": "grpc,tei,http", "http-listen": "127.0.0.1:0"}
+    flags = {"worker": deceived.workers[name].address, "http-listen": "127.0.0.1:0"}
     frontend = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags)
     await frontend.start()
     try:

@@ -18,7 +18,7 @@ from support.random_models import random_model
 from support.references import Calls, eventually
 from support.scraping import scrape
 
-FLAGS = {"metrics": "127.0.0.1:0", "log-calls": True}
+FLAGS = {"metrics": "127.0.0.1:0", "log-level": "debug"}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 EMBED = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "grpc_method": "Embed"}
@@ -27,7 +27,7 @@ EMBED = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "g
 @pytest.fixture(scope="module")
 async def pair() -> AsyncIterator[Stack]:
     """A tiny model with both pages."""
-    async with stack(random_model("tiny-bert"), worker=FLAGS, frontend=FLAGS | {"max-texts": 4}) as running:
+    async with stack(random_model("tiny-bert"), worker=FLAGS, frontend=FLAGS | {"max-text-bytes": 64}) as running:
         yield running
 
 
@@ -40,12 +40,12 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
         tokens += sum(reply.usage.token_counts)
     await calls.ranking.Rerank(ranking_pb2.RerankRequest(query="a", documents=["b", "c"]))
     with pytest.raises(grpc.aio.AioRpcError):
-        await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a"] * 5))
+        await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=["a" * 65]))
 
     async def counted() -> bool:
         """A call is counted behind its answer."""
         figures = await scrape(pair.frontends[0])
-        in_flight = [figures(f"selvage_{what}_in_flight") for what in ("requests", "request_bytes")]
+        in_flight = [figures(f"selvage_{what}_in_flight") for what in ("requests", "bytes")]
         return figures.total("grpc_server_handled_total", **EMBED) == 3 and in_flight == [0, 0]
 
     await eventually(counted)
@@ -55,7 +55,7 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
     assert frontend("grpc_server_handled_total", **EMBED, grpc_code="InvalidArgument") == 1
     assert frontend("grpc_server_handling_seconds_count", **EMBED) == 3
     assert frontend("selvage_tokenize_seconds_count") == frontend("selvage_transfer_seconds_count") == 3
-    assert frontend("selvage_requests_in_flight") == frontend("selvage_request_bytes_in_flight") == 0
+    assert frontend("selvage_requests_in_flight") == frontend("selvage_bytes_in_flight") == 0
     assert frontend("selvage_refused_total", reason="requests") == 0
     assert frontend("selvage_workers_serving", model="tiny-bert") == 1
     assert frontend("selvage_worker_wait_seconds", model="tiny-bert") == 0

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 async def pair(nursery: object, folder: Path) -> AsyncIterator[Stack]:
     worker = {"device": "cpu", "chunk-tokens": 64, "cache-megabytes": 1, "step-tokens": 256, "metrics": "127.0.0.1:0"}
-    async with stack(str(folder), worker=worker, frontend={"apis": "grpc,tei,http"}) as running:
+    async with stack(str(folder), worker=worker, frontend={"http-listen": "127.0.0.1:0"}) as running:
         yield running
 
 

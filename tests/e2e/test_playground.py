@@ -47,7 +47,7 @@ driven = [
 @pytest.fixture(scope="module")
 async def colbert(nursery: object) -> AsyncIterator[Stack]:
     """Token vectors alone."""
-    async with stack(random_model("tiny-colbert"), frontend={"apis": "grpc,http"}) as running:
+    async with stack(random_model("tiny-colbert"), frontend={"http-listen": "127.0.0.1:0"}) as running:
         yield running
 
 
@@ -185,7 +185,7 @@ class TestDriven:
         keys = tmp_path / "keys.toml"
         keys.write_text(f'[[keys]]\nname = "playground"\nsha256 = "{hashed(KEY)}"\n')
         async with stack(random_model("tiny-classifier")) as other:
-            flags = {"worker": [colbert.worker.address, other.worker.address], "apis": "grpc,http", "api-keys": keys}
+            flags = {"worker": [colbert.worker.address, other.worker.address], "api-keys": keys}
             front = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags | {"http-listen": "127.0.0.1:0"})
             await front.start()
             try:

@@ -13,7 +13,7 @@ import pytest
 
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support import http2_attacks
 from support.random_models import random_model
 from support.references import Calls, eventually
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 CONFIG = (Path(__file__).parents[2] / "deploy/proxy/haproxy.cfg").read_text()
 FOUND, FOUND_HTTP = (f"  server-template replica 32 frontend:{port}\n" for port in (50051, 8080))
-APIS = {"apis": "grpc,tei,http"}
+APIS = {"http-listen": "127.0.0.1:0"}
 ATTACKS = {
     "compression bomb": (http2_attacks.compression_bomb(calls=150, references=15_800), 0),
     "small compression bombs": (http2_attacks.compression_bomb(calls=5_000, references=3), 0),
@@ -105,7 +105,7 @@ async def test_a_frontend_that_drains_loses_no_call(tmp_path: Path) -> None:
 async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
     """Its own port of the proxy; 503 where there is none."""
     async with (
-        stack(random_model("tiny-bert"), frontend=APIS | {"http-host": "selvage"}) as pair,
+        stack(random_model("tiny-bert"), frontend={"http-listen": "0.0.0.0:0"}) as pair,
         proxy(pair, tmp_path),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(f"{tmp_path}/http")) as session,
     ):

@@ -5,12 +5,11 @@ from typing import Any
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2
 from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
-from support.random_models import random_model
 from support.references import Calls
-from support.tei_calls import LONG, TEXTS, Tei, all_of, told
+from support.tei_calls import LONG, TEXTS, Tei, all_of
 from tei.v1 import tei_pb2 as pb
 
 
@@ -83,16 +82,3 @@ async def test_it_is_found_by_reflection_and_told_by_health(tiny: Stack) -> None
     for service in TEI_SERVICES:
         found = await health.Check(health_pb2.HealthCheckRequest(service=service))
         assert found.status == health_pb2.HealthCheckResponse.SERVING
-
-
-async def test_a_door_that_was_not_chosen_is_closed() -> None:
-    """And health knows nothing of it."""
-    async with stack(random_model("tiny-bert"), frontend={"apis": "grpc"}) as running:
-        assert (await told(Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))))[0] == "UNIMPLEMENTED"
-    async with stack(random_model("tiny-bert"), frontend={"apis": "tei"}) as running:
-        assert len((await Tei(running.channel).embed.Embed(pb.EmbedRequest(inputs="w1"))).embeddings) == 64
-        found = await told(Calls(running.channel).embedding.Embed(embedding_pb2.EmbedRequest(texts=["w1"])))
-        assert found[0] == "UNIMPLEMENTED"
-        health: Any = health_pb2_grpc.HealthStub(running.channel)
-        asked = health.Check(health_pb2.HealthCheckRequest(service=PUBLIC_SERVICES[0]))
-        assert (await told(asked))[0] == "NOT_FOUND"

@@ -50,10 +50,11 @@ async def collector() -> AsyncIterator[tuple[Collector, str]]:
     await server.stop(0)
 
 
-async def test_one_trace_goes_through_both(collector: tuple[Collector, str]) -> None:
+async def test_one_trace_goes_through_both(collector: tuple[Collector, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller's span, the frontend's below it, the worker's below that; what is left is sent at the end."""
     kept, url = collector
-    async with stack(random_model("tiny-bert"), worker={"traces": url}, frontend={"traces": url}) as pair:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    async with stack(random_model("tiny-bert")) as pair:
         request = embedding_pb2.EmbedRequest(texts=["a b c"])
         await Calls(pair.channel).embedding.Embed(request, metadata=[("traceparent", f"00-{TRACE}-{SPAN}-01")])
     call = kept.spans["selvage-frontend", "selvage.v1.EmbeddingService/Embed"]

@@ -19,8 +19,8 @@ from selvage import AsyncClient, Client
 from selvage.calls.rpcs import RPCS
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from shared.errors import SelvageError
-from shared.server.rpc.options import server_options
-from shared.server.rpc.status import to_status
+from shared.server.options import server_options
+from shared.server.status import to_status
 
 VOCABULARY = 1000
 
@@ -229,7 +229,7 @@ def answer_batch(batch: Any) -> embedding_pb2.EmbedStreamResponse:
 
 
 def tell(error: SelvageError, context: grpc.ServicerContext) -> None:
-    """As `shared.server.rpc.status.abort` does, on a server of threads."""
+    """As `shared.server.status.abort` does, on a server of threads."""
     trailers = list(rpc_status.to_status(to_status(error)).trailing_metadata)
     if error.retry_after is not None:
         trailers.append(("grpc-retry-pushback-ms", str(round(error.retry_after * 1000))))

@@ -56,4 +56,4 @@ def attached(driver: Any, outboxes: Outboxes | None = None) -> Attachment:
     """A frontend to a driver, whose jobs are not checked."""
     frontends = outboxes or Outboxes(1 << 30)
     threads, log = ThreadPoolExecutor(1), FrontendLog()
-    return Attachment(driver, MODEL, threads, frontends, log, "a frontend", lambda job: None, log_jobs=False)
+    return Attachment(driver, MODEL, threads, frontends, log, "a frontend", lambda job: None)

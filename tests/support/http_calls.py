@@ -12,7 +12,7 @@ import numpy as np
 from harness.member import ServiceProcess
 from support.programs import Program
 
-APIS = {"apis": "grpc,tei,http"}
+APIS = {"http-listen": "127.0.0.1:0"}
 MODEL, KEY = "tiny-bert", "sv-the-key-of-search"
 TEXTS = [("w1 " * (number % 9) + f"w{number} w{number * 7 % 90}") for number in range(40)]
 QUERY, DOCUMENTS = "w1 w2", ["w3 w4", "w2 w1 w5", "w8", "w1 w2", "w9 w7 w6"]

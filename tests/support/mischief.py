@@ -11,7 +11,7 @@ import grpc
 
 from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from shared.server.rpc import channel_options
+from shared.server.options import channel_options
 from support.mixture import some_call
 from support.references import Calls
 
@@ -76,8 +76,8 @@ async def reads_slowly(address: str, outcomes: Counter[str], generator: random.R
 
 
 async def sends_giants(address: str, outcomes: Counter[str], generator: random.Random) -> None:
-    """59 MiB in a request that is over the limits, now and then."""
-    message = embedding_pb2.EmbedRequest(texts=["w1 w2 " * 2500] * 4000).SerializeToString()[: 59 * MEBIBYTE]
+    """15 MiB in a request that is over the limits, now and then."""
+    message = embedding_pb2.EmbedRequest(texts=["w1 w2 " * 2500] * 1048).SerializeToString()
     async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
         method = channel.unary_unary(EMBED)
         while True:

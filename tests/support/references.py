@@ -20,7 +20,7 @@ from selvage.v1 import classification_pb2_grpc, embedding_pb2_grpc, model_pb2_gr
 from selvage.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.jobs import Job, JobResult
 from shared.link_codec import ResultAssembly, jobs_to_pb
-from shared.server.rpc import LINK_VERSION
+from shared.server.options import LINK_VERSION
 
 WORDS = [
     "river", "harbour", "lantern", "quiet", "engine", "winter", "orchard", "copper", "signal", "meadow",

@@ -11,10 +11,10 @@ import pytest
 
 from frontend_service.api.http.server import HttpServer
 from frontend_service.settings import FrontendSettings
-from shared.server import binding
+from shared import command as binding
 from shared.server.calls import Calls
-from shared.server.serving import Server
-from shared.telemetry import observers
+from shared.server.grpc_server import Server
+from shared.telemetry import reporting
 
 ADVICE = (
     "something listens there already, perhaps another worker or frontend (make serve, make demo, docker compose): "
@@ -31,7 +31,7 @@ def taken() -> Iterator[str]:
 
 async def grpc_server(address: str) -> None:
     """Starts the gRPC server of both services."""
-    server = Server([], Calls(timeout=600), threads=ThreadPoolExecutor(1), reflect=False, connection_age=False)
+    server = Server([], Calls(timeout=600), threads=ThreadPoolExecutor(1), connection_age=False)
     await server.start(address)
 
 
@@ -43,7 +43,7 @@ async def http_server(address: str) -> None:
 
 async def metrics(address: str) -> None:
     """Starts the server of metrics."""
-    observers.page(FrontendSettings.read(["--metrics", address]))
+    reporting.page(FrontendSettings.read(["--metrics", address]))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ async def test_an_answer_is_what_work_returns() -> None:
         return 7
 
     with capture_logs() as lines:
-        assert await Calls(timeout=60, log_calls=True).answer(CALLER, work) == 7
+        assert await Calls(timeout=60).answer(CALLER, work) == 7
     (line,) = lines
     assert (line["event"], line["method"], line["code"]) == ("call", "Embed", "OK")
     assert "reason" not in line
@@ -33,14 +33,14 @@ async def test_an_error_of_ours_passes() -> None:
     """The very same."""
     error = InvalidInput("no", field="texts")
     with pytest.raises(InvalidInput) as raised:
-        await Calls(timeout=60, log_calls=True).answer(CALLER, lambda: raising(error))
+        await Calls(timeout=60).answer(CALLER, lambda: raising(error))
     assert raised.value is error
 
 
 async def test_a_bug_is_logged_and_not_told() -> None:
     """Its trace stands in the log; the caller gets INTERNAL without a word of it."""
     with capture_logs() as lines, pytest.raises(Internal) as raised:
-        await Calls(timeout=60, log_calls=True).answer(CALLER, lambda: raising(KeyError("secret")))
+        await Calls(timeout=60).answer(CALLER, lambda: raising(KeyError("secret")))
     assert "secret" not in str(raised.value)
     assert [line["event"] for line in lines] == ["bug", "call"]
     assert isinstance(lines[0]["exc_info"], KeyError)
@@ -50,9 +50,7 @@ async def test_a_bug_is_logged_and_not_told() -> None:
 async def test_time_that_is_over_has_a_name(remaining: float | None) -> None:
     """The default time, or the caller's own."""
     with pytest.raises(DeadlineExceeded, match="no deadline" if remaining is None else "outlasted its deadline"):
-        await Calls(timeout=0, log_calls=True).answer(
-            Caller(method="", request_id="", remaining=remaining), asyncio.Event().wait
-        )
+        await Calls(timeout=0).answer(Caller(method="", request_id="", remaining=remaining), asyncio.Event().wait)
 
 
 async def test_without_a_timeout_calls_take_as_long_as_they_take() -> None:
@@ -64,12 +62,12 @@ async def test_without_a_timeout_calls_take_as_long_as_they_take() -> None:
             await asyncio.sleep(0)
         return "done"
 
-    assert await Calls(timeout=None, log_calls=True).answer(caller, work) == "done"
+    assert await Calls(timeout=None).answer(caller, work) == "done"
 
 
 async def test_a_cancelled_call_is_counted_and_logged_as_such() -> None:
     """Nothing runs any more, and the line says why."""
-    calls = Calls(timeout=60, log_calls=True)
+    calls = Calls(timeout=60)
     with capture_logs() as lines:
         running = asyncio.ensure_future(calls.answer(CALLER, asyncio.Event().wait))
         await asyncio.sleep(0)

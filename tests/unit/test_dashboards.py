@@ -47,7 +47,7 @@ def told() -> dict[str, set[str]]:
     frontend, worker = Page(), Page()
     frontend.frontend().read(
         lambda: FrontendFigures(
-            **dict.fromkeys(("requests", "size", "results", "unread"), 0),
+            **dict.fromkeys(("requests", "size"), 0),
             refused={},
             workers={"m": 1},
             aside={"m": 0},

@@ -12,7 +12,7 @@ from frontend_service.api.selvage_v1.codec import stream_error_to_pb
 from frontend_service.api.streams import NotRead
 from frontend_service.api.tei_v1.tei_errors import tei_error
 from shared.errors import DeadlineExceeded, Internal, Overloaded, SelvageError, error_classes
-from shared.server.rpc.status import message_of, to_status
+from shared.server.status import message_of, to_status
 from shared.value_codec import error_from_pb, error_to_pb
 
 TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}

@@ -10,6 +10,7 @@ from frontend_service.api.http.errors import status_of
 from frontend_service.domain.limits import Limits
 from frontend_service.settings import FrontendSettings
 from shared.errors import GivenBack, error_classes
+from shared.server.options import REQUEST_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 
@@ -27,6 +28,9 @@ def test_every_error_is_there_with_its_statuses() -> None:
 def test_every_limit_is_there_with_its_default(limit: str, default: int) -> None:
     """And the setting that moves it, where there is one."""
     setting = f"max_{limit}"
-    flag = f"`--{setting.replace('_', '-')}`" if setting in FrontendSettings.model_fields else ""
-    expected = f"| {default:,} | {flag} |" if flag else f"| bytes of a message, both ways | {default:,} | |"
-    assert expected in PAGE
+    flag = f"`--{setting.replace('_', '-')}` " if setting in FrontendSettings.model_fields else ""
+    assert f"| {default:,} | {flag}|" in PAGE
+
+
+def test_the_size_of_a_message_is_there() -> None:
+    assert f"| bytes of a message over gRPC | {REQUEST_BYTES:,} | |" in PAGE

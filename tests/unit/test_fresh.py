@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.security.reloaded_file import LOOK_SECONDS, Fresh
+from shared.security import LOOK_SECONDS, Fresh
 
 
 class Clock:

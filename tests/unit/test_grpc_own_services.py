@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,9 +20,9 @@ from shared.caller import Caller
 from shared.errors import Unauthenticated
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
-from shared.server.rpc import channel_options
-from shared.server.rpc.interceptor import FOREIGN
-from shared.server.serving import Server
+from shared.server.grpc_server import Server
+from shared.server.interceptor import FOREIGN
+from shared.server.options import channel_options
 from support.references import eventually
 
 OURS = "selvage.v1.EmbeddingService"
@@ -49,9 +48,9 @@ def identified(caller: Caller) -> Caller:
 @asynccontextmanager
 async def served(calls: Calls, *, stops_within: float = 0.0) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
     with ThreadPoolExecutor(1) as threads:
-        server = Server([OURS], calls, threads=threads, reflect=True, connection_age=False)
+        server = Server([OURS], calls, threads=threads, connection_age=False)
         await server.start("127.0.0.1:0")
-        address = f"127.0.0.1:{server.served_port.port}"
+        address = f"127.0.0.1:{server.port}"
         try:
             async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
                 yield server, channel
@@ -143,7 +142,7 @@ async def opened_of_many(channel: grpc.aio.Channel, method: str, calls: AsyncExi
     for error in refused:
         assert isinstance(error, grpc.aio.AioRpcError)
         assert details(error) == ("OVERLOADED", "")
-        assert "this caller has" in str(error.details())
+        assert "are open, the limit is" in str(error.details())
     for each in outcomes:
         if isinstance(each, tuple):
             calls.callback(each[0].cancel)
@@ -151,38 +150,35 @@ async def opened_of_many(channel: grpc.aio.Channel, method: str, calls: AsyncExi
 
 
 @pytest.mark.parametrize("method", [WATCH, REFLECT])
-async def test_a_watch_is_a_stream_of_its_caller(method: str) -> None:
-    """Whatever the caller calls itself, and beside those of embedding; with its end its place is free."""
-    calls = Calls(timeout=60, bounds=Bounds(streams=1, watches=STREAMS))
+async def test_watches_have_places_of_their_own(method: str) -> None:
+    """Beside those of embedding; with its end its place is free."""
+    calls = Calls(timeout=60, bounds=Bounds(streams=1, health=STREAMS))
     async with served(calls) as (_, channel):
         async with AsyncExitStack() as streams:
-            streams.enter_context(calls.stream(replace(HELD, host="ipv4:127.0.0.1")))
-            assert await opened_of_many(channel, method, streams) == STREAMS // 2
-            assert await opened_of_many(channel, method, streams, metadata=(("selvage-key", "other"),)) == 0
-            assert calls.admission.refused["share"] == 3 * STREAMS + STREAMS // 2
-        await eventually(lambda: not len(calls.admission.streams))
+            streams.enter_context(calls.stream(HELD))
+            assert await opened_of_many(channel, method, streams) == STREAMS
+            assert await opened_of_many(channel, method, streams) == 0
+            assert calls.admission.refused["health"] == 3 * STREAMS
+            assert await status_of(channel) == health_pb2.HealthCheckResponse.SERVING
+        await eventually(lambda: not calls.admission.streams)
         await opened(channel, method, REQUESTS[method])
 
 
-async def test_where_others_have_keys_who_has_none_takes_none_of_their_places() -> None:
-    bounds = Bounds(streams=STREAMS, watches=STREAMS)
-    calls = Calls(timeout=60, bounds=bounds, identify=identified, accepts=lambda _: True)
-    async with served(calls) as (_, channel), AsyncExitStack() as streams:
-        assert await opened_of_many(channel, WATCH, streams) == STREAMS // 2
-        assert await opened_of_many(channel, WATCH, streams, metadata=(("authorization", "Bearer a"),)) == 0
-        for _ in range(STREAMS // 2):
-            streams.enter_context(calls.stream(replace(HELD, credential="a")))
+async def test_health_needs_no_key() -> None:
+    """Where calls do."""
+    async with served(Calls(timeout=60, identify=identified)) as (_, channel):
+        await opened(channel, WATCH, REQUESTS[WATCH])
         assert await status_of(channel) == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_a_check_is_answered_whatever_else_is_asked() -> None:
-    """One that comes slowly too: with every place for requests, streams and slow reads taken, and no memory left."""
-    bounds = Bounds(requests=1, streams=1, slow_reads=4, memory=-(1 << 40))
+    """One that comes slowly too: with every place for requests, streams and slow reads taken, and no byte left."""
+    bounds = Bounds(requests=1, streams=1, slow_reads=4, size=1)
     calls = Calls(timeout=60, bounds=bounds)
     async with served(calls) as (_, channel), AsyncExitStack() as taken:
-        caller = replace(HELD, host="ipv4:127.0.0.1")
-        taken.enter_context(calls.running(caller))
-        taken.enter_context(calls.stream(caller))
+        taken.enter_context(calls.running(HELD))
+        taken.enter_context(calls.stream(HELD))
+        taken.enter_context(calls.admission.hold(1000))
         calls.admission.reads.slow = bounds.slow_reads
         check = channel.stream_stream(CHECK)()
         await eventually(lambda: calls.admission.checks.slow == 1)  # it has not come whole yet
@@ -192,24 +188,16 @@ async def test_a_check_is_answered_whatever_else_is_asked() -> None:
 
 
 async def test_checks_that_send_nothing_leave_places_to_others() -> None:
-    """An address has no more of them in progress than are left; a watch or an embed takes none."""
+    """More of them than may arrive slowly are refused."""
     calls = Calls(timeout=60, bounds=Bounds(slow_reads=STREAMS))
     async with served(calls) as (_, channel):
-        begun = [channel.stream_stream(CHECK)() for _ in range(2 * STREAMS)]
-        refused = Counter[str]()
-
-        async def ended(call: Any) -> None:
-            code, told = await call.code(), await call.details()
-            assert "this caller has 4 health checks in progress" in told
-            refused[code.name] += 1
-
-        ends = [asyncio.create_task(ended(call)) for call in begun]
-        await eventually(lambda: refused == {"RESOURCE_EXHAUSTED": 2 * STREAMS - STREAMS // 2})
-        with calls.admission.check("another"):
-            pass
-        for call, end in zip(begun, ends, strict=True):
-            end.cancel()
+        begun = [channel.stream_stream(CHECK)() for _ in range(3 * STREAMS)]
+        await eventually(lambda: calls.admission.refused["slow_reads"] == 2 * STREAMS)
+        assert calls.admission.checks.slow == STREAMS
+        assert await status_of(channel) == health_pb2.HealthCheckResponse.SERVING
+        for call in begun:
             call.cancel()
+        await eventually(lambda: not calls.admission.checks.slow)
 
 
 async def test_a_drain_ends_watches_at_once_and_tells_them_first() -> None:
@@ -249,7 +237,7 @@ async def test_a_watcher_that_reads_nothing_holds_nobody_up() -> None:
     """Its window is 0 bytes: neither changes of a status wait for it nor other watchers, nor the end."""
     calls = Calls(timeout=60)
     async with served(calls) as (server, channel):
-        _, writer = await asyncio.open_connection("127.0.0.1", server.served_port.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         headers = {
             b":method": b"POST",
             b":scheme": b"http",
@@ -263,7 +251,7 @@ async def test_a_watcher_that_reads_nothing_holds_nobody_up() -> None:
         raw = named(OURS).SerializeToString()
         block = b"".join(b"\0" + prefixed(name) + prefixed(value) for name, value in headers.items())
         writer.write(frame(1, 4, 1, block) + frame(0, 1, 1, b"\0" + struct.pack(">I", len(raw)) + raw))
-        await eventually(lambda: len(calls.admission.streams) == 1)
+        await eventually(lambda: calls.admission.streams == 1)
         watch, _ = await opened(channel, WATCH, named(OURS))
         await server.set_ready(True)
         assert await watch.read() == b"\10\1"

@@ -81,7 +81,9 @@ RULES = {
             "grpc",
             "gpu_worker.settings",
             "gpu_worker.link.server",
-            "shared.server.rpc",
+            "shared.server.options",
+            "shared.server.interceptor",
+            "shared.server.status",
             "shared.value_codec",
             "shared.link_codec",
             "pydantic",
@@ -121,9 +123,9 @@ RULES = {
     "policy and services know no API": (
         [
             *files(
-                "shared/server/admission/*.py",
+                "shared/server/admission.py",
                 "shared/server/calls.py",
-                "shared/request_id.py",
+                "shared/trace_context.py",
                 "shared/telemetry/*.py",
                 "frontend_service/workers/interface.py",
             ),
@@ -143,8 +145,10 @@ RULES = {
             "selvage",
             "tei",
             "frontend_service.api",
-            "shared.server.rpc",
-            "shared.server.serving",
+            "shared.server.options",
+            "shared.server.interceptor",
+            "shared.server.status",
+            "shared.server.grpc_server",
         },
     ),
     "APIs know no worker but through the services": (
@@ -172,7 +176,7 @@ RULES = {
     "the worker of an engine knows no transport": (files("embedded/resident.py"), {"grpc", "selvage"}),
     "attachments know no transport": (
         [path for path in files("gpu_worker/link/*.py") if path.name != "server.py"],
-        {"torch", "grpc", "shared.server.rpc"},
+        {"torch", "grpc", "shared.server.options", "shared.server.interceptor", "shared.server.status"},
     ),
     "the driver of the scheduler knows no torch and no gRPC": (
         files("gpu_worker/schedule/driver.py"),
@@ -187,8 +191,9 @@ EDGE = files(
     "shared/link_codec.py",
     "shared/value_codec.py",
     "shared/server/services.py",
-    "shared/server/rpc/*.py",
-    "shared/server/serving.py",
+    "shared/server/interceptor.py",
+    "shared/server/grpc_server.py",
+    "shared/server/status.py",
     "shared/server/probe.py",
     "frontend_service/api/**/*.py",
     "frontend_service/workers/description.py",
@@ -259,8 +264,8 @@ BARE = files(
     "shared/jobs.py",
     "shared/load.py",
     "shared/errors.py",
-    "shared/deadline.py",
-    "shared/offload.py",
+    "shared/tasks.py",
+    "shared/terms.py",
     *(f"gpu_worker/schedule/{name}.py" for name in ("fair_queue", "priority_class", "load")),
     "gpu_worker/schedule/interface.py",
 )

@@ -10,8 +10,8 @@ import pytest
 from shared.errors import Overloaded
 from shared.load import Estimate
 from shared.server.calls import Calls
-from shared.server.rpc.interceptor import Interceptor
-from shared.server.rpc.status import details_of
+from shared.server.interceptor import Interceptor
+from shared.server.status import details_of
 
 
 async def answer(*_: object) -> bytes:

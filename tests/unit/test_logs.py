@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from shared.settings import LogFormat
-from shared.telemetry import logs
+from shared.telemetry import reporting
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_a_line_controls_no_terminal(style: LogFormat, monkeypatch: pytest.Monke
     """Whatever another process said, also in a trace; a line is one line, and a trace has its own."""
     wild = "\x1b[31mred\r\nnext\0\x9b\u202e"
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    logs.configure(style, "info")
+    reporting.configure(style, "info")
     structlog.get_logger("test").warning("worker not ready", why=wild)
     try:
         raise ValueError(wild)

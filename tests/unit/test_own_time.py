@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from shared import own_time
+from shared import tasks
 from support.clockwork import in_no_time
 
 
 async def never(seconds: float) -> None:
     """Waits for what does not come."""
     with pytest.raises(TimeoutError):
-        async with own_time.limit(seconds):
+        async with tasks.limit(seconds):
             await asyncio.Event().wait()
 
 
@@ -21,18 +21,18 @@ async def never(seconds: float) -> None:
 async def test_undisturbed_it_is_the_time_of_the_clock() -> None:
     """For both ways to wait; what comes in time ends the limit."""
     clock = asyncio.get_running_loop().time
-    for wait in (never, own_time.sleep):
+    for wait in (never, tasks.sleep):
         began = clock()
         await wait(5.0)
         assert clock() - began == pytest.approx(5.0)
-    async with own_time.limit(5.0):
+    async with tasks.limit(5.0):
         await asyncio.sleep(4.9)
     await asyncio.sleep(10)
-    async with own_time.limit(5.0), own_time.limit(1.0):
+    async with tasks.limit(5.0), tasks.limit(1.0):
         await asyncio.sleep(0.9)
 
 
-@pytest.mark.parametrize("wait", [never, own_time.sleep])
+@pytest.mark.parametrize("wait", [never, tasks.sleep])
 async def test_a_pause_takes_one_step(wait: Any) -> None:
     """However long it is: what is due meanwhile comes one step after the other."""
     waiting: asyncio.Task[None] = asyncio.create_task(wait(0.5))

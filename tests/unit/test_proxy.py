@@ -87,12 +87,6 @@ def test_a_caller_cannot_choose_its_key(section: str) -> None:
     assert keys == ["http-request set-header selvage-key %[src]"]
 
 
-def test_kubernetes_trusts_no_proxy() -> None:
-    """It has none, so nobody's header is believed there unless a gateway is named."""
-    text = (ROOT / "deploy/kubernetes/frontend.yaml").read_text()
-    assert re.findall(r'SELVAGE_FRONTEND_TRUSTED_PROXY, value: (".*?")', text) == ['""']
-
-
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
 def test_haproxy_takes_it() -> None:
     """Without a warning."""

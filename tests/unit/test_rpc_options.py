@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shared.server.rpc.options import PENDING, channel_options, server_options
+from shared.server.options import PENDING, channel_options, server_options
 
 PING_INTERVAL = "grpc.http2.min_ping_interval_without_data_ms"
 EAGER_PINGS = {"grpc.keepalive_time_ms": 1000, "grpc.http2.max_pings_without_data": 0}

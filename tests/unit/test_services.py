@@ -3,15 +3,14 @@
 import importlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from frontend_service.api.enabled import GRPC_APIS, EnabledApis
+from frontend_service.api.enabled import EnabledApis
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.settings import Api, FrontendSettings
 from frontend_service.workers import job_stream, link
 from gpu_worker.link import outbox
 from shared.server.calls import Calls
@@ -51,29 +50,13 @@ class Registrar:
         assert name in self.names
 
 
-@pytest.mark.parametrize("chosen", [["grpc"], ["tei"], ["grpc", "tei"]])
-async def test_the_frontend_registers_just_these(chosen: list[str]) -> None:
+async def test_the_frontend_registers_just_these() -> None:
     """A service that health tells of answers."""
     server, threads = Registrar(), ThreadPoolExecutor(1)
     worker: Any = None
-    frontend, doors = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=600)), EnabledApis(chosen)
-    doors.register(frontend, server)  # type: ignore[arg-type]
-    assert server.names == list(doors.services) == [name for each in chosen for name in GRPC_APIS[each].services]
-
-
-def test_every_door_can_be_chosen() -> None:
-    """By default those that need no port of their own are open."""
-    assert set(get_args(Api)) == {*GRPC_APIS, "http"}
-    assert set(FrontendSettings().apis) == set(GRPC_APIS)
-
-
-def test_the_former_name_of_apis_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a flag and as a variable; the present name goes first."""
-    assert [FrontendSettings.read(flags).apis for flags in (["--doors", "tei"], ["--doors=tei"])] == [("tei",)] * 2
-    monkeypatch.setenv("SELVAGE_FRONTEND_DOORS", "grpc,http")
-    assert FrontendSettings.read([]).apis == ("grpc", "http")
-    monkeypatch.setenv("SELVAGE_FRONTEND_APIS", "tei")
-    assert (FrontendSettings.read([]).apis, FrontendSettings.read(["--apis", "http"]).apis) == (("tei",), ("http",))
+    frontend, apis = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=600)), EnabledApis()
+    apis.register(frontend, server)  # type: ignore[arg-type]
+    assert server.names == list(apis.services) == [*PUBLIC_SERVICES, *TEI_SERVICES]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +71,7 @@ def test_the_former_name_of_apis_is_accepted(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed: bool) -> None:
     """So it is not refused where no worker could answer in time."""
-    assert EnabledApis(["grpc", "tei"]).needs_no_worker(method) is not needed
+    assert EnabledApis().needs_no_worker(method) is not needed
 
 
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.security import reloaded_file as fresh
-from shared.security.tls import identity, is_loopback
+from shared import security as fresh
+from shared.security import identity, is_loopback
 from support.certificates import Authority
 
 ENCRYPTED = """-----BEGIN RSA PRIVATE KEY-----

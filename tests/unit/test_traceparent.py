@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from shared import traceparent
+from shared import trace_context
 from shared.caller import Caller
 from shared.jobs import Classify, Job, RaggedTokens
 from shared.link_codec import jobs_from_pb, jobs_to_pb
 from shared.server.calls import Calls
-from shared.server.rpc.metadata import caller_in
+from shared.server.interceptor import caller_in
 from shared.terms import RequestTerms
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -23,7 +23,7 @@ GOOD = f"00-{TRACE}-{SPAN}-01"
 )
 def test_a_valid_header_is_written_as_version_00(given: str) -> None:
     """Of a later version what this one knows."""
-    assert traceparent.valid(given) == GOOD
+    assert trace_context.valid(given) == GOOD
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_valid_header_is_written_as_version_00(given: str) -> None:
 )
 def test_any_other_is_ignored(given: str) -> None:
     """As if it had not come."""
-    assert traceparent.valid(given) == ""
+    assert trace_context.valid(given) == ""
 
 
 class Context:

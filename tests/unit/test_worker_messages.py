@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend_service.settings import FrontendSettings
+from frontend_service.domain.limits import Limits
 from frontend_service.workers.transport import RECEIVED_BYTES, received_bytes
 from gpu_worker.link.outbox import Outbox
 from shared.jobs import JobResult, SparseRows
@@ -25,4 +25,4 @@ async def test_all_lengths_of_a_result_fit(texts: int, needs_more: bool) -> None
 
 def test_by_default_a_message_is_bounded_as_ever() -> None:
     """Parsed, a message takes up to thirty times its bytes."""
-    assert received_bytes(FrontendSettings.model_fields["max_texts"].default) == RECEIVED_BYTES
+    assert received_bytes(Limits().texts) == RECEIVED_BYTES

@@ -21,10 +21,8 @@ from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.application.frontend import Frontend
 from shared.caller import AUTHORIZATION, REQUEST_ID, Caller, caller_of, chosen_id, host_of, repeated
 from shared.errors import Internal, InvalidInput, SelvageError, clip
-from shared.security.tls import is_loopback
-from shared.server.admission import Admission
-from shared.server.admission.holding import Holding
-from shared.server.admission.reads import QUICK_SECONDS
+from shared.security import is_loopback
+from shared.server.admission import Admission, Holding
 
 BODY_BYTES = 64 * 1024 * 1024
 """Longest body of a request, as over gRPC."""
@@ -60,28 +58,27 @@ class CallerGone(asyncio.CancelledError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """The hosts that requests may be for.
+    """The hosts that requests may be for: on a loopback address those of loopback, elsewhere all.
 
     A web page can point a name of its own at the address of this machine; for a browser it is the same site then, and
-    only the host's name shows the difference. `names`: names to serve beside those of loopback; None: all.
+    only the host's name shows the difference. `loopback`: whether hosts must be those of loopback.
     """
 
-    names: frozenset[str] | None = None
+    loopback: bool = False
 
     @classmethod
-    def of(cls, listen: str, names: Iterable[str]) -> "Hosts":
-        """The hosts of a port on HOST:PORT: all, unless it listens on loopback or `names` are chosen."""
-        chosen = frozenset(name.lower() for name in names)
-        return cls(names=None if ANY in chosen or not (chosen or is_loopback(listen)) else chosen)
+    def of(cls, listen: str) -> "Hosts":
+        """The hosts of a port on HOST:PORT."""
+        return cls(loopback=is_loopback(listen))
 
     def check(self, headers: Headers) -> None:
         """Raises HttpError for a host that is not served. A request without a host comes from no browser."""
-        if self.names is None:
+        if not self.loopback:
             return
         for name in (_host_name(value) for header, value in headers if header == HOST):
-            if name and name not in self.names and not is_loopback(f"{name}:0"):
+            if name and not is_loopback(f"{name}:0"):
                 raise HttpError(
-                    421, f"{HOST} is {clip(name)}, which is not served here; --http-host {clip(name)} serves it"
+                    421, f"{HOST} is {clip(name)}, and this port answers for this machine alone: localhost, 127.0.0.1"
                 )
 
 
@@ -239,10 +236,7 @@ class PathApp:
         check_body_headers(headers)
         calls = self._app.frontend.calls
         with calls.admission.holding() as holding:
-            owner = calls.owner(caller)
-            turn = await calls.admission.pace.wait(owner)
             content = await body.read(calls.admission, holding)
-            calls.admission.pace.arrived(owner, len(content), turn)
             return await body.while_connected(route.endpoint(HttpCall(caller=caller, body=content, rest=rest)))
 
     def _hold_reply(self, reply: HttpReply) -> Callable[[], None]:
@@ -339,30 +333,22 @@ class Arrival:
         seconds = admission.bounds.read_seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self._read_parts(admission, holding)
+                return await self._read_parts(holding)
         except TimeoutError:
             raise admission.refusals.too_slow(seconds) from None
 
-    async def _read_parts(self, admission: Admission, holding: Holding) -> bytes:
-        reads, start, is_slow = admission.reads, time.monotonic(), False
+    async def _read_parts(self, holding: Holding) -> bytes:
         body = bytearray()
-        try:
-            while True:
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    raise CallerGone
-                part: bytes = message.get("body", b"")
-                _check_length(len(body) + len(part))
-                holding.add(len(part))
-                if not message.get("more_body", False):
-                    return bytes(body + part) if body else part
-                body += part
-                if time.monotonic() - start > QUICK_SECONDS:
-                    reads.check_slow(new=not is_slow)
-                    reads.slow += not is_slow
-                    is_slow = True
-        finally:
-            reads.slow -= is_slow
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            part: bytes = message.get("body", b"")
+            _check_length(len(body) + len(part))
+            holding.add(len(part))
+            if not message.get("more_body", False):
+                return bytes(body + part) if body else part
+            body += part
 
     async def while_connected(self, work: Awaitable[T]) -> T:
         """Returns the result of `work`. Where the caller disconnects first, cancels it and raises CallerGone."""

@@ -13,8 +13,7 @@ from frontend_service.api.http.route import Endpoint, HttpCall, Route
 from frontend_service.api.http.server import HttpServer
 from frontend_service.application.frontend import Frontend
 from shared.errors import WorkerUnavailable
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
+from shared.security import Fresh, Identity
 
 DIALECTS = (openai, cohere, vllm, nim, tei)
 PLAYGROUND = "frontend_service.api.http.playground"

@@ -12,9 +12,8 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from frontend_service.api.http.app import ABORT, App
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
-from shared.server.binding import refuse_address
+from shared.command import refuse_address
+from shared.security import Fresh, Identity
 
 UNREAD_MILLISECONDS = 30_000
 """Time after which a connection ends when its caller reads nothing of a reply."""

@@ -9,9 +9,9 @@ from frontend_service.api.streams import REQUEST_BYTES, NotRead, Replies, Reques
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.caller import Caller
-from shared.deadline import Deadline
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import OpenStream
+from shared.terms import Deadline
 
 TRIES = 16
 """Most tries of a part that misses its deadline while other parts of its stream are answered: the part itself may be

@@ -42,6 +42,7 @@ from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors
 from shared.errors import InvalidInput, SelvageError, printable
 from shared.jobs import HybridWeights, PackedBytes, Rows
 from shared.link_codec import weights_from_pb
+from shared.server.options import REQUEST_BYTES
 from shared.value_codec import card_to_pb, duration_to_pb, number, vectors_from_pb
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod, TruncationSide
 
@@ -477,7 +478,7 @@ def limits_to_pb(limits: Limits, queued_tokens: int) -> model_pb2.Limits:
         texts=limits.texts,
         documents=limits.documents,
         text_bytes=limits.text_bytes,
-        message_bytes=limits.message_bytes,
+        message_bytes=REQUEST_BYTES,
         request_tokens=limits.request_tokens,
         request_rows=limits.request_rows,
         scores=limits.scores,

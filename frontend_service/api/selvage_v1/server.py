@@ -21,7 +21,7 @@ from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_Embeddin
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
 from shared.caller import Caller
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
 from shared.value_codec import card_to_pb
 
 Context = grpc.aio.ServicerContext[Any, Any]

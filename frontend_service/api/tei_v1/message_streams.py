@@ -12,11 +12,9 @@ from frontend_service.api.tei_v1.messages import add_stream_text, begin_rerank_r
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from shared.caller import Caller
-from shared.deadline import Deadline
 from shared.errors import InvalidInput, LimitExceeded, Overloaded, SelvageError
-from shared.server.admission import Admission
-from shared.server.admission.holding import Holding
-from shared.server.admission.streams import OpenStream
+from shared.server.admission import Admission, Holding, OpenStream
+from shared.terms import Deadline
 from tei.v1 import tei_pb2 as pb
 
 LEAST_PAUSE = 0.1

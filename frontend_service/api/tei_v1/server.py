@@ -14,8 +14,8 @@ from frontend_service.api.tei_v1 import messages as codec
 from frontend_service.api.tei_v1.message_streams import Answer, MessageStream, RerankGathering
 from frontend_service.application.frontend import Exchange, Frontend
 from shared.caller import Caller
-from shared.deadline import Deadline
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
+from shared.terms import Deadline
 from tei.v1 import tei_pb2 as pb
 from tei.v1 import tei_pb2_grpc as services
 
@@ -157,7 +157,7 @@ class RerankServicer(_MessageServicer, services.RerankServicer):
     async def RerankStream(self, request_iterator: Any, context: Context) -> pb.RerankResponse:
         calls, caller, models = self._frontend.calls, CALLER.get(), self._frontend.models
         deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        with calls.stream(caller) as stream, calls.admission.holding(gathered=True) as held:
+        with calls.stream(caller) as stream, calls.admission.holding() as held:
             gathering = RerankGathering(calls.admission, stream, models.get("").limits, held)
             request = await gathering.gather(request_iterator)
             if deadline is not None:

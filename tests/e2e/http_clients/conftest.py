@@ -54,7 +54,7 @@ async def guarded(bert: Stack, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     """Another frontend of the same worker: who has the key may ask one thing at a time."""
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{hashed(KEY)}"\nrequests_at_once = 1\n')
-    flags = {"worker": bert.worker.address, "http-listen": "127.0.0.1:0", "api-keys": keys, "log-calls": True, **APIS}
+    flags = {"worker": bert.worker.address, "api-keys": keys, "log-level": "debug", **APIS}
     member = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags)
     await member.start()
     await member.wait_ready()

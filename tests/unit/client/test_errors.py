@@ -10,7 +10,7 @@ from selvage import errors
 from selvage.v1.embedding_pb2 import StreamError
 from shared import errors as served
 from shared.errors import GivenBack, error_classes
-from shared.server.rpc.status import to_status
+from shared.server.status import to_status
 
 
 def test_every_reason_of_the_service_has_a_class() -> None:

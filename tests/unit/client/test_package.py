@@ -14,7 +14,7 @@ from selvage import connection, errors
 from selvage.messages.card import ENUMS, LISTS, card_from_pb
 from selvage.model_card import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2
-from shared.server.rpc.options import channel_options
+from shared.server.options import channel_options
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "client" / "selvage"

@@ -137,7 +137,7 @@ async def test_the_port_of_a_worker_is_told(kind: str, method: str, argument: An
     assert error.code is grpc.StatusCode.UNIMPLEMENTED
     assert str(error) == (
         "the service there has no such method; give the address of a frontend's --listen (default: 127.0.0.1:50051), "
-        "not that of a worker, and have grpc among its --apis (Method not found!)"
+        "not that of a worker (Method not found!)"
     )
 
 

@@ -19,8 +19,8 @@ from shared.errors import SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job, JobResult, Priority, RaggedTokens
 from shared.link_codec import UnsentOutcome, load_to_pb
 from shared.load import Load
-from shared.server.rpc import LINK_VERSION
-from shared.server.rpc.status import abort
+from shared.server.options import LINK_VERSION
+from shared.server.status import abort
 
 TOKENS = RaggedTokens.of([[1, 2]])
 JOB = Job(id=7, work=Classify(), tokens=TOKENS, remaining=60, request_id="mine-7", key="k", priority=Priority.BULK)

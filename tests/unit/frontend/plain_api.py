@@ -7,7 +7,7 @@ from frontend_service.application.frontend import Exchange, Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, RerankRequest
 from frontend_service.services.rank import Reranked
-from shared import request_id
+from shared import trace_context
 from shared.caller import Caller
 from shared.errors import SelvageError
 
@@ -51,7 +51,7 @@ class PlainApi:
         """`given_id`: the request id that the caller chose."""
         exchange = self._exchanges[method]
 
-        caller = Caller(method=method, request_id=request_id.chosen([given_id]), remaining=remaining)
+        caller = Caller(method=method, request_id=trace_context.chosen([given_id]), remaining=remaining)
 
         async def work() -> Body:
             reply, timing = await self._frontend.exchange(exchange, body, len(str(body)), caller)

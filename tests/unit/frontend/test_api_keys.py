@@ -14,7 +14,7 @@ from frontend_service.access.api_keys import ApiKeys, hashed
 from shared.caller import Caller, caller_of
 from shared.errors import InvalidInput, Overloaded, Unauthenticated
 from shared.jobs import Priority
-from shared.security.reloaded_file import LOOK_SECONDS, MOST_BYTES
+from shared.security import LOOK_SECONDS, MOST_BYTES
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 

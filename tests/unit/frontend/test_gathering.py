@@ -34,13 +34,13 @@ class Caller:
         return pb.RerankStreamRequest(query="q", text=f"text {self.sent}")
 
     async def run(self, limits: Limits = LIMITS) -> pb.RerankRequest:
-        with self.admission.stream() as stream, self.admission.holding(gathered=True) as held:
+        with self.admission.stream() as stream, self.admission.holding() as held:
             return await RerankGathering(self.admission, stream, limits, held).gather(self)
 
     @property
     def left(self) -> tuple[int, int]:
         """Bytes and streams that are still held."""
-        return self.admission.size, len(self.admission.streams)
+        return self.admission.size, self.admission.streams
 
 
 async def test_all_messages_are_one_request() -> None:
@@ -69,17 +69,15 @@ async def test_what_a_rerank_may_not_hold_is_refused_as_it_comes(limits: Limits,
 
 
 async def test_others_that_gather_leave_no_room() -> None:
-    """But one alone always has it, and whoever does not gather is not concerned."""
+    """But one alone always has it."""
     small = Bounds(size=5 * SIZE)
     alone = Caller(20, bounds=small)
     assert len((await alone.run()).texts) == 20
     caller = Caller(20, bounds=small)
-    with caller.admission.holding(gathered=True) as other:
+    with caller.admission.holding() as other:
         other.add(4 * SIZE)
-        with pytest.raises(Overloaded, match="others that come by streams hold"):
+        with pytest.raises(Overloaded, match="others hold"):
             await caller.run()
-        with caller.admission.hold(5 * SIZE):
-            pass
     assert caller.left == (0, 0)
 
 
@@ -102,7 +100,7 @@ async def test_a_drain_and_a_caller_that_goes_end_it() -> None:
         while caller.sent < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         if drains:
-            caller.admission.streams.end(WorkerUnavailable("draining"))
+            caller.admission.end_streams(WorkerUnavailable("draining"))
         else:
             running.cancel()
         with pytest.raises(WorkerUnavailable if drains else asyncio.CancelledError):

@@ -88,8 +88,8 @@ async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyP
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(address)
             lazy.sendall(request({"input": ["a"] * 4000}))
-            await eventually(lambda: api.calls.admission.unread > 0)
-            await eventually(lambda: api.calls.admission.unread == 0 and api.calls.admission.requests == 0)
+            await eventually(lambda: api.calls.admission.size > 0)
+            await eventually(lambda: api.calls.admission.size == 0 and api.calls.admission.requests == 0)
 
 
 async def test_who_leaves_is_computed_for_no_more() -> None:

@@ -12,7 +12,7 @@ from asgi import HttpApi, Worker
 from wire import AFTER, Response, post, responses, serving, statuses, told
 
 from shared.errors import Overloaded, Unauthenticated
-from shared.security.tls import identity
+from shared.security import identity
 from shared.server.calls import Calls
 from support.certificates import Authority
 

@@ -13,8 +13,8 @@ from asgi import HttpApi, Wide, Worker
 from wire import AFTER, post, serving, told
 
 from frontend_service.api.http.server import HttpServer
-from shared.security import reloaded_file as fresh
-from shared.security.tls import identity
+from shared import security as fresh
+from shared.security import identity
 from support.certificates import Authority
 
 HERE = "127.0.0.1"

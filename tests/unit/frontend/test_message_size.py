@@ -11,7 +11,7 @@ from frontend_service.domain.limits import Limits, utf8_bytes
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
 from shared.server.admission import Admission, Bounds
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
 
 
 @given(st.text())

@@ -29,9 +29,9 @@ from selvage.v1.ranking_pb2_grpc import RankingServiceStub
 from shared.errors import Overloaded
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.server.calls import Calls
-from shared.server.rpc.interceptor import Interceptor
+from shared.server.grpc_server import Server
+from shared.server.interceptor import Interceptor
 from shared.server.services import PUBLIC_SERVICES
-from shared.server.serving import Server
 
 DOCUMENTS = ["b", "c d", "e", "f"]
 REQUESTS = {"Embed": embedding_pb2.EmbedRequest, "Rerank": ranking_pb2.RerankRequest}
@@ -100,9 +100,9 @@ def told(error: grpc.aio.AioRpcError) -> Body:
 
 
 async def opened(timeout: float) -> AsyncIterator[House]:
-    calls, worker, threads = Calls(timeout=timeout, log_calls=True), Worker(), ThreadPoolExecutor(2)
+    calls, worker, threads = Calls(timeout=timeout), Worker(), ThreadPoolExecutor(2)
     frontend = Frontend(Pipeline(worker, Limits(), threads, threads), calls)
-    server = Server(PUBLIC_SERVICES, calls, threads=threads, reflect=False, connection_age=False)
+    server = Server(PUBLIC_SERVICES, calls, threads=threads, connection_age=False)
     register(frontend, server.grpc)
     port = server.grpc.add_insecure_port("127.0.0.1:0")
     await server.grpc.start()

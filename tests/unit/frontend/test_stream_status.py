@@ -14,8 +14,8 @@ from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
-from shared.server.rpc import channel_options
-from shared.server.rpc.interceptor import Interceptor
+from shared.server.interceptor import Interceptor
+from shared.server.options import channel_options
 from support.references import eventually
 
 ROWS = 4096
@@ -53,13 +53,13 @@ async def test_who_reads_after_too_long_is_told_so() -> None:
         admission = calls.admission
         for _ in range(5):
             await call.write(LARGE.SerializeToString())
-        await eventually(lambda: bool(admission.results) and not len(admission.streams))
-        assert admission.results in REPLY
+        await eventually(lambda: bool(admission.size) and not admission.streams)
+        assert admission.size in REPLY
         assert isinstance(await call.read(), EmbedStreamResponse)
         with pytest.raises(grpc.aio.AioRpcError, match=r"no reply was read for 1 s") as raised:
             await call.read()
         assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await eventually(lambda: not admission.results)
+        await eventually(lambda: not admission.size)
 
 
 async def test_who_never_reads_leaves_nothing() -> None:
@@ -67,8 +67,8 @@ async def test_who_never_reads_leaves_nothing() -> None:
     async with called(Bounds(read_seconds=0.5)) as (calls, call):
         admission = calls.admission
         await call.write(LARGE.SerializeToString())
-        await eventually(lambda: admission.results in REPLY)
-        await eventually(lambda: not admission.results and not len(admission.streams))
+        await eventually(lambda: admission.size in REPLY)
+        await eventually(lambda: not admission.size and not admission.streams)
         assert not call.done()
 
 

@@ -8,9 +8,8 @@ import pytest
 from frontend_service.api import streams as two_way
 from frontend_service.api.streams import REQUESTS, NotRead, Replies, TwoWayStream
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
-from shared.server.admission import Admission, Bounds, streams
-from shared.server.admission.streams import OpenStream
-from support.clockwork import in_no_time
+from shared.server import admission as streams
+from shared.server.admission import Admission, Bounds, OpenStream
 
 ROOMY = Bounds()
 
@@ -113,15 +112,15 @@ async def test_who_reads_nothing_for_long_is_let_go() -> None:
         await caller.run()
     assert sorted(caller.ended) == [1, 2]
     assert caller.stream._unwritten == 0
-    assert len(caller.admission.streams) == 0
+    assert caller.admission.streams == 0
     caller.reads.set()
     with pytest.raises(asyncio.CancelledError):
         await caller.stream.send(b"another")
     assert not caller.replies
-    assert caller.admission.results == 100
+    assert caller.admission.size == 100
     (end,) = caller.at_end
     end(None)
-    assert caller.admission.results == 0
+    assert caller.admission.size == 0
 
 
 async def test_replies_that_wait_count_until_they_are_read() -> None:
@@ -130,10 +129,10 @@ async def test_replies_that_wait_count_until_they_are_read() -> None:
     caller.reads.clear()
     running = asyncio.create_task(caller.run())
     await settled()
-    assert caller.admission.results == caller.open.results.held == 300
+    assert caller.admission.size == 300
     caller.reads.set()
     await running
-    assert caller.admission.results == 0
+    assert caller.admission.size == 0
 
 
 async def test_what_is_no_request_ends_the_stream_after_those_before_it() -> None:
@@ -171,7 +170,7 @@ async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
     caller.holds[1] = asyncio.Event()
     running = asyncio.create_task(caller.run())
     await settled()
-    caller.admission.streams.end(WorkerUnavailable("draining"))
+    caller.admission.end_streams(WorkerUnavailable("draining"))
     await settled()
     assert not running.done()
     caller.holds[1].set()
@@ -204,62 +203,6 @@ async def test_more_streams_than_the_limit_are_refused() -> None:
         pass
 
 
-@in_no_time
-async def test_without_memory_streams_end_but_for_the_one_that_has_waited_longest() -> None:
-    """Nobody knows which of them is sent something large."""
-    taken = 0
-    callers = [Caller() for _ in range(3)]
-    told = list[Overloaded]()
-
-    def out_of_memory() -> Overloaded | None:
-        if taken:
-            told.append(Overloaded(f"{taken} bytes"))
-        return told[-1] if taken else None
-
-    opened = streams.Streams(out_of_memory)
-    for caller in callers:
-        caller.more.clear()
-        caller.admission.streams = opened
-    running = [asyncio.create_task(caller.run()) for caller in callers]
-    await asyncio.sleep(5 * streams.LOOK_SECONDS)
-    assert not any(task.done() for task in running)
-    taken = 7
-    done, (rest,) = await asyncio.wait(running, timeout=1)
-    assert rest is running[0]
-    for task in done:
-        with pytest.raises(Overloaded, match="7 bytes"):
-            await task
-    assert len(told) == 2  # one for each
-    callers[0].more.set()
-    await rest
-
-
-async def test_results_of_a_stream_have_a_pool_of_their_own() -> None:
-    """A stream's share is an eighth; what streams hold leaves the room of other calls."""
-    admission = Admission(Bounds(results=100))
-    with admission.stream():
-        with admission.request():
-            admission.reserve(10)
-            with pytest.raises(Overloaded, match="others of this stream have 10, the limit is 12"):
-                admission.reserve(10)
-            admission.reserve(2)
-        assert admission.results == 0
-        with admission.request():
-            admission.reserve(70)  # one always may be
-    with admission.stream(), admission.request():
-        admission.reserve(70)
-
-        async def another() -> None:
-            full = pytest.raises(Overloaded, match="streams have 70, the limit is 100")
-            with admission.stream(), admission.request(), full:
-                admission.reserve(40)
-
-        await asyncio.create_task(another())
-    with admission.request():
-        admission.reserve(100)
-    assert admission.results == 0
-
-
 async def test_another_that_ends_wakes_one_that_waits() -> None:
     """One for each; who is alone does not wait."""
     caller = Caller(*range(4))
@@ -277,22 +220,3 @@ async def test_another_that_ends_wakes_one_that_waits() -> None:
         each.set()
     await running
     assert all(await asyncio.gather(*waiting))
-
-
-async def test_what_a_stream_holds_is_not_the_process_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that come one after the other beside it do not forget it."""
-    taken = 1000
-    monkeypatch.setattr("shared.server.admission.admission.memory_taken", lambda: taken)
-    admission = Admission(ROOMY)
-    taken = 2000  # a tokenizer, perhaps
-    with admission.stream():
-        assert admission.memory == 0
-        taken = 5000
-        with admission.request():
-            assert admission.memory == 3000
-        taken = 700
-        with admission.request():
-            assert admission.memory == 0
-    taken = 5000
-    with admission.request():
-        assert admission.memory == 0

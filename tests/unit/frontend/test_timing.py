@@ -21,7 +21,7 @@ from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_p
 from shared.caller import Caller
 from shared.jobs import Job, JobResult, Rows
 from shared.server.calls import Calls
-from shared.server.rpc.interceptor import CALLER
+from shared.server.interceptor import CALLER
 from shared.vectors import Activation, OutputKind, ScoringMethod, Task
 
 PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")

@@ -12,14 +12,12 @@ from fakes import FakeWorker, card
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.api.selvage_v1.codec import limits_to_pb
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import pool
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Pipeline
-from frontend_service.settings import FrontendSettings
 from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
@@ -220,9 +218,3 @@ async def test_requests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.gather(*(embedding.embed(request, LATER) for request in requests))
     assert sorted(pooled) == [*[3] * 9, 5]
     assert pooled[-1] == 3
-
-
-def test_the_limit_is_a_setting_and_published() -> None:
-    """As all limits."""
-    limits = FrontendSettings.read(["--max-pooled-tokens", "77"]).limits
-    assert limits_to_pb(limits, 1).pooled_tokens == 77

@@ -16,7 +16,7 @@ from shared import value_codec as codec
 from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load
-from shared.server.rpc import LINK_VERSION
+from shared.server.options import LINK_VERSION
 from support.references import eventually
 
 

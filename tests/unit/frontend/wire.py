@@ -12,8 +12,7 @@ from asgi import HttpApi
 
 from frontend_service.api.http.server import HttpServer
 from shared.errors import Unauthenticated
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
+from shared.security import Fresh, Identity
 from shared.server.calls import Calls
 
 PATH = b"/v1/embeddings"

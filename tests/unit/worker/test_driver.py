@@ -26,7 +26,7 @@ from shared.errors import (
 )
 from shared.jobs import Classify, JobResult
 from shared.link_codec import jobs_to_pb
-from shared.offload import Inline
+from shared.tasks import Inline
 from support.held_jobs import MODEL, attached
 from support.references import eventually
 from support.threaded_engine import MARK, FakeEngine, FakeFlight, FakeProgress, ask, job, outcome, running_driver

@@ -16,7 +16,7 @@ from gpu_worker.schedule.scheduler import LEAD_SECONDS, Idle, Scheduler, Wait
 from gpu_worker.schedule.steps import JobOutcome
 from harness.synchronous_driver import advance, until_idle
 from shared.jobs import Job, JobResult
-from shared.offload import Inline
+from shared.tasks import Inline
 from support.synchronous_engine import FakeProgress, job
 
 TICK = 1e-9

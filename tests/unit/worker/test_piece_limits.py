@@ -27,7 +27,6 @@ from harness.synchronous_driver import advance
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, ModelRefused
 from shared.jobs import Job, JobResult, RaggedTokens
-from shared.memory import machine_memory
 from shared.vectors import OutputKind
 from support.checked import checked
 from support.in_pieces import run_in_steps
@@ -198,13 +197,13 @@ def test_a_containers_limit_counts_as_the_machines_memory(tmp_path: Path) -> Non
     """Of both versions of cgroups, where either is set; `max` and a missing file mean that there is none."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     second, first = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
-    assert machine_memory((second, first)) == physical
+    assert limits.machine_memory((second, first)) == physical
     second.write_text("max\n")
     first.write_text("9223372036854771712\n")
-    assert machine_memory((second, first)) == physical
+    assert limits.machine_memory((second, first)) == physical
     second.write_text(f"{8 * MEBIBYTE}\n")
-    assert machine_memory((second, first)) == 8 * MEBIBYTE
-    assert 0 < machine_memory() <= physical
+    assert limits.machine_memory((second, first)) == 8 * MEBIBYTE
+    assert 0 < limits.machine_memory() <= physical
 
 
 def test_memory_for_no_pieces_is_refused() -> None:

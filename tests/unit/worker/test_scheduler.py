@@ -19,7 +19,7 @@ from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, InputTooLarge, Internal, Overloaded
 from shared.jobs import Job, JobResult, Priority
 from shared.load import Load
-from shared.offload import Inline
+from shared.tasks import Inline
 from support.synchronous_engine import FakeEngine, FakeFlight, job, shown
 from support.timed_device import Device
 

@@ -1,10 +1,32 @@
-"""The position of a call in a distributed trace: headers of W3C Trace Context, version 00. Standard library only.
+"""The names of a call in logs and traces: its request id, and its position in a trace. Knows no API and no spans.
 
-Knows no spans: without OpenTelemetry the services pass the headers on, and their logs name the trace.
+Without OpenTelemetry the services pass the headers of W3C Trace Context (version 00) on, and their logs name the trace.
 """
 
 import re
+import uuid
+from collections.abc import Iterable
 from contextvars import ContextVar
+
+import structlog
+
+LONGEST = 128
+"""Most letters of an id that a caller chooses, because it is in every line of the log."""
+
+
+def chosen(candidates: Iterable[str]) -> str:
+    """The first usable one of the ids that the caller sent, else a new one."""
+    for value in candidates:
+        if 0 < len(value) <= LONGEST and value.isprintable():
+            return value
+    return uuid.uuid4().hex
+
+
+def bind(request_id: str, trace_id: str = "") -> None:
+    """Adds both ids to every line that this call logs, and removes those of an earlier call of the same task."""
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request_id, **({"trace_id": trace_id} if trace_id else {}))
+
 
 CURRENT: ContextVar[str] = ContextVar("traceparent", default="")
 """The traceparent of the call that is being served, which its jobs carry on; empty for no trace."""

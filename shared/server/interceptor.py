@@ -3,9 +3,7 @@
 from __future__ import annotations  # grpcio's own classes take no type arguments at run time
 
 import asyncio
-import gc
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar
@@ -15,24 +13,16 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from shared.caller import REQUEST_ID, Caller
+from shared.caller import REQUEST_ID, Caller, caller_of, chosen_id
 from shared.errors import InputTooLarge, InvalidInput, SelvageError
-from shared.memory import give_back_what_is_free
-from shared.offload import THREAD_BYTES, offload
-from shared.server.admission.reads import LARGE_REQUEST
-from shared.server.admission.streams import OpenStream
 from shared.server.calls import CANCELLED, Calls
-from shared.server.connections import Peer
-from shared.server.rpc.metadata import caller_in, peer_of, request_id_of
-from shared.server.rpc.status import abort
+from shared.server.status import abort
+from shared.tasks import THREAD_BYTES, either, offload
 from shared.telemetry.figures import Rpcs
-from shared.together import either
 from shared.wire import check_entries, check_names
 
 FOREIGN = "/grpc."
 """Prefix of the methods of gRPC's own services, health and reflection. All other methods are those of our APIs."""
-TRIM_SECONDS = 0.02
-"""Seconds after a large request until free memory is given back to the system."""
 LARGE_REPLY = 64 * 1024
 """Size in bytes above which a reply counts as unread; smaller ones fit into a connection's window."""
 CALLER: ContextVar[Caller] = ContextVar("caller")
@@ -73,12 +63,6 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._calls, self._threads, self._rpcs, self._tell = calls, threads, rpcs, tell
         self._check_large = check_large
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # of our methods: each is wrapped once
-        self._trimming: asyncio.TimerHandle | None = None
-        self._peers: Counter[str] = Counter()
-
-    def busy_peers(self) -> list[Peer]:
-        """The peers that have calls in progress."""
-        return [peer_of(peer) for peer in self._peers]
 
     async def intercept_service(
         self,
@@ -112,21 +96,17 @@ class Interceptor(grpc.aio.ServerInterceptor):
         Health and reflection need no key, and are no rpcs of ours.
         """
         foreign = method.startswith(FOREIGN)
-        identified = self._calls.unidentified if foreign else self._calls.identified
 
         async def answered(requests: AsyncIterator[bytes], context: Context) -> Any:
-            request_id, peer = _named(context), context.peer()
-            self._peers[peer] += 1
+            request_id = _named(context)
             try:
-                caller = identified(caller_in(method, request_id, context))
+                caller = caller_in(method, request_id, context)
+                if not foreign:
+                    caller = self._calls.identified(caller)
                 CALLER.set(caller)
                 return await serve(requests, context, caller)
             except SelvageError as error:
                 await abort(context, self._tell(method, error), request_id)
-            finally:
-                self._peers[peer] -= 1
-                if not self._peers[peer]:
-                    del self._peers[peer]
 
         return answered if self._rpcs is None or foreign else _observed(answered, self._rpcs, method, kind)
 
@@ -134,15 +114,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """Serves a health check, which no load of other calls refuses."""
 
         async def checked(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
-            admission, size = self._calls.admission, LARGE_REQUEST  # until it is known
-            with admission.check(self._calls.owner(caller)):
-                try:
-                    raw = await admission.checks.read(context.read)
-                    size = _size(raw)
-                    request = await self._parse_names(handler.request_deserializer, raw)
-                finally:
-                    if size >= LARGE_REQUEST:
-                        self._trim_soon()
+            with self._calls.admission.check():
+                raw = await self._calls.admission.checks.read(context.read)
+                request = await self._parse_names(handler.request_deserializer, raw)
                 self._let_go_unread(context)
                 await context.write((await handler.unary_unary(request, context)).SerializeToString())
 
@@ -154,11 +128,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         async def watched(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
             async def serve(messages: _Messages, context: Context) -> None:
                 with self._calls.stream(caller, watch=True) as stream:
-                    await either(answer(self._marked(messages, stream), context), stream.until_ended())
+                    await either(answer(messages, context), stream.until_ended())
 
-            # At no pace: a large request is not even parsed, and small ones must not wait for those of their address.
-            receive = partial(self._calls.admission.reads.taken, context.read)
-            messages = _Messages(receive, partial(self._parse_names, handler.request_deserializer), self._trim_soon)
+            receive = partial(self._calls.admission.checks.read, context.read)
+            messages = _Messages(receive, partial(self._parse_names, handler.request_deserializer))
             await self._streamed(messages, serve, context)
 
         async def answer(requests: AsyncIterator[Message], context: Context) -> None:
@@ -170,32 +143,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         return watched
 
-    async def _marked(self, messages: _Messages, stream: OpenStream) -> AsyncIterator[Message]:
-        """The messages of a stream, which is marked as reading while it waits for one."""
-        while True:
-            with self._calls.admission.streams.reading(stream):
-                try:
-                    message = await anext(messages)
-                except StopAsyncIteration:
-                    return
-            yield message
-
     def _unary(self, handler: Any) -> ServeCall:
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
             admission = self._calls.admission
 
             async def work() -> bytes:
-                size = LARGE_REQUEST  # until it is known
-                try:
-                    raw = await self._paced(caller, partial(admission.reads.read, context.read))
-                    size = _size(raw)
-                    with admission.hold(size):
-                        request = await self._parse(handler.request_deserializer, raw)
-                        del raw  # a large one is held once, not twice
-                        reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
-                finally:
-                    if size >= LARGE_REQUEST:
-                        self._trim_soon()
+                raw = await admission.reads.read(context.read)
+                with admission.hold(_size(raw)):
+                    request = await self._parse(handler.request_deserializer, raw)
+                    del raw  # a large one is held once, not twice
+                    reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
                 self._until_read(context, len(reply))
                 return reply
 
@@ -208,7 +165,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
         async def down(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
             with self._calls.running(caller):
-                raw = await self._paced(caller, partial(self._calls.admission.reads.read, context.read))
+                raw = await self._calls.admission.reads.read(context.read)
                 request = await self._parse(handler.request_deserializer, raw)
                 async for response in handler.unary_stream(request, context):
                     await context.write(response.SerializeToString())
@@ -222,7 +179,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """
 
         async def both_ways(_: AsyncIterator[bytes], context: Context, caller: Caller) -> None:
-            await self._streamed(self._messages(handler, context, caller), handler.stream_stream, context)
+            await self._streamed(self._messages(handler, context), handler.stream_stream, context)
 
         return both_ways
 
@@ -230,32 +187,22 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """Serves streams of requests with one response, a message."""
 
         async def up(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
-            messages = self._messages(handler, context, caller)
+            messages = self._messages(handler, context)
             reply: bytes = (await self._streamed(messages, handler.stream_unary, context)).SerializeToString()
             self._until_read(context, len(reply))
             return reply
 
         return up
 
-    def _messages(self, handler: Any, context: Context, caller: Caller) -> _Messages:
-        receive = partial(self._paced, caller, partial(self._calls.admission.reads.taken, context.read))
-        return _Messages(receive, partial(self._parse, handler.request_deserializer), self._trim_soon)
+    def _messages(self, handler: Any, context: Context) -> _Messages:
+        return _Messages(context.read, partial(self._parse, handler.request_deserializer))
 
     async def _streamed(self, messages: _Messages, serve: Callable[..., Awaitable[Any]], context: Context) -> Any:
-        context.add_done_callback(lambda _: self._ended(messages))  # type: ignore[arg-type]
         try:
             return await serve(messages, context)
         except SelvageError:
             self._let_go_unread(context)
             raise
-
-    async def _paced(self, caller: Caller, read: Callable[[], Awaitable[Any]]) -> Any:
-        """Reads a message, after a large one of the same caller not at once where others ask."""
-        pace, owner = self._calls.admission.pace, self._calls.owner(caller)
-        turn = await pace.wait(owner)
-        raw = await read()
-        pace.arrived(owner, _size(raw), turn)
-        return raw
 
     def _until_read(self, context: Context, size: int) -> None:
         """Counts a large reply as unread until its caller has it; ends the call of one that does not read in time."""
@@ -272,27 +219,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
         timer = asyncio.get_running_loop().call_later(self._calls.admission.bounds.read_seconds, task.cancel)
         context.add_done_callback(lambda _: timer.cancel())  # type: ignore[arg-type]
 
-    def _ended(self, messages: _Messages) -> None:
-        if messages.size >= LARGE_REQUEST or (messages.arriving and self._calls.admission.memory > LARGE_REQUEST):
-            self._trim_soon()
-
-    def _trim_soon(self) -> None:
-        """Gives memory back after a large request, or one refused while it arrived; the process would keep it."""
-        if self._trimming is None or self._trimming.when() < asyncio.get_running_loop().time():
-            self._trimming = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._trim)
-
-    def _trim(self) -> None:
-        gc.collect()  # grpc keeps an ended call in a reference cycle, with the part of its request that had arrived
-        self._threads.submit(give_back_what_is_free)
-
     async def _parse(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
         if raw is grpc.aio.EOF:
             raise InvalidInput("the call ended without a message")
         try:
-            async with self._calls.admission.reads.parsing(len(raw)):
-                if len(raw) > THREAD_BYTES:
-                    await offload(self._threads, len(raw), self._check_large, raw)
-                return await offload(self._threads, len(raw), parse, raw)
+            if len(raw) > THREAD_BYTES:
+                await offload(self._threads, len(raw), self._check_large, raw)
+            return await offload(self._threads, len(raw), parse, raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
         except MemoryError:
@@ -312,18 +245,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
 class _Messages:
     """The parsed requests of a stream; it goes on after a malformed one.
 
-    `size`: that of the last request, in bytes; `arriving`: whether a request is awaited, and may have arrived in part.
+    `size`: that of the last request, in bytes.
     """
 
-    def __init__(
-        self,
-        receive: Callable[[], Awaitable[Any]],
-        parse: Callable[[Any], Awaitable[Message]],
-        after_large: Callable[[], None],
-    ) -> None:
-        """`after_large`: called when the memory of a large message is likely to be free."""
-        self._receive, self._parse, self._after_large = receive, parse, after_large
-        self.arriving = False
+    def __init__(self, receive: Callable[[], Awaitable[Any]], parse: Callable[[Any], Awaitable[Message]]) -> None:
+        self._receive, self._parse = receive, parse
         self.size = 0
 
     def __aiter__(self) -> _Messages:
@@ -331,11 +257,8 @@ class _Messages:
 
     async def __anext__(self) -> Message:
         """Reads and parses the next request. Raises InvalidInput, InputTooLarge."""
-        if self.size >= LARGE_REQUEST:
-            self._after_large()
-        self.arriving, self.size = True, 0
+        self.size = 0
         raw = await self._receive()
-        self.arriving = False
         if raw is grpc.aio.EOF:
             raise StopAsyncIteration
         self.size = len(raw)
@@ -368,9 +291,20 @@ def _code(context: Context) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else CODES.get(code, "UNKNOWN")
 
 
+def caller_in(method: str, name: str, context: Any) -> Caller:
+    """The caller of a call, from its context; `name`: the request id. Raises InvalidInput for an unknown priority."""
+    metadata = context.invocation_metadata() or ()
+    return caller_of(method, name, metadata, host=_host(context.peer()), remaining=context.time_remaining())
+
+
+def _host(peer: str) -> str:
+    """The peer ipv4:10.0.0.7:4711 or ipv6:%5B::1%5D:4711 without its port, so that a machine is one caller."""
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer
+
+
 def _named(context: Context) -> str:
     """The request id of a call; sets it in the trailing metadata of the reply."""
-    request_id = request_id_of(context.invocation_metadata())
+    request_id = chosen_id(context.invocation_metadata() or ())
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
     return request_id
 

@@ -1,8 +1,11 @@
 """Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
 
-from shared.server.connections import CONNECTIONS
 from shared.wire import MESSAGE_BYTES
 
+REQUEST_BYTES = 16 * 1024 * 1024
+"""Most bytes of a message that a frontend takes. Its replies may be larger, and so may a worker's jobs."""
+CONNECTIONS = 4096
+"""Most connections of a port."""
 LINK_VERSION = 3
 """Version of the contract between frontend and worker, which both send when they attach."""
 
@@ -12,14 +15,14 @@ PENDING = ("grpc.server.max_pending_requests", "grpc.server.max_pending_requests
 PENDING_CALLS = 100_000
 
 
-def server_options(*, connection_age: bool, connections: int = CONNECTIONS) -> Options:
+def server_options(*, connection_age: bool, received: int = MESSAGE_BYTES) -> Options:
     """`connection_age`: whether clients reconnect every five minutes, so that balancers see new replicas.
 
-    `connections`: most at once.
+    `received`: most bytes of a message that comes to the server.
     """
     ages = [("grpc.max_connection_age_ms", 300_000), ("grpc.max_connection_age_grace_ms", 600_000)]
     return [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", received),
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         # Compressed messages are refused before they are unpacked: 59 KB of gzip can be 60 MiB of zeros.
         ("grpc.compression_enabled_algorithms_bitset", 1),
@@ -32,7 +35,7 @@ def server_options(*, connection_age: bool, connections: int = CONNECTIONS) -> O
         ("grpc.keepalive_time_ms", 15_000),
         ("grpc.http2.ping_timeout_ms", 5_000),
         # Connections: so many, 16 KiB each; without a handshake or a call they are closed after a while.
-        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS),
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.max_connection_idle_ms", 600_000),
         # More calls wait in the client: twice what a frontend answers at once, so that refusal is told by name.

@@ -11,16 +11,13 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from shared.security.reloaded_file import Fresh
-from shared.security.tls import Identity
-from shared.server.binding import refuse_address
+from shared.command import refuse_address
+from shared.security import Fresh, Identity
 from shared.server.calls import Calls
-from shared.server.connections import CONNECTIONS, ServedPort
-from shared.server.rpc import server_options
-from shared.server.rpc.credentials import server_credentials
-from shared.server.rpc.interceptor import Interceptor, TellStatus, unchanged
+from shared.server.interceptor import Interceptor, TellStatus, unchanged
+from shared.server.options import server_options
 from shared.telemetry.figures import Rpcs
-from shared.wire import check_entries
+from shared.wire import MESSAGE_BYTES, check_entries
 
 LAST_WORDS = 0.2
 """Seconds for what is already written to reach its client."""
@@ -72,7 +69,10 @@ class _Health(health_pb2_grpc.HealthServicer):
 
 
 class Server:
-    """A gRPC server with health and reflection. Every service is NOT_SERVING until `set_ready`."""
+    """A gRPC server with health and reflection. Every service is NOT_SERVING until `set_ready`.
+
+    `port`: the one that it has bound.
+    """
 
     def __init__(
         self,
@@ -80,54 +80,44 @@ class Server:
         calls: Calls,
         *,
         threads: Executor,
-        reflect: bool,
         connection_age: bool,
         rpcs: Rpcs | None = None,
         tell: TellStatus = unchanged,
         tls: Fresh[Identity] | None = None,
         check_large: Callable[[bytes], None] = check_entries,
-        connections: int = CONNECTIONS,
+        received: int = MESSAGE_BYTES,
     ) -> None:
         """`services`: full names; `calls`: of the process, shared with its other APIs; others as in `Interceptor`.
 
-        `tls`: the identity of the server; None for plain text. `connections`: most at once.
+        `tls`: the identity of the server; None for plain text. `received`: most bytes of a message that it takes.
         """
         self._tls = tls
         self._services = list(services)
         self._calls = calls
-        self._interceptor = Interceptor(calls, threads, rpcs, tell, check_large)
         self.grpc = grpc.aio.server(
-            interceptors=[self._interceptor],
-            options=server_options(connection_age=connection_age, connections=connections),
+            interceptors=[Interceptor(calls, threads, rpcs, tell, check_large)],
+            options=server_options(connection_age=connection_age, received=received),
         )
-        self._port = 0
+        self.port = 0
         self._health, self._drains = _Health(), False
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
-        if reflect:
-            reflection.enable_server_reflection(
-                [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self.grpc
-            )
+        reflection.enable_server_reflection([*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self.grpc)
 
     async def start(self, listen: str) -> None:
         """Binds and logs the address; ends the process with status 2 if that fails."""
         try:
-            self._port = self._bound(listen)
+            self.port = self._bound(listen)
         except RuntimeError:
             await self.stop()
             refuse_address("--listen", listen)
         await self.set_ready(False)
         await self.grpc.start()
-        log.info("listening", address=f"{listen.rpartition(':')[0]}:{self._port}")
-
-    @property
-    def served_port(self) -> ServedPort:
-        """The port, once it is bound."""
-        return ServedPort(port=self._port, busy=self._interceptor.busy_peers)
+        log.info("listening", address=f"{listen.rpartition(':')[0]}:{self.port}")
 
     def _bound(self, listen: str) -> int:
         if self._tls is None:
             return self.grpc.add_insecure_port(listen)
-        return self.grpc.add_secure_port(listen, server_credentials(self._tls))
+        return self.grpc.add_secure_port(listen, _server_credentials(self._tls))
 
     async def set_ready(self, ready: bool) -> None:
         """Sets the health status of all services; the empty name always says that the process lives."""
@@ -159,6 +149,25 @@ class Server:
         if grace:
             await self.finish(grace)
         await asyncio.gather(stopping, self.grpc.stop(LAST_WORDS))
+
+
+def _server_credentials(files: Fresh[Identity]) -> grpc.ServerCredentials:
+    """Credentials of a server: each handshake uses the current files; open connections stay."""
+    current = files.value
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:  # None: nothing is new
+        nonlocal current
+        if (now := files.value) is current:
+            return None
+        current = now
+        return _configuration(now)
+
+    first = _configuration(current)
+    return grpc.dynamic_ssl_server_credentials(first, renewed, current.ca is not None)  # type: ignore[arg-type]
+
+
+def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate)], identity.ca)
 
 
 async def until_told_to_stop() -> None:

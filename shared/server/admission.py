@@ -1,0 +1,371 @@
+"""Admission: how many requests, streams and bytes a process accepts, over all APIs together. Knows no gRPC and no HTTP.
+
+An API calls it in this order, so that refusals cost least: `request` before it reads anything, `reads` to read a
+message whose size is not known before, `hold` once it knows the size. Health checks have places and reads of their own,
+so that no other call's load refuses them.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from shared.errors import DeadlineExceeded, Overloaded, SelvageError, WorkerUnavailable
+from shared.tasks import unheeded
+
+QUICK_READS, QUICK_SECONDS = 4, 0.02
+"""Reads at once, and seconds until a read counts as slow. A small request that was sent is there at once, so a longer
+read has a large request or a slow sender, and the next read may begin."""
+RETRY_AFTER = 0.5
+"""Seconds until a retry, if there is no better estimate."""
+LIFETIME = 540.0
+"""Seconds until a stream ends. Its connection would end after five to fifteen minutes anyway; see `server_options`."""
+REASONS = ("requests", "bytes", "streams", "health", "slow_reads", "read_seconds")
+"""Limits in `Bounds` as reasons of a refusal."""
+OTHERS = ("quota", "unauthenticated", "draining")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits of what a process handles at the same time.
+
+    `requests`: requests, from their first byte to their last; `size`: bytes of requests that have been read, of their
+    results, and of replies that callers have not read, but one request is always accepted; `slow_reads`: messages over
+    gRPC that take over 20 ms to arrive; `read_seconds`: seconds to send a request, and to read its reply; `streams`:
+    open streams of requests; `health`: health checks in progress, and as many open streams of health and reflection.
+
+    A message that is being read has at most 16 MiB (`REQUEST_BYTES` of `shared.server.options`), so reading takes
+    at most that for each quick read, slow read and open stream. Streams may have half of `requests`.
+    """
+
+    requests: int = 2048
+    size: int = 96 * 1024 * 1024
+    slow_reads: int = 12
+    read_seconds: float = 30.0
+    streams: int = 12
+    health: int = 1024
+
+
+class Refusals:
+    """Makes and counts the errors of refused requests. `counts`: refusals so far, by reason."""
+
+    def __init__(self) -> None:
+        self.counts = Counter(dict.fromkeys((*REASONS, *OTHERS), 0))
+
+    def overloaded(self, reason: str, message: str, retry_after: float = RETRY_AFTER) -> Overloaded:
+        """Counts a refusal; returns the error to raise."""
+        self.counts[reason] += 1
+        return Overloaded(message, retry_after=retry_after)
+
+    def too_slow(self, seconds: float) -> DeadlineExceeded:
+        """Counts a request that did not arrive in time; returns the error to raise."""
+        self.counts["read_seconds"] += 1
+        return DeadlineExceeded(f"the request did not arrive within {seconds:g} s")
+
+
+class Budget:
+    """The bytes that all requests of a process share, `most` at once. `held`: how many are held now."""
+
+    def __init__(self, most: int, refusals: Refusals) -> None:
+        self.most, self.held, self._refusals = most, 0, refusals
+
+    def add(self, size: int) -> None:
+        """Adds `size` bytes, or removes them if negative, even if there is no room."""
+        self.held += size
+
+    def check(self, size: int, of_request: int) -> None:
+        """Raises Overloaded if there is no room for `size` more bytes of a request, which holds `of_request` already.
+
+        A request that holds all that is held is always accepted.
+        """
+        others = self.held - of_request
+        if others > 0 and self.held + size > self.most:
+            why = f"the request needs {of_request + size} bytes, others hold {others}, the limit is {self.most}"
+            raise self._refusals.overloaded("bytes", why)
+
+
+class Holding:
+    """The bytes of a budget that a message, a result or a whole request holds; they may grow and shrink.
+
+    `held`: their number now.
+    """
+
+    def __init__(self, budget: Budget, request: "Holding | None" = None) -> None:
+        """`request`: the bytes of the whole request, of which these are a part."""
+        self._budget, self._request = budget, request
+        self.held = 0
+
+    def add(self, size: int) -> None:
+        """Adds `size` bytes. Raises Overloaded if the budget has no room for them."""
+        self._budget.check(size, (self._request or self).held)
+        self.force(size)
+
+    def force(self, size: int) -> None:
+        """Adds `size` bytes, even if the budget has no room."""
+        self.held += size
+        if self._request is None:
+            self._budget.add(size)
+        else:
+            self._request.force(size)
+
+    def let_go(self, size: int) -> None:
+        """Removes `size` bytes."""
+        self.force(-size)
+
+
+class _RequestBytes(Holding):
+    """All bytes of one request. `message`: the size of its message; `results`: bytes reserved for its results."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self.message = 0
+        self.results = Holding(budget, self)
+
+
+_REQUEST: ContextVar[_RequestBytes | None] = ContextVar("request", default=None)
+
+
+class Reads:
+    """Reads messages whose size is unknown until they are there. `slow`: the number of slow reads now."""
+
+    def __init__(self, bounds: Bounds, refusals: Refusals) -> None:
+        self._bounds, self._refusals = bounds, refusals
+        self._quick = asyncio.Semaphore(QUICK_READS)
+        self.slow = 0
+
+    async def read(self, receive: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Reads a message with `receive`. Raises Overloaded where too many arrive slowly, DeadlineExceeded if late.
+
+        `receive` is never cancelled: grpcio would not free what has arrived. It ends with its call.
+        """
+        async with self._quick:
+            reading = asyncio.ensure_future(receive())
+            reading.add_done_callback(unheeded)
+            await asyncio.wait([reading], timeout=QUICK_SECONDS)
+            if not reading.done():
+                self._begin_slow(reading)
+        if not reading.done():
+            await asyncio.wait([reading], timeout=self._bounds.read_seconds)
+        if not reading.done():
+            raise self._refusals.too_slow(self._bounds.read_seconds)
+        return reading.result()
+
+    def _begin_slow(self, reading: "asyncio.Future[Any]") -> None:
+        """Counts a read as slow until it is done. Raises Overloaded where there are too many."""
+        if self.slow >= self._bounds.slow_reads:
+            why = f"{self.slow} requests are arriving slowly, the limit is {self._bounds.slow_reads}"
+            raise self._refusals.overloaded("slow_reads", why)
+        self.slow += 1
+        reading.add_done_callback(self._end_slow)
+
+    def _end_slow(self, _: object) -> None:
+        self.slow -= 1
+
+
+class OpenStream:
+    """A stream of requests, owned by the task that made it. `results`: where its waiting replies are counted."""
+
+    def __init__(self, results: Budget) -> None:
+        self.results = results
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._ending: asyncio.Future[SelvageError] = asyncio.get_running_loop().create_future()
+        self._broken: SelvageError | None = None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the stream begins no further requests."""
+        return self._ending.done()
+
+    def end(self, error: SelvageError) -> None:
+        """Begins no further requests; those in progress are answered, then the stream ends with `error`."""
+        if not self._ending.done():
+            self._ending.set_result(error)
+
+    def break_off(self, error: SelvageError) -> None:
+        """Ends the stream with `error` at once."""
+        if self._broken is None:
+            self._broken = error
+            self._task.cancel()
+
+    async def until_ended(self) -> None:
+        """Waits until the stream is to end; raises why."""
+        await asyncio.wait({self._ending})
+        raise self._ending.result()
+
+    async def ended(self, reading: "asyncio.Future[None]") -> SelvageError | None:
+        """Waits until `reading` is done, or the stream is to end; returns the error of the latter. Cancels neither."""
+        either: set[asyncio.Future[Any]] = {reading, self._ending}
+        done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._ending in done:
+            return self._ending.result()
+        reading.result()  # a bug
+        return None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Wraps all work of the stream's task. Raises the error of `break_off`."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._broken is None:
+                raise
+            self._task.uncancel()
+            raise self._broken from None
+        finally:
+            self._ending.cancel()
+
+
+class Admission:
+    """Refuses requests with Overloaded before they cost work. `budget`: the bytes that they hold."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.refusals = Refusals()
+        self.budget = Budget(bounds.size, self.refusals)
+        self.reads, self.checks = Reads(bounds, self.refusals), Reads(bounds, self.refusals)
+        self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
+        self._taken = Counter[str]()
+        self._open: set[OpenStream] = set()
+        self._ended: SelvageError | None = None
+
+    @property
+    def requests(self) -> int:
+        """The number of requests in progress."""
+        return self._taken["requests"]
+
+    @property
+    def streams(self) -> int:
+        """The number of open streams, those of health and reflection included."""
+        return len(self._open)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all requests, results and unread replies."""
+        return self.budget.held
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of results that this request has reserved."""
+        request = _REQUEST.get()
+        assert request is not None, "only a request asks"
+        return request.results.held
+
+    @property
+    def message_size(self) -> int:
+        """Bytes of the message of this request, 0 where none was held. The message itself would serialise itself to
+        tell, which takes 90 ms for 60 MB."""
+        request = _REQUEST.get()
+        return 0 if request is None else request.message
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Refused requests so far, by reason."""
+        return self.refusals.counts
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Admits a request for the duration of the block. Raises Overloaded."""
+        with self._place("requests", self.bounds.requests):
+            request = _RequestBytes(self.budget)
+            _REQUEST.set(request)
+            try:
+                yield
+            finally:
+                _REQUEST.set(None)
+                request.results.let_go(request.results.held)
+
+    @contextmanager
+    def stream(self, *, watch: bool = False) -> Iterator[OpenStream]:
+        """Admits a stream, whose requests each enter `request` on their own. Raises Overloaded.
+
+        `watch`: it is of gRPC's own services, whose streams have places of their own: clients that watch a service's
+        health keep one open for each connection.
+        """
+        place = self._place("watches", self.bounds.health) if watch else self._place("streams", self.bounds.streams)
+        stream = OpenStream(self.budget)
+        too_old = WorkerUnavailable(f"the stream is {LIFETIME:g} s old; go on in another one", retry_after=0.0)
+        with place:
+            timer = asyncio.get_running_loop().call_later(LIFETIME, stream.end, too_old)
+            self._open.add(stream)
+            if self._ended is not None:
+                stream.end(self._ended)
+            try:
+                with stream.running():
+                    yield stream
+            finally:
+                timer.cancel()
+                self._open.discard(stream)
+
+    def end_streams(self, error: SelvageError) -> None:
+        """Ends all streams once their requests are answered, and later ones too."""
+        self._ended = error
+        for stream in self._open:
+            stream.end(error)
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """Admits a health check, beside all other calls. Raises Overloaded."""
+        with self._place("checks", self.bounds.health):
+            yield
+
+    def reserve(self, size: int) -> None:
+        """Reserves `size` bytes for a result, until its request is answered. Raises Overloaded."""
+        request = _REQUEST.get()
+        assert request is not None, "only a request has results"
+        request.results.add(size)
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[Callable[[int], None]]:
+        """Holds the `size` bytes of a message for the duration of the block. Yields a function that releases some of
+        them earlier. Raises Overloaded."""
+        with self.holding() as holding:
+            holding.add(size)
+            self.note_message(size)
+            yield holding.let_go
+
+    def note_message(self, size: int) -> None:
+        """Notes the size of this request's message, which is held already."""
+        if (request := _REQUEST.get()) is not None:
+            request.message = size
+
+    @contextmanager
+    def holding(self) -> Iterator[Holding]:
+        """Holds a message that comes in parts, or messages that come and go, for the duration of the block."""
+        holding = Holding(self.budget, _REQUEST.get())
+        try:
+            yield holding
+        finally:
+            holding.let_go(holding.held)
+
+    def hold_reply(self, size: int) -> Callable[[], None]:
+        """Counts a reply as unread until the API calls the returned function. Raises Overloaded.
+
+        It takes the place of the results that its request has reserved.
+        """
+        request = _REQUEST.get()
+        results = 0 if request is None else request.results.held
+        self.budget.check(size - results, 0 if request is None else request.held)
+        if request is not None:
+            request.results.let_go(results)
+        self.budget.add(size)
+        return partial(self.budget.add, -size)
+
+    @contextmanager
+    def _place(self, kind: str, most: int) -> Iterator[None]:
+        """Takes one of `most` places for the duration of the block. Raises Overloaded."""
+        if self._taken[kind] >= most:
+            reason = kind if kind in REASONS else "health"
+            raise self.refusals.overloaded(reason, f"{self._taken[kind]} {kind} are open, the limit is {most}")
+        self._taken[kind] += 1
+        try:
+            yield
+        finally:
+            self._taken[kind] -= 1
