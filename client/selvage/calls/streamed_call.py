@@ -74,6 +74,11 @@ class StreamedCall:
         return not self._ended and len(self._batches) < BATCHES_AHEAD
 
     @property
+    def only_reads(self) -> bool:
+        """Whether another text is to be added before there is something to send or to wait for."""
+        return self.wants_text and (not self._unsent or self.wait_seconds() is not None)
+
+    @property
     def done(self) -> bool:
         """Whether every text's result has been yielded."""
         return self._ended and not self._batches
