@@ -145,7 +145,7 @@ def check_process() -> None:
 
 
 class EmbeddingStream:
-    """An EmbedStream that is open. Tasks write and read it, so that replies are received while the caller does something else."""
+    """An open EmbedStream. Tasks write and read it, so that replies come while the caller does other things."""
 
     def __init__(self, method: Callable[..., Any], settings: Settings) -> None:
         self._events: deque[Any] = deque()

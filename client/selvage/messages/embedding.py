@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from selvage.errors import Internal
 from selvage.messages import enums, vectors
-from selvage.messages.inputs import Inputs, fields_set
+from selvage.messages.inputs import Inputs
+from selvage.messages.options import EmbedRequestOptions, request_fields, with_defaults
 from selvage.messages.parts import InputPart
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
@@ -22,43 +23,11 @@ CARD_PART = InputPart(start=0, stop=0)
 class Template:
     """An EmbedRequest without its texts."""
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        outputs: Sequence[str],
-        input_type: str | None,
-        prompt: str | None,
-        prompt_name: str | None,
-        dimensions: int | None,
-        normalize: bool | None,
-        data_type: str,
-        truncate: bool | None,
-        truncation_side: str | None,
-        max_tokens: int | None,
-        sparse_top_k: int | None,
-        return_token_ids: bool,
-        pool_factor: float | None,
-        protected_tokens: int | None,
-        late_chunking: bool = False,
-        window_overlap: int | None = None,
-    ) -> None:
-        """Raises InvalidInput where an option is not one of its choices."""
+    def __init__(self, *, outputs: Sequence[str], **options: Unpack[EmbedRequestOptions]) -> None:
+        """Raises InvalidInput where an option is not one of its choices, TypeError for one that there is not."""
         self.message = embedding_pb2.EmbedRequest(
-            model=model,
             outputs=[enums.number(vectors_pb2.OutputKind, output, "output") for output in outputs],
-            input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
-            **fields_set(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
-            dimensions=dimensions,
-            data_type=enums.number(vectors_pb2.DataType, data_type, "data_type"),
-            truncation_side=enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side"),
-            max_tokens=max_tokens,
-            sparse_top_k=sparse_top_k,
-            return_token_ids=return_token_ids,
-            pool_factor=pool_factor,
-            protected_tokens=protected_tokens,
-            late_chunking=late_chunking,
-            window_overlap=window_overlap,
+            **request_fields(**with_defaults(EmbedRequestOptions, options)),
         )
 
     def request(self, inputs: Inputs, rows: slice) -> embedding_pb2.EmbedRequest:

@@ -120,13 +120,6 @@ def _spans(pairs: Any, field: str) -> Spans:
         ) from None
 
 
-def fields_set(**fields: Any) -> dict[str, Any]:
-    """The fields of a request that are not None. Raises InvalidInput where both prompt and prompt_name are there."""
-    if fields.get("prompt") is not None and fields.get("prompt_name") is not None:
-        raise InvalidInput("prompt and prompt_name exclude each other", field="prompt")
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def _is_string(value: Any) -> bool:
     return isinstance(value, str)
 

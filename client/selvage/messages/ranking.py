@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from selvage.errors import InvalidInput
-from selvage.messages import enums, vectors
+from selvage.messages import vectors
 from selvage.messages.inputs import ENTRY_LETTERS
 from selvage.messages.parts import InputPart, runs
 from selvage.results import Array, RankedDocument, TokenMatch
@@ -20,10 +20,12 @@ from selvage.v1 import ranking_pb2, vectors_pb2
 
 DOCUMENTS, LETTERS = 1024, 1024 * 1024
 """Most documents and letters of one Rerank. Parts are large, because each computes the query again."""
-SIDE, SIDE_LETTERS = 2048, 8 * 1024 * 1024
+SIDE, SIDE_LETTERS = 2048, 1024 * 1024
 """Most texts, and letters, of either side of one Score. Blocks are large, because each computes both sides again."""
-ARRAYS, QUERY_BYTES, DOCUMENT_BYTES = 1024, 8 * 1024 * 1024, 16 * 1024 * 1024
+ARRAYS, QUERY_BYTES, DOCUMENT_BYTES = 1024, 4 * 1024 * 1024, 8 * 1024 * 1024
 """Most arrays of either side of one MaxSim, and most bytes: each block of documents sends the queries again."""
+LETTER_BYTES = 4
+"""Most bytes of a letter in a message, so that no request of several entries has over 16 MiB."""
 
 
 class Rerank:
@@ -190,15 +192,6 @@ class MaxSim(Scores):
         return self._scores[:, 0] if self._pairs else self._scores
 
 
-def weights_to_pb(weights: Mapping[str, float] | None) -> ranking_pb2.HybridWeights | None:
-    """Weights by output, such as {"dense": 1, "sparse": 0.3}, as a message; other outputs weigh nothing."""
-    if weights is None:
-        return None
-    for name in weights:
-        enums.number(vectors_pb2.OutputKind, name, "weights")
-    return ranking_pb2.HybridWeights(**weights)
-
-
 def _match(match: ranking_pb2.TokenMatch) -> TokenMatch:
     return TokenMatch(
         query_token=match.query_token,
@@ -213,8 +206,8 @@ def _text_runs(texts: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _bytes(entry: Any) -> int:
-    """The size in bytes of an array as float32, or of a text, for which its letters stand."""
-    return len(entry) if isinstance(entry, str) else int(entry.size) * 4
+    """The size in bytes of an array as float32, or the most that a text can have."""
+    return len(entry) * LETTER_BYTES if isinstance(entry, str) else int(entry.size) * 4
 
 
 def _check_pairs(queries: Sequence[Any], documents: Sequence[Any]) -> None:

@@ -79,6 +79,32 @@ class Nobody:
     )
 
 
+LONG = "\N{GRINNING FACE}" * 1000  # four bytes a letter
+ROWS = np.zeros((500, 128), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options"),
+    [
+        (methods.embed, [[LONG] * 600], {}),
+        (methods.rerank, [LONG, [LONG] * 3000], {}),
+        (methods.score, [[LONG] * 1500, [LONG] * 1500], {}),
+        (methods.score, [[LONG] * 1500, [LONG] * 1500], {"pairs": True}),
+        (methods.max_sim, [[ROWS] * 50, [ROWS] * 50], {}),
+        (methods.max_sim, [[LONG] * 3000, [ROWS] * 50], {}),
+        (methods.max_sim, [[LONG] * 50, [ROWS] * 50], {"pairs": True}),
+    ],
+)
+def test_no_request_of_several_entries_is_over_16_mib(
+    method: Any, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    """Which is what a service takes over gRPC."""
+    operation = method(Nobody(), *arguments, **options)
+    sizes = [operation.message(part).ByteSize() for part in operation.parts()]
+    assert len(sizes) > 1
+    assert max(sizes) <= 16 * 1024 * 1024
+
+
 def run(operation: Any, seed: int) -> Any:
     """Answers in any order, refuses now and then, and refuses what has more than three rows. No clock runs."""
     now, chance = 0.0, random.Random(seed)
