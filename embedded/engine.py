@@ -7,9 +7,8 @@ from typing import Unpack
 from embedded.options import EngineOptions, settings_of
 from embedded.services import running_services
 from gpu_worker.schedule.driver import DeviceLost
-from selvage.client import Blocking
+from selvage.client import Blocking, LoopThread
 from selvage.connection import Settings
-from selvage.loop_thread import LoopThread
 from selvage.transport import check_process
 from shared.errors import ModelRefused
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from selvage.calls import methods
+from selvage.calls.methods import as_method
 from selvage.calls.progress import progress_shown
-from selvage.calls.signatures import as_method
 from selvage.calls.split_call import Operation
 from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import TLS, Settings

@@ -5,17 +5,18 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 
-from selvage.calls.retries import RetryPolicy
-from selvage.calls.rpcs import RPCS
-from selvage.calls.split_call import Attempt, Operation, SplitCall
+from selvage.calls.split_call import Attempt, Operation, RetryPolicy, SplitCall
 from selvage.calls.streamed_call import END_SECONDS, StreamedCall
 from selvage.connection import Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.target import check_target
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 
 R = TypeVar("R")
@@ -23,6 +24,25 @@ WRITE_ERRORS = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateE
 """What writing to a stream that has ended raises; reading it tells why it ended."""
 ACCEPT_SECONDS = 5.0
 """Longest wait for the headers that accept a stream. The service sends them at once; a proxy may hold them back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """An rpc of the contract. `path`: its name as gRPC sends it. `reply`: the function that parses a reply's bytes."""
+
+    path: str
+    reply: Callable[[bytes], Any]
+
+
+RPCS: dict[type[Any], Rpc] = {
+    GetMessageClass(method.input_type): Rpc(
+        f"/{service.full_name}/{method.name}", GetMessageClass(method.output_type).FromString
+    )
+    for contract in (embedding_pb2, ranking_pb2, classification_pb2, model_pb2)
+    for service in contract.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+"""The rpcs of the public contract, by the class of their request. Read from the contract's descriptors."""
 
 
 class Transport:

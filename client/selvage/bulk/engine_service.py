@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from selvage import embedded  # type: ignore[attr-defined]  # not of the public names
 from selvage.bulk.failures import Failed
 from selvage.bulk.service import CARD_SECONDS, ChannelService
 from selvage.connection import Settings
-from selvage.in_process import embedded
 from selvage.model_card import ModelCard
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 

@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 import grpc
 
-from selvage.calls.rpcs import RPCS
 from selvage.connection import Settings
 from selvage.errors import SelvageError, from_call, from_ended_stream
 from selvage.messages.card import card_from_pb
 from selvage.model_card import ModelCard
+from selvage.transport import RPCS
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
 from selvage.v1.model_pb2 import GetModelRequest
 

@@ -3,12 +3,11 @@
 from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Any, Literal, Protocol, Unpack, overload
 
-from selvage.calls.retries import RetryPolicy
-from selvage.calls.split_call import Operation
+from selvage.calls.split_call import Operation, RetryPolicy
 from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import Settings
 from selvage.errors import InvalidInput
-from selvage.messages.embedding import Embed, SingleOutput, Template
+from selvage.messages.embedding import Embed, Template
 from selvage.messages.inputs import Inputs, Texts, checked_spans
 from selvage.messages.options import EmbedOptions, VectorOptions, with_defaults
 from selvage.results import Array, Embeddings
@@ -103,7 +102,6 @@ def embed(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names (a text by its place in `texts`),
     and the other errors of `selvage.errors`.
     """
-    alone = isinstance(output, str)
     outputs = [output] if isinstance(output, str) else list(output)
     chosen = with_defaults(EmbedOptions, options, self.settings.model)
     sparse_format, seconds, progress = (chosen.pop(name) for name in ("sparse_format", "timeout", "progress"))
@@ -113,8 +111,8 @@ def embed(
     template = Template(outputs=outputs, **chosen)
     csr = sparse_format == "csr" and "sparse" in outputs
     bounds = checked_spans(spans, inputs)
-    embedding = Embed(template, inputs, csr=csr, seconds=seconds, progress=progress, spans=bounds)
-    return SingleOutput(embedding, outputs[0], single=inputs.single) if alone else embedding
+    alone = output if isinstance(output, str) else ""
+    return Embed(template, inputs, alone=alone, csr=csr, seconds=seconds, progress=progress, spans=bounds)
 
 
 def embed_stream(

@@ -4,24 +4,29 @@ A function takes a client as `self` and returns the operation; a client's method
 in embed_methods.py.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import update_wrapper
+from typing import Any, TypeVar, Unpack, get_args, get_type_hints
 
 import numpy as np
 
 from selvage.calls.embed_methods import HasSettings, embed, embed_stream
 from selvage.calls.split_call import Operation
 from selvage.errors import InvalidInput
-from selvage.messages.classification import Classify, ClassifyTokens
+from selvage.messages.card import Cards
 from selvage.messages.inputs import Inputs, checked_strings, checked_text
-from selvage.messages.model import Cards, TokenizeOrDetokenize
-from selvage.messages.options import ScoringOptions, request_fields, with_defaults
+from selvage.messages.options import DEFAULTS, ScoringOptions, request_fields, with_defaults
 from selvage.messages.ranking import MaxSim, Rerank, Score
+from selvage.messages.text_results import Classify, ClassifyTokens, Detokenize, Tokenize
 from selvage.model_card import ModelCard
 from selvage.results import Array, Classes, RankedDocument
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2, vectors_pb2
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 __all__ = [
+    "as_method",
     "classify",
     "classify_tokens",
     "detokenize",
@@ -205,7 +210,7 @@ def classify(
         ),
     )
     pairs, _ = checked_strings(text_pairs, "text_pairs")
-    return Classify(template, _strings(texts), pairs, seconds=timeout, progress=progress)
+    return Classify(template, _strings(texts), pairs=pairs, seconds=timeout, progress=progress)
 
 
 def classify_tokens(
@@ -291,7 +296,7 @@ def tokenize(
             max_tokens=max_tokens,
         ),
     )
-    return TokenizeOrDetokenize(template, _strings(texts), seconds=timeout)
+    return Tokenize(template, _strings(texts), seconds=timeout)
 
 
 def detokenize(
@@ -321,7 +326,7 @@ def detokenize(
         skip_special_tokens=skip_special_tokens,
         **request_fields(input_type=input_type),
     )
-    return TokenizeOrDetokenize(template, inputs, seconds=timeout)
+    return Detokenize(template, inputs, seconds=timeout)
 
 
 def model(self: HasSettings, name: str = "", *, timeout: float | None = None) -> Operation[ModelCard]:
@@ -350,3 +355,28 @@ def _as_list(texts: Iterable[str], field: str) -> list[str]:
 def _strings(texts: str | Iterable[str]) -> Inputs:
     entries, single = checked_strings(texts, "texts")
     return Inputs(entries=entries, tokenized=False, single=single)
+
+
+def as_method(run: F, method: Callable[..., Any]) -> F:
+    """Returns `run` with the signature and docstring of `method`.
+
+    `method` returns an Operation[R] and `run` its result, so the signature that is shown returns R and has all options.
+    """
+    update_wrapper(run, method)
+    signature = inspect.signature(method)
+    returned = next(iter(get_args(signature.return_annotation)), Any)
+    client, *parameters = signature.parameters.values()
+    shown = [client.replace(annotation=inspect.Parameter.empty)]
+    for parameter in parameters:
+        shown += [parameter] if parameter.kind is not parameter.VAR_KEYWORD else _options(parameter.annotation)
+    run.__signature__ = signature.replace(parameters=shown, return_annotation=returned)  # type: ignore[attr-defined]
+    return run
+
+
+def _options(unpacked: Any) -> list[inspect.Parameter]:
+    """A parameter for each option of an `Unpack[TypedDict]`."""
+    hints = get_type_hints(get_args(unpacked)[0])
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=hint)
+        for name, hint in hints.items()
+    ]

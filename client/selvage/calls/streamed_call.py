@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from selvage.calls.retries import RetryPolicy
+from selvage.calls.split_call import RetryPolicy
 from selvage.errors import InvalidInput, SelvageError, from_stream
 from selvage.messages.embedding import Template, results_by_text
 from selvage.messages.inputs import ENTRY_LETTERS, ID_LETTERS, Inputs

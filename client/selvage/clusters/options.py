@@ -5,9 +5,9 @@ from typing import Any
 
 import grpc
 
+from selvage import embedded  # type: ignore[attr-defined]  # not of the public names
 from selvage.bulk.service import ChannelService
 from selvage.connection import Settings
-from selvage.in_process import embedded
 
 VECTORS: dict[str, Any] = {
     **dict.fromkeys(("input_type", "prompt", "prompt_name", "dimensions", "normalize"), None),

@@ -13,8 +13,7 @@ import numpy as np
 
 from selvage.errors import InvalidInput
 from selvage.messages import vectors
-from selvage.messages.inputs import ENTRY_LETTERS
-from selvage.messages.parts import InputPart, runs
+from selvage.messages.inputs import ENTRY_LETTERS, InputPart, runs
 from selvage.results import Array, RankedDocument, TokenMatch
 from selvage.v1 import ranking_pb2, vectors_pb2
 

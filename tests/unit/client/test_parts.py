@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage.calls import methods
-from selvage.calls.retries import RetryPolicy
-from selvage.calls.split_call import Attempt, SplitCall
+from selvage.calls.split_call import Attempt, RetryPolicy, SplitCall
 from selvage.connection import Settings
 from selvage.errors import (
     Internal,
@@ -22,7 +21,7 @@ from selvage.errors import (
     Unavailable,
 )
 from selvage.messages import embedding, ranking
-from selvage.messages.parts import InputPart, runs
+from selvage.messages.inputs import InputPart, runs
 from support.fake_frontend import ANSWERS, dense_row, score
 
 sizes = st.lists(st.integers(0, 30), max_size=40)
