@@ -11,8 +11,8 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -47,7 +47,7 @@ class LoopThread:
     def __init__(self, owner: str) -> None:
         """`owner`: what errors call the object that the loop belongs to, such as "client"."""
         self._owner = owner
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may close a generator in between, which comes here again
         self._process = os.getpid()
         self._entered = AsyncExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -60,11 +60,7 @@ class LoopThread:
 
         Raises Cancelled where the loop was closed before the coroutine ended, RuntimeError in a forked process.
         """
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._running())
-        except BaseException:
-            work.close()
-            raise
+        future = self._begin(work)
         try:
             return future.result()
         except CancelledError:
@@ -80,13 +76,11 @@ class LoopThread:
 
         On the thread of the loop, where the garbage collector may close a generator, it is not waited for.
         """
-        try:
+        with suppress(Cancelled, RuntimeError):
             if threading.current_thread() is self._thread:
-                asyncio.run_coroutine_threadsafe(work, self._running())
+                self._begin(work)
             else:
                 self.run(work)
-        except (Cancelled, RuntimeError):
-            work.close()
 
     def enter(self, context: AbstractAsyncContextManager[T]) -> T:
         """Enters a context, which is left when the loop ends."""
@@ -112,18 +106,22 @@ class LoopThread:
         if thread is not None and os.getpid() == self._process and threading.current_thread() is not thread:
             thread.join(seconds)
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        """The loop, which the first call starts. Raises Cancelled, RuntimeError."""
-        if os.getpid() != self._process and self._loop is not None:
-            article = "an" if self._owner[0] in "aeiou" else "a"
-            raise RuntimeError(f"{article} {self._owner} does not survive a fork: make one in each process")
-        with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            if self._loop is None:
-                self._start()
-            assert self._loop is not None
-            return self._loop
+    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Begins a coroutine on the loop, which the first one starts. Raises Cancelled, RuntimeError."""
+        try:
+            if os.getpid() != self._process and self._loop is not None:
+                article = "an" if self._owner[0] in "aeiou" else "a"
+                raise RuntimeError(f"{article} {self._owner} does not survive a fork: make one in each process")
+            with self._lock:  # a loop ends after it, and with it what was begun: nobody waits for ever
+                if self._closed:
+                    raise self._closed_error()
+                if self._loop is None:
+                    self._start()
+                assert self._loop is not None
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            work.close()
+            raise
 
     def _start(self) -> None:
         asyncio_log = logging.getLogger("asyncio")

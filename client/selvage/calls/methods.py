@@ -14,6 +14,7 @@ import numpy as np
 from selvage.calls.embed_methods import HasSettings, embed, embed_stream
 from selvage.calls.split_call import Operation
 from selvage.errors import InvalidInput
+from selvage.messages import vectors
 from selvage.messages.card import Cards
 from selvage.messages.inputs import Inputs, checked_strings, checked_text
 from selvage.messages.options import DEFAULTS, ScoringOptions, request_fields, with_defaults
@@ -169,6 +170,9 @@ def max_sim(
         )
     left: list[Any] = list(texts) or [np.asarray(query) for query in queries]
     right = [np.asarray(document) for document in documents]
+    if not texts:
+        vectors.check_multi_vectors(left, "queries")
+    vectors.check_multi_vectors(right, "documents")
     return MaxSim(template, left, right, seconds=timeout, progress=progress)
 
 

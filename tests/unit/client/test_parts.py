@@ -256,7 +256,7 @@ def test_a_matrix_keeps_all_documents_of_a_query_together(
     monkeypatch: pytest.MonkeyPatch, most: int, sizes: list[int], seed: int
 ) -> None:
     """Queries still come in several requests, of fewer where too much is refused; so do pairs, parts of nothing."""
-    monkeypatch.setattr(ranking, "SIDE", 20)
+    monkeypatch.setattr(ranking.Score, "most", 20)
     monkeypatch.setattr(ranking, "DOCUMENTS", 600)
     documents, queries = [f"document {number}" for number in range(30)], [f"query {number}" for number in range(25)]
     operation = methods.score(Nobody(), queries, documents)
