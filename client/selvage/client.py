@@ -1,7 +1,7 @@
 """The client whose methods block: those of `AsyncClient`, run on an event loop in a thread of the client's own.
 
-gRPC's asyncio has one source of events in a process, which wakes every event loop. Those that find nothing log a
-BlockingIOError each time (grpc/grpc#25364); such records are dropped here, of all loops.
+gRPC's asyncio has one source of events in a process, which wakes every event loop. With grpcio 1.80 those that find
+nothing log a BlockingIOError each time (grpc/grpc#25364; not so with 1.85); such records of any loop are dropped.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -226,6 +227,16 @@ def test_ctrl_c_ends_a_blocking_call(fake: FakeFrontend) -> None:
             time.sleep(0.001)
         fake.holds = False
         assert client.embed("a").shape == (3,)
+
+
+def test_empty_wakes_of_grpc_are_not_logged(fake: FakeFrontend, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop's other errors are."""
+    with Client(fake.address) as client:
+        client.embed("a")
+    for callback in ("PollerCompletionQueue._handle_events", "another"):
+        error = BlockingIOError(11, "Resource temporarily unavailable")
+        logging.getLogger("asyncio").error("Exception in callback %s()", callback, exc_info=error)
+    assert [record.getMessage() for record in caplog.records] == ["Exception in callback another()"]
 
 
 def test_a_client_that_is_forgotten_leaves_no_thread(fake: FakeFrontend) -> None:
