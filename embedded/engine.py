@@ -1,14 +1,19 @@
 """The client's methods over both services in this process."""
 
 import math
-import weakref
 from pathlib import Path
 from typing import Unpack
 
-from embedded.channel import local_channel
-from embedded.options import EngineOptions
-from selvage.blocking import Blocking
+from embedded.options import EngineOptions, settings_of
+from embedded.services import running_services
+from gpu_worker.schedule.driver import DeviceLost
+from selvage.client import Blocking, LoopThread
 from selvage.connection import Settings
+from selvage.transport import check_process
+from shared.errors import ModelRefused
+
+OWNER = "engine"
+"""What errors call an engine that was closed, or that a fork has left behind."""
 
 
 class Engine(Blocking):
@@ -39,22 +44,43 @@ class Engine(Blocking):
         Raises ValueError where the model is refused, in one line, or a value makes no sense; TypeError for an unknown
         option; RuntimeError where the device fails.
         """
-        settings = Settings.of(
-            "this process",
-            model="",
-            key="",
-            tls=False,
-            timeout=timeout,
-            retries=5,
-            in_flight=in_flight,
-            fairness_key="",
-            priority="",
-            metadata=(),
-        )
-        channel = local_channel(str(model), options)
-        super().__init__(settings, channel)
-        weakref.finalize(self, channel.stop)
+        loop, address = start(str(model), options)
+        try:
+            super().__init__(_settings(address, timeout, in_flight), loop, OWNER)
+        except BaseException:
+            loop.stop()
+            raise
         self._name = str(model)
 
     def __repr__(self) -> str:
         return f"Engine({self._name!r}, timeout={self.settings.timeout:g})"
+
+
+def start(model: str, options: EngineOptions) -> tuple[LoopThread, str]:
+    """Loads a model; the loop that runs its services, which end with it, and their address. Raises as `Engine` does."""
+    settings, loop = settings_of(model, options), LoopThread(OWNER)
+    check_process()
+    try:
+        return loop, loop.enter(running_services(settings))
+    except BaseException as error:  # Ctrl-C too: what is loaded then goes again
+        loop.stop()
+        if isinstance(error, ModelRefused):
+            raise ValueError(f"model = {model!r}: {error}") from error
+        if isinstance(error, DeviceLost):
+            raise RuntimeError(f"the device is lost: {error}") from error
+        raise
+
+
+def _settings(address: str, timeout: float, in_flight: int) -> Settings:
+    return Settings.of(
+        address,
+        model="",
+        key="",
+        tls=False,
+        timeout=timeout,
+        retries=5,
+        in_flight=in_flight,
+        fairness_key="",
+        priority="",
+        metadata=(),
+    )

@@ -7,21 +7,20 @@
 It needs only grpcio, protobuf, googleapis-common-protos and numpy. The public names are imported at their first use,
 because services import this package for its generated code alone.
 
-    client, async_client, blocking   Client, AsyncClient, and what Client and Engine have in common
+    client, async_client             Client, AsyncClient
+    transport                        how both send
     connection, target               TLS, channel options, headers; what targets look like
     errors, model_card, results      what calls raise and return
     calls                            the methods, and how their calls are split and retried
     messages                         arguments -> requests, replies -> results
     bulk                             `python -m selvage.bulk`: files of texts -> files of vectors
     clusters, ray, daft              batches of Ray and Daft
-    in_process                       Engine, where the services are installed
     v1, worker/v1                    the generated code of the public contract, and of that between services
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import Any
-
-from selvage.in_process import embedded
 
 _HOMES = {
     "client": ["Client"],
@@ -65,3 +64,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "v1"]
+
+
+def embedded(module: str) -> ModuleType:
+    """Imports a module of `embedded`. Raises ImportError with the command that installs it, where it is missing."""
+    try:
+        return import_module(f"embedded.{module}")
+    except ModuleNotFoundError as error:
+        needs = f"Engine needs the extra engine: pip install '.[engine]' in a checkout ({error})"
+        raise ImportError(needs) from error

@@ -1,35 +1,23 @@
 """The client for asyncio.
 
-`calls.methods` makes requests and reads replies; `SplitCall` and `StreamedCall` decide what to send and when.
+`calls.methods` makes requests and reads replies; `SplitCall` and `StreamedCall` decide what to send and when;
+`Transport` sends it.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-import grpc
-
 from selvage.calls import methods
+from selvage.calls.methods import as_method
 from selvage.calls.progress import progress_shown
-from selvage.calls.retries import RetryPolicy
-from selvage.calls.rpcs import RPCS
-from selvage.calls.signatures import as_method
-from selvage.calls.split_call import Attempt, Operation, SplitCall
-from selvage.calls.streamed_call import END_SECONDS, StreamedCall
+from selvage.calls.split_call import Operation
+from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import TLS, Settings
-from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
-from selvage.target import check_target
-from selvage.v1.embedding_pb2 import EmbedStreamRequest
+from selvage.transport import EmbeddingStream, Transport
 
 P = ParamSpec("P")
 R = TypeVar("R")
-WRITE_ERRORS = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
-"""What writing to a stream that has ended raises; reading it tells why it ended."""
-ACCEPT_SECONDS = 5.0
-"""Longest wait for the headers that accept a stream. The service sends them at once; a proxy may hold them back."""
 
 
 def awaited(
@@ -75,7 +63,6 @@ class AsyncClient:
         metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         """Takes the options of `Client`. Nothing is sent yet. Raises ValueError."""
-        check_target(target, tls=bool(tls))
         self.settings = Settings.of(
             target,
             model=model,
@@ -88,9 +75,7 @@ class AsyncClient:
             priority=priority,
             metadata=metadata,
         )
-        self._retries = RetryPolicy(retries)
-        self._opened: Any = None
-        self._closed = False
+        self._transport = Transport(self.settings)
 
     embed = awaited(methods.embed)
     rerank = awaited(methods.rerank)
@@ -106,9 +91,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends calls in progress, and the connection."""
-        self._closed = True
-        if self._opened is not None:
-            await self._opened.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -121,68 +104,16 @@ class AsyncClient:
     def __repr__(self) -> str:
         return f"AsyncClient({self.settings})"
 
-    @property
-    def _channel(self) -> Any:
-        """The channel, which the first call makes, because it belongs to the loop that runs then. Raises Cancelled."""
-        if self._closed:
-            raise Cancelled("the client was closed")
-        if self._opened is None:
-            self._opened = self.settings.channel(grpc.aio)
-        return self._opened
-
     async def _run(self, operation: Operation[R]) -> R:
-        seconds = self.settings.timeout if operation.seconds is None else operation.seconds
         with progress_shown(operation.size, operation.progress) as show_progress:
-            split_call = SplitCall(operation, seconds=seconds, retries=self._retries, show_progress=show_progress)
-            await self._send_all(split_call)
+            split_call = self._transport.split(operation, show_progress)
+            await self._transport.send_all(split_call)
             return split_call.result()
 
-    async def _send_all(self, split_call: SplitCall[Any]) -> None:
-        """Sends attempts, several at a time, until the call is done. Raises SelvageError."""
-        in_progress: dict[asyncio.Future[Any], tuple[Attempt, str]] = {}
-        try:
-            while True:
-                while len(in_progress) < self.settings.in_flight and (attempt := split_call.next_attempt()) is not None:
-                    request_id, task = self._send(attempt)
-                    in_progress[task] = attempt, request_id
-                if split_call.done:
-                    return
-                wait = split_call.wait_seconds()
-                if not in_progress:
-                    await asyncio.sleep(wait or 0)
-                    continue
-                ended, _ = await asyncio.wait(in_progress, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    attempt, request_id = in_progress.pop(task)
-                    if task.cancelled():  # not by this coroutine: the client was closed
-                        raise Cancelled("the client was closed", request_id=request_id)
-                    try:
-                        reply = task.result()
-                    except grpc.aio.AioRpcError as error:
-                        split_call.record_failure(attempt, from_call(error, request_id))
-                    else:
-                        split_call.record_reply(attempt, reply)
-        finally:
-            for task in in_progress:
-                task.cancel()
-            await asyncio.gather(*in_progress, return_exceptions=True)
-
-    def _send(self, attempt: Attempt) -> tuple[str, asyncio.Future[Any]]:
-        """Begins the call of an attempt; its request id, and a task whose result is the reply."""
-        kind = type(attempt.message)
-        request_id, metadata = self.settings.headers()
-        method = self._channel.unary_unary(
-            RPCS[kind].path, request_serializer=kind.SerializeToString, response_deserializer=RPCS[kind].reply
-        )
-
-        async def reply() -> Any:
-            return await method(attempt.message, timeout=attempt.seconds, metadata=metadata)
-
-        return request_id, asyncio.ensure_future(reply())
-
     async def _iterate(self, streamed: StreamedCall) -> AsyncIterator[Any]:
-        """Yields results while it reads and sends texts. Raises SelvageError."""
-        source, stream = _as_async(streamed.source), None
+        """Yields results while it reads texts. Raises SelvageError."""
+        source = _as_async(streamed.source)
+        stream: EmbeddingStream | None = None
         try:
             while True:
                 for result in streamed.ready_results():
@@ -194,92 +125,10 @@ class AsyncClient:
                         streamed.add_text(await anext(source))
                     except StopAsyncIteration:
                         streamed.end_texts()
-                while (request := streamed.next_request()) is not None:
-                    stream = stream or _AsyncStream(self._channel, self.settings)
-                    await stream.send(request)
-                if stream is None:
-                    await asyncio.sleep(streamed.wait_seconds() or 0)
-                elif await stream.record_events(streamed, streamed.listen_seconds()):
-                    stream = None
+                stream = await self._transport.advance(streamed, stream)
         finally:
             if stream is not None:
                 await stream.close(cancel=not streamed.done)
-
-
-class _AsyncStream:
-    """One EmbedStream, read by a task, so that replies are received while the caller does something else."""
-
-    def __init__(self, channel: Any, settings: Settings) -> None:
-        self._events: deque[Any] = deque()
-        self._has_events = asyncio.Event()
-        self._request_id, metadata = settings.headers()
-        rpc = RPCS[EmbedStreamRequest]
-        method = channel.stream_stream(
-            rpc.path, request_serializer=EmbedStreamRequest.SerializeToString, response_deserializer=rpc.reply
-        )
-        self._call = method(metadata=metadata)
-        self._reading = asyncio.ensure_future(self._read())
-
-    async def send(self, request: EmbedStreamRequest) -> None:
-        with suppress(*WRITE_ERRORS):
-            # First the service accepts the call: grpc.aio reports INTERNAL to a caller that writes to a refused call.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._call.initial_metadata(), ACCEPT_SECONDS)
-            await self._call.write(request)
-
-    async def record_events(self, streamed: StreamedCall, seconds: float | None) -> bool:
-        """Records replies and the end of the stream; waits up to `seconds` for the first, None: until there is one.
-
-        Returns whether the stream has ended.
-        """
-        await self._wait_for_event(seconds)
-        while self._events:
-            event = self._events.popleft()
-            if isinstance(event, SelvageError):
-                await self.close()
-                streamed.record_stream_end(event)
-                return True
-            streamed.record_reply(event, self._request_id)
-        return False
-
-    async def close(self, *, cancel: bool = True) -> None:
-        """Ends the requests. `cancel`: ends the replies too."""
-        try:
-            if not cancel:
-                with suppress(*WRITE_ERRORS):
-                    await self._call.done_writing()
-                await asyncio.wait([self._reading], timeout=END_SECONDS)
-        finally:
-            self._call.cancel()
-        await asyncio.wait([self._reading])
-
-    async def _wait_for_event(self, seconds: float | None) -> None:
-        """Waits until there is an event. With 0 seconds it still lets other tasks run."""
-        if seconds == 0:
-            await asyncio.sleep(0)
-            return
-        if not self._events:
-            self._has_events.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._has_events.wait()
-
-    async def _read(self) -> None:
-        try:
-            while (reply := await self._call.read()) is not grpc.aio.EOF:
-                self._add_event(reply)
-        except grpc.aio.AioRpcError as error:
-            self._add_event(from_ended_stream(error, self._request_id))
-        except asyncio.CancelledError:  # of the call; nobody cancels this task
-            self._add_event(Cancelled("the stream was cancelled", request_id=self._request_id))
-        except Exception as error:  # otherwise the caller would wait for ever
-            self._add_event(Internal(f"the stream could not be read: {error!r}", request_id=self._request_id))
-        else:
-            self._add_event(Unavailable("the stream was ended", retry_after=0.0, request_id=self._request_id))
-
-    def _add_event(self, event: Any) -> None:
-        self._events.append(event)
-        self._has_events.set()
 
 
 async def _as_async(texts: Any) -> AsyncIterator[Any]:

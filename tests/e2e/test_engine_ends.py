@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,27 +13,43 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from embedded import pair
-from embedded.channel import local_channel
+from embedded import services
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.scheduler import Scheduler
 from harness.environment import python_path
 from selvage import Engine, errors
-from selvage.calls.rpcs import RPCS
-from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
+from shared.jobs import Job, JobResult
 from support.random_models import random_model
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")
 TEXTS = [f"w{number % 90} " * (1 + number % 9) for number in range(100)]
 
 
-def test_closing_ends_what_is_under_way() -> None:
+def thread_count() -> int:
+    """Without the one thread of gRPC's asyncio, which ends when the last of its objects is deleted."""
+    return sum("_poll_wrapper" not in thread.name for thread in threading.enumerate())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a worker has got a job."""
+    has_come, answer = threading.Event(), Driver.result_of
+
+    async def noticed(self: Driver, job: Job) -> JobResult:
+        has_come.set()
+        return await answer(self, job)
+
+    monkeypatch.setattr(Driver, "result_of", noticed)
+    return has_come
+
+
+def test_closing_ends_what_is_under_way(asked: threading.Event) -> None:
     """From another thread; every later call is told, and nothing of it stays."""
-    before = threading.active_count()
+    before = thread_count()
     engine = Engine(random_model("tiny-bert"))
+    asked.clear()  # the first jobs were those of the warm-up
     ended: list[Exception] = []
 
     def ask() -> None:
@@ -43,8 +60,7 @@ def test_closing_ends_what_is_under_way() -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while not engine._channel._pair.calls.admission.requests:
-        time.sleep(0.001)
+    asked.wait()
     engine.close()
     asking.join()
     engine.close()
@@ -52,7 +68,20 @@ def test_closing_ends_what_is_under_way() -> None:
     for method in (lambda: engine.embed("w1"), lambda: next(iter(engine.embed_stream(["w1"])))):
         with pytest.raises(errors.Cancelled):
             method()
-    assert threading.active_count() <= before
+    assert thread_count() <= before
+
+
+def test_only_its_user_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket lies in a folder of its own, which goes with it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Engine(random_model("tiny-bert")):
+        (folder,) = tmp_path.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not [*tmp_path.iterdir()]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
+    (tmp_path / ("long" * 30)).mkdir()
+    with pytest.raises(RuntimeError, match="is too long for a socket: set TMPDIR to another folder"):
+        Engine(random_model("tiny-bert"))
 
 
 def test_closing_ends_a_stream() -> None:
@@ -68,11 +97,12 @@ def test_closing_ends_a_stream() -> None:
                     pass
 
 
-def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch, asked: threading.Event) -> None:
     """To what is held, and to each later call at once: nobody waits for ever."""
-    runs, lost = Driver.run, asyncio.Event()
+    runs, lost, loops = Driver.run, asyncio.Event(), []
 
     async def run(self: Driver) -> None:
+        loops.append(asyncio.get_running_loop())
         running = asyncio.create_task(runs(self))
         await lost.wait()
         running.cancel()
@@ -80,11 +110,10 @@ def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Driver, "run", run)
     with Engine(random_model("tiny-bert"), timeout=240) as engine, ThreadPoolExecutor(1) as threads:
+        asked.clear()
         held = threads.submit(engine.embed, [f"w{number} " * 400 for number in range(5000)], truncate=True)
-        pair = engine._channel._pair
-        while not pair.calls.admission.requests:
-            time.sleep(0.001)
-        pair._loop.call_soon_threadsafe(lost.set)
+        asked.wait()
+        loops[0].call_soon_threadsafe(lost.set)
         for ask in (held.result, lambda: engine.embed("w1"), lambda: [*engine.embed_stream(["w1"])]):
             with pytest.raises(errors.Internal, match="the device is lost: a small step failed"):
                 ask()
@@ -92,7 +121,7 @@ def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor threads: what is held and what comes after is told."""
-    before = threading.active_count()
+    before = thread_count()
     engine = Engine(random_model("tiny-bert"))
 
     def plan(_: Scheduler) -> None:
@@ -100,10 +129,10 @@ def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Scheduler, "plan_step", plan)
     for _ in range(3):
-        with pytest.raises(errors.Cancelled):
+        with pytest.raises(errors.Internal, match="the engine failed; its log says why"):
             engine.embed("w1", timeout=240)
     engine.close()
-    assert threading.active_count() <= before
+    assert thread_count() <= before
 
 
 def test_texts_that_cannot_be_read_end_their_stream() -> None:
@@ -121,45 +150,26 @@ def test_texts_that_cannot_be_read_end_their_stream() -> None:
 
 def test_whoever_forgets_it_leaves_nothing() -> None:
     """Dropped without `close`, its threads end."""
-    before = threading.active_count()
+    before = thread_count()
     engine = Engine(random_model("tiny-bert"))
-    thread = engine._channel._pair._thread
+    thread = next(thread for thread in threading.enumerate() if thread.name == "selvage-engine")
     del engine
     gc.collect()
     thread.join()
-    assert threading.active_count() <= before
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # as grpc's thread, ours tells it
-def test_messages_that_cannot_be_made_end_their_call() -> None:
-    """Whoever reads the replies is told; the channel goes on."""
-    rpc, channel = RPCS[EmbedStreamRequest], local_channel(random_model("tiny-bert"), {})
-
-    def broken() -> Iterator[EmbedStreamRequest]:
-        yield EmbedStreamRequest(id=1, request=EmbedRequest(texts=["w1"]))
-        raise OSError("the file is gone")
-
-    stream = channel.stream_stream(rpc.path, None, rpc.reply)
-    with pytest.raises(grpc.RpcError) as ended:
-        [*stream(broken(), metadata=())]
-    assert ended.value.code() is grpc.StatusCode.CANCELLED
-    batch = EmbedStreamRequest(id=2, request=EmbedRequest(texts=["w1", "w2"]))
-    (reply,) = stream(iter([batch]), metadata=())
-    assert (reply.id, reply.response.dense.count) == (2, 2)
-    channel.close()
+    assert thread_count() <= before
 
 
 def test_a_bug_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the model was loaded, too; nothing of that stays."""
-    before = threading.active_count()
+    before = thread_count()
 
     def broken(*_: Any) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(pair, "read_files", broken)
+    monkeypatch.setattr(services, "read_files", broken)
     with pytest.raises(AssertionError, match="a bug"):
         Engine(random_model("tiny-bert"))
-    while threading.active_count() > before:
+    while thread_count() > before:
         time.sleep(0.001)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from grpc_status import rpc_status
 
 from selvage import AsyncClient, Client
-from selvage.calls.rpcs import RPCS
+from selvage.transport import RPCS
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from shared.errors import SelvageError
 from shared.server.options import server_options

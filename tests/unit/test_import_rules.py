@@ -173,7 +173,7 @@ RULES = {
         [path for path in files("client/selvage/**/*.py") if path.name not in ("ray.py", "daft.py")],
         {"ray", "daft"},
     ),
-    "the worker of an engine knows no transport": (files("embedded/resident.py"), {"grpc", "selvage"}),
+    "the services of an engine know no client": (files("embedded/services.py"), {"grpc", "selvage"}),
     "attachments know no transport": (
         [path for path in files("gpu_worker/link/*.py") if path.name != "server.py"],
         {"torch", "grpc", "shared.server.options", "shared.server.interceptor", "shared.server.status"},

@@ -1,15 +1,15 @@
 """The methods `embed` and `embed_stream` of both clients: a function each, with its signature and docstring. No I/O."""
 
 from collections.abc import AsyncIterable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
+from typing import Any, Literal, Protocol, Unpack, overload
 
-from selvage.calls.retries import RetryPolicy
-from selvage.calls.split_call import Operation
+from selvage.calls.split_call import Operation, RetryPolicy
 from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import Settings
 from selvage.errors import InvalidInput
-from selvage.messages.embedding import Embed, SingleOutput, Template
+from selvage.messages.embedding import Embed, Template
 from selvage.messages.inputs import Inputs, Texts, checked_spans
+from selvage.messages.options import EmbedOptions, VectorOptions, with_defaults
 from selvage.results import Array, Embeddings
 
 
@@ -17,30 +17,6 @@ class HasSettings(Protocol):
     """What the methods need of a client: `Client`, `AsyncClient` and `Engine` have it."""
 
     settings: Settings
-
-
-class EmbedOptions(TypedDict, total=False):
-    """The options of `embed` that every output takes, for type checkers; `embed` explains them."""
-
-    model: str
-    input_type: Literal["query", "document"] | None
-    prompt: str | None
-    prompt_name: str | None
-    dimensions: int | None
-    normalize: bool | None
-    data_type: str
-    truncate: bool | None
-    truncation_side: Literal["left", "right"] | None
-    max_tokens: int | None
-    sparse_top_k: int | None
-    sparse_format: Literal["dict", "csr"]
-    return_token_ids: bool
-    pool_factor: float | None
-    protected_tokens: int | None
-    late_chunking: bool
-    window_overlap: int | None
-    progress: bool
-    timeout: float | None
 
 
 @overload
@@ -72,26 +48,8 @@ def embed(
     texts: Texts,
     *,
     output: str | Sequence[str] = "dense",
-    model: str = "",
-    input_type: str | None = None,
-    prompt: str | None = None,
-    prompt_name: str | None = None,
-    dimensions: int | None = None,
-    normalize: bool | None = None,
-    data_type: str = "float32",
-    truncate: bool | None = None,
-    truncation_side: str | None = None,
-    max_tokens: int | None = None,
-    sparse_top_k: int | None = None,
-    sparse_format: str = "dict",
-    return_token_ids: bool = False,
-    pool_factor: float | None = None,
-    protected_tokens: int | None = None,
-    late_chunking: bool = False,
     spans: Sequence[Any] | None = None,
-    window_overlap: int | None = None,
-    progress: bool = False,
-    timeout: float | None = None,
+    **options: Unpack[EmbedOptions],
 ) -> Operation[Any]:
     """Computes vectors of texts.
 
@@ -144,34 +102,17 @@ def embed(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names (a text by its place in `texts`),
     and the other errors of `selvage.errors`.
     """
-    alone = isinstance(output, str)
     outputs = [output] if isinstance(output, str) else list(output)
+    chosen = with_defaults(EmbedOptions, options, self.settings.model)
+    sparse_format, seconds, progress = (chosen.pop(name) for name in ("sparse_format", "timeout", "progress"))
     if sparse_format not in ("dict", "csr"):
         raise InvalidInput(f"sparse_format is {sparse_format!r}; there are dict, csr", field="sparse_format")
     inputs = Inputs.of(texts)
-    template = Template(
-        model=model or self.settings.model,
-        outputs=outputs,
-        input_type=input_type,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        dimensions=dimensions,
-        normalize=normalize,
-        data_type=data_type,
-        truncate=truncate,
-        truncation_side=truncation_side,
-        max_tokens=max_tokens,
-        sparse_top_k=sparse_top_k,
-        return_token_ids=return_token_ids,
-        pool_factor=pool_factor,
-        protected_tokens=protected_tokens,
-        late_chunking=late_chunking,
-        window_overlap=window_overlap,
-    )
+    template = Template(outputs=outputs, **chosen)
     csr = sparse_format == "csr" and "sparse" in outputs
     bounds = checked_spans(spans, inputs)
-    embedding = Embed(template, inputs, csr=csr, seconds=timeout, progress=progress, spans=bounds)
-    return SingleOutput(embedding, outputs[0], single=inputs.single) if alone else embedding
+    alone = output if isinstance(output, str) else ""
+    return Embed(template, inputs, alone=alone, csr=csr, seconds=seconds, progress=progress, spans=bounds)
 
 
 def embed_stream(
@@ -179,20 +120,8 @@ def embed_stream(
     texts: Iterable[str] | Iterable[Sequence[int]] | AsyncIterable[str] | AsyncIterable[Sequence[int]],
     *,
     output: str = "dense",
-    model: str = "",
-    input_type: str | None = None,
-    prompt: str | None = None,
-    prompt_name: str | None = None,
-    dimensions: int | None = None,
-    normalize: bool | None = None,
-    data_type: str = "float32",
-    truncate: bool | None = None,
-    truncation_side: str | None = None,
-    max_tokens: int | None = None,
-    sparse_top_k: int | None = None,
-    pool_factor: float | None = None,
-    protected_tokens: int | None = None,
     batch_size: int = 64,
+    **options: Unpack[VectorOptions],
 ) -> StreamedCall:
     """Yields the result of each text, in order, for any number of texts, also without end.
 
@@ -214,21 +143,6 @@ def embed_stream(
     """
     if batch_size < 1:
         raise InvalidInput(f"batch_size is {batch_size}, must be at least 1", field="batch_size")
-    template = Template(
-        model=model or self.settings.model,
-        outputs=[output],
-        input_type=input_type,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        dimensions=dimensions,
-        normalize=normalize,
-        data_type=data_type,
-        truncate=truncate,
-        truncation_side=truncation_side,
-        max_tokens=max_tokens,
-        sparse_top_k=sparse_top_k,
-        return_token_ids=False,
-        pool_factor=pool_factor,
-        protected_tokens=protected_tokens,
-    )
+    chosen = with_defaults(VectorOptions, options, self.settings.model)
+    template = Template(outputs=[output], **chosen)
     return StreamedCall(texts, template, output, RetryPolicy(self.settings.retries), batch_texts=batch_size)

@@ -4,24 +4,30 @@ A function takes a client as `self` and returns the operation; a client's method
 in embed_methods.py.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import update_wrapper
+from typing import Any, TypeVar, Unpack, get_args, get_type_hints
 
 import numpy as np
 
 from selvage.calls.embed_methods import HasSettings, embed, embed_stream
 from selvage.calls.split_call import Operation
 from selvage.errors import InvalidInput
-from selvage.messages import enums
-from selvage.messages.classification import Classify, ClassifyTokens
-from selvage.messages.inputs import Inputs, checked_strings, checked_text, fields_set
-from selvage.messages.model import Cards, TokenizeOrDetokenize
-from selvage.messages.ranking import MaxSim, Rerank, Score, weights_to_pb
+from selvage.messages import vectors
+from selvage.messages.card import Cards
+from selvage.messages.inputs import Inputs, checked_strings, checked_text
+from selvage.messages.options import DEFAULTS, ScoringOptions, request_fields, with_defaults
+from selvage.messages.ranking import MaxSim, Rerank, Score
+from selvage.messages.text_results import Classify, ClassifyTokens, Detokenize, Tokenize
 from selvage.model_card import ModelCard
 from selvage.results import Array, Classes, RankedDocument
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2, vectors_pb2
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 __all__ = [
+    "as_method",
     "classify",
     "classify_tokens",
     "detokenize",
@@ -41,19 +47,10 @@ def rerank(
     query: str,
     documents: Iterable[str],
     *,
-    model: str = "",
     top_n: int | None = None,
-    method: str | None = None,
-    weights: Mapping[str, float] | None = None,
     return_documents: bool = False,
-    normalize: bool | None = None,
-    instruction: str | None = None,
-    max_tokens_per_query: int | None = None,
-    max_tokens_per_document: int | None = None,
-    truncate: bool | None = None,
     explain: bool = False,
-    progress: bool = False,
-    timeout: float | None = None,
+    **options: Unpack[ScoringOptions],
 ) -> Operation[list[RankedDocument]]:
     """Ranks documents for one query: a list of `RankedDocument`, best first.
 
@@ -84,20 +81,12 @@ def rerank(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    template = ranking_pb2.RerankRequest(
-        model=model or self.settings.model,
-        query=checked_text(query, "query"),
-        top_n=top_n,
-        method=enums.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
-        weights=weights_to_pb(weights),
-        **fields_set(normalize=normalize, truncate=truncate),
-        instruction=instruction,
-        max_tokens_per_query=max_tokens_per_query,
-        max_tokens_per_document=max_tokens_per_document,
-        explain=explain,
-    )
+    chosen = with_defaults(ScoringOptions, options, self.settings.model)
+    seconds, progress = chosen.pop("timeout"), chosen.pop("progress")
+    query = checked_text(query, "query")
+    template = ranking_pb2.RerankRequest(query=query, top_n=top_n, explain=explain, **request_fields(**chosen))
     texts, _ = checked_strings(_as_list(documents, "documents"), "documents")
-    return Rerank(template, texts, return_documents=return_documents, seconds=timeout, progress=progress)
+    return Rerank(template, texts, return_documents=return_documents, seconds=seconds, progress=progress)
 
 
 def score(
@@ -106,16 +95,7 @@ def score(
     documents: Iterable[str],
     *,
     pairs: bool = False,
-    model: str = "",
-    method: str | None = None,
-    weights: Mapping[str, float] | None = None,
-    normalize: bool | None = None,
-    instruction: str | None = None,
-    max_tokens_per_query: int | None = None,
-    max_tokens_per_document: int | None = None,
-    truncate: bool | None = None,
-    progress: bool = False,
-    timeout: float | None = None,
+    **options: Unpack[ScoringOptions],
 ) -> Operation[Array]:
     """Scores every query with every document: ndarray [queries, documents] float32, larger is better.
 
@@ -126,25 +106,19 @@ def score(
       in `rerank`.
     - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
-    Larger inputs are scored in blocks of at most 2,048 texts and 8,388,608 letters a side; pairs in runs of 2,048. A
+    Larger inputs are scored in blocks of at most 2,048 texts and 1,048,576 letters a side; pairs in runs of 2,048. A
     listwise reranker gets all documents in each request, with as many queries as make up 1,024 documents in all.
 
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    template = ranking_pb2.ScoreRequest(
-        model=model or self.settings.model,
-        layout=vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX,
-        method=enums.number_or_none(vectors_pb2.ScoringMethod, method, "method"),
-        weights=weights_to_pb(weights),
-        **fields_set(normalize=normalize, truncate=truncate),
-        instruction=instruction,
-        max_tokens_per_query=max_tokens_per_query,
-        max_tokens_per_document=max_tokens_per_document,
-    )
+    chosen = with_defaults(ScoringOptions, options, self.settings.model)
+    seconds, progress = chosen.pop("timeout"), chosen.pop("progress")
+    layout = vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX
+    template = ranking_pb2.ScoreRequest(layout=layout, **request_fields(**chosen))
     left, _ = checked_strings(_as_list(queries, "queries"), "queries")
     right, _ = checked_strings(_as_list(documents, "documents"), "documents")
-    return Score(template, left, right, seconds=timeout, progress=progress)
+    return Score(template, left, right, seconds=seconds, progress=progress)
 
 
 def max_sim(
@@ -174,7 +148,7 @@ def max_sim(
     - `model`, `instruction`, `max_tokens_per_query`, `truncate`: for strings only, as in `rerank`.
     - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
-    Larger inputs are compared in blocks of at most 1,024 arrays a side, of 8 MiB of queries and 16 MiB of documents.
+    Larger inputs are compared in blocks of at most 1,024 arrays a side, of 4 MiB of queries and 8 MiB of documents.
 
     Raises DimensionMismatch where dimensions differ, InvalidInput or another subclass of it for an argument, which its
     `field` names, and the other errors of `selvage.errors`.
@@ -183,7 +157,7 @@ def max_sim(
     if isinstance(queries, str) or (texts and len(texts) != len(queries)):
         raise InvalidInput("queries are to be a list of arrays, or a list of strings", field="queries")
     template = ranking_pb2.MaxSimRequest(
-        layout=vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX, **fields_set(normalize=normalize)
+        layout=vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX, **request_fields(normalize=normalize)
     )
     if texts:
         template.MergeFrom(
@@ -191,11 +165,14 @@ def max_sim(
                 model=model or self.settings.model,
                 instruction=instruction,
                 max_tokens_per_query=max_tokens_per_query,
-                **fields_set(truncate=truncate),
+                **request_fields(truncate=truncate),
             )
         )
     left: list[Any] = list(texts) or [np.asarray(query) for query in queries]
     right = [np.asarray(document) for document in documents]
+    if not texts:
+        vectors.check_multi_vectors(left, "queries")
+    vectors.check_multi_vectors(right, "documents")
     return MaxSim(template, left, right, seconds=timeout, progress=progress)
 
 
@@ -232,11 +209,12 @@ def classify(
     """
     template = classification_pb2.ClassifyRequest(
         model=model or self.settings.model,
-        **fields_set(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
-        max_tokens=max_tokens,
+        **request_fields(
+            prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate, max_tokens=max_tokens
+        ),
     )
     pairs, _ = checked_strings(text_pairs, "text_pairs")
-    return Classify(template, _strings(texts), pairs, seconds=timeout, progress=progress)
+    return Classify(template, _strings(texts), pairs=pairs, seconds=timeout, progress=progress)
 
 
 def classify_tokens(
@@ -272,13 +250,17 @@ def classify_tokens(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    side = enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
     template = classification_pb2.ClassifyTokensRequest(
         model=model or self.settings.model,
-        **fields_set(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
         token_id=token_id,
-        truncation_side=side,
-        max_tokens=max_tokens,
+        **request_fields(
+            prompt=prompt,
+            prompt_name=prompt_name,
+            normalize=normalize,
+            truncate=truncate,
+            truncation_side=truncation_side,
+            max_tokens=max_tokens,
+        ),
     )
     return ClassifyTokens(template, _strings(texts), seconds=timeout, progress=progress)
 
@@ -307,15 +289,18 @@ def tokenize(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    side = enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side")
     template = model_pb2.TokenizeRequest(
         model=model or self.settings.model,
-        input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
-        **fields_set(prompt=prompt, prompt_name=prompt_name, truncate=truncate),
-        truncation_side=side,
-        max_tokens=max_tokens,
+        **request_fields(
+            input_type=input_type,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            truncate=truncate,
+            truncation_side=truncation_side,
+            max_tokens=max_tokens,
+        ),
     )
-    return TokenizeOrDetokenize(template, _strings(texts), seconds=timeout)
+    return Tokenize(template, _strings(texts), seconds=timeout)
 
 
 def detokenize(
@@ -342,10 +327,10 @@ def detokenize(
         raise InvalidInput("wanted are token ids", field="tokenized")
     template = model_pb2.DetokenizeRequest(
         model=model or self.settings.model,
-        input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
         skip_special_tokens=skip_special_tokens,
+        **request_fields(input_type=input_type),
     )
-    return TokenizeOrDetokenize(template, inputs, seconds=timeout)
+    return Detokenize(template, inputs, seconds=timeout)
 
 
 def model(self: HasSettings, name: str = "", *, timeout: float | None = None) -> Operation[ModelCard]:
@@ -374,3 +359,28 @@ def _as_list(texts: Iterable[str], field: str) -> list[str]:
 def _strings(texts: str | Iterable[str]) -> Inputs:
     entries, single = checked_strings(texts, "texts")
     return Inputs(entries=entries, tokenized=False, single=single)
+
+
+def as_method(run: F, method: Callable[..., Any]) -> F:
+    """Returns `run` with the signature and docstring of `method`.
+
+    `method` returns an Operation[R] and `run` its result, so the signature that is shown returns R and has all options.
+    """
+    update_wrapper(run, method)
+    signature = inspect.signature(method)
+    returned = next(iter(get_args(signature.return_annotation)), Any)
+    client, *parameters = signature.parameters.values()
+    shown = [client.replace(annotation=inspect.Parameter.empty)]
+    for parameter in parameters:
+        shown += [parameter] if parameter.kind is not parameter.VAR_KEYWORD else _options(parameter.annotation)
+    run.__signature__ = signature.replace(parameters=shown, return_annotation=returned)  # type: ignore[attr-defined]
+    return run
+
+
+def _options(unpacked: Any) -> list[inspect.Parameter]:
+    """A parameter for each option of an `Unpack[TypedDict]`."""
+    hints = get_type_hints(get_args(unpacked)[0])
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=hint)
+        for name, hint in hints.items()
+    ]

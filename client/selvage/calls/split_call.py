@@ -1,22 +1,25 @@
 """One call of a client, split into requests: what to send next, and when to try again. No I/O and no threads.
 
-Both clients drive a `SplitCall` alike: they take attempts and send them, record replies and failures, and stop when it
-is done.
+The transport takes attempts and sends them, records replies and failures, and stops when the call is done.
 """
 
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from selvage.calls.retries import RetryPolicy
-from selvage.errors import DeadlineExceeded, InvalidInput, SelvageError
-from selvage.messages.parts import InputPart
+from selvage.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError, Unavailable
+from selvage.messages.inputs import InputPart
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+FIRST, LONGEST = 0.1, 5.0
+"""Seconds before the second try, doubled for each further one up to the longest; where the service says no time."""
+SPREAD = 0.25
+"""Largest share by which a wait is longer, at random: callers that were refused together then return one by one."""
 HALVED = {
     "",
     "texts",
@@ -79,6 +82,25 @@ class Attempt:
     message: Any
     seconds: float | None
     failures: int
+
+
+class RetryPolicy:
+    """Allows up to `most` more tries for each part of an input."""
+
+    def __init__(self, most: int, chance: Callable[[], float] = random.random) -> None:
+        """`chance`: a random number from 0 to 1."""
+        self._most, self._chance = most, chance
+
+    def wait(self, error: SelvageError, failures: int) -> float | None:
+        """Seconds until the next try after so many `failures`; None where there is to be none.
+
+        Unavailable may pass by itself, Overloaded where the service says when. Nothing else does.
+        """
+        passes = isinstance(error, Unavailable) or (isinstance(error, Overloaded) and error.retry_after is not None)
+        if failures > self._most or not passes:
+            return None
+        seconds = error.retry_after if error.retry_after is not None else min(FIRST * 2 ** (failures - 1), LONGEST)
+        return seconds * (1 + SPREAD * self._chance())
 
 
 class SplitCall(Generic[R]):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from selvage.calls.retries import RetryPolicy
+from selvage.calls.split_call import RetryPolicy
 from selvage.errors import InvalidInput, SelvageError, from_stream
 from selvage.messages.embedding import Template, results_by_text
 from selvage.messages.inputs import ENTRY_LETTERS, ID_LETTERS, Inputs
@@ -72,6 +72,11 @@ class StreamedCall:
     def wants_text(self) -> bool:
         """Whether another text is to be added."""
         return not self._ended and len(self._batches) < BATCHES_AHEAD
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether another text is to be added before there is something to send or to wait for."""
+        return self.wants_text and (not self._unsent or self.wait_seconds() is not None)
 
     @property
     def done(self) -> bool:

@@ -1,11 +1,11 @@
 """What the client's methods take and return, as messages of the contract and back. No calls.
 
+options         the options of Embed, Rerank and Score, and how requests hold them
 enums           names such as "dense" <-> numbers of enums
 vectors         numpy arrays <-> vectors in messages
-inputs          texts or token ids, checked
-parts           where a large input is cut
-embedding       embed            classification   classify, classify_tokens
+inputs          texts or token ids, checked; where a large input is cut
+embedding       embed
 ranking         rerank, score, max_sim
-model           tokenize, detokenize, model, models
-card            the card of a model
+text_results    classify, classify_tokens, tokenize, detokenize
+card            model, models: the card of a model
 """

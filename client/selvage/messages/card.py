@@ -1,9 +1,11 @@
-"""The card of a model, from its message."""
+"""GetModel and ListModels: the requests, and the card of a model from its message. No I/O."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from selvage.messages import enums
+from selvage.messages.inputs import InputPart
 from selvage.model_card import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2, vectors_pb2
 
@@ -22,6 +24,33 @@ NESTED: dict[str, Any] = {"late_interaction": LateInteraction, "query_route": Qu
 """Fields that are messages; they may be unset."""
 LISTS = {"outputs", "methods", "tasks", "labels", "allowed_dimensions", "skiplist", "aliases", "special_ids"}
 """Fields that are tuples."""
+
+
+class Cards:
+    """The request and reply of one `model`, for one card, or of one `models`, for all."""
+
+    def __init__(self, request: model_pb2.GetModelRequest | model_pb2.ListModelsRequest, seconds: float | None) -> None:
+        self.seconds, self.progress, self.size = seconds, False, 1
+        self._request = request
+        self._cards: Any = None
+
+    def parts(self) -> Iterator[InputPart]:
+        yield InputPart(start=0, stop=1)
+
+    def message(self, _: InputPart) -> Any:
+        return self._request
+
+    def offsets(self, _: InputPart) -> Mapping[str, int]:
+        return {}
+
+    def add_reply(self, _: InputPart, reply: Any) -> None:
+        if isinstance(reply, model_pb2.GetModelResponse):
+            self._cards = card_from_pb(reply.card)
+        else:
+            self._cards = [card_from_pb(card) for card in reply.cards]
+
+    def result(self) -> Any:
+        return self._cards
 
 
 def card_from_pb(message: Any) -> ModelCard:

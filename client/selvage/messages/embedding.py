@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from selvage.errors import Internal
 from selvage.messages import enums, vectors
-from selvage.messages.inputs import Inputs, fields_set
-from selvage.messages.parts import InputPart
+from selvage.messages.inputs import InputPart, Inputs
+from selvage.messages.options import EmbedRequestOptions, request_fields, with_defaults
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
 
@@ -22,43 +22,11 @@ CARD_PART = InputPart(start=0, stop=0)
 class Template:
     """An EmbedRequest without its texts."""
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        outputs: Sequence[str],
-        input_type: str | None,
-        prompt: str | None,
-        prompt_name: str | None,
-        dimensions: int | None,
-        normalize: bool | None,
-        data_type: str,
-        truncate: bool | None,
-        truncation_side: str | None,
-        max_tokens: int | None,
-        sparse_top_k: int | None,
-        return_token_ids: bool,
-        pool_factor: float | None,
-        protected_tokens: int | None,
-        late_chunking: bool = False,
-        window_overlap: int | None = None,
-    ) -> None:
-        """Raises InvalidInput where an option is not one of its choices."""
+    def __init__(self, *, outputs: Sequence[str], **options: Unpack[EmbedRequestOptions]) -> None:
+        """Raises InvalidInput where an option is not one of its choices, TypeError for one that there is not."""
         self.message = embedding_pb2.EmbedRequest(
-            model=model,
             outputs=[enums.number(vectors_pb2.OutputKind, output, "output") for output in outputs],
-            input_type=enums.number_or_none(vectors_pb2.InputType, input_type, "input_type"),
-            **fields_set(prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate),
-            dimensions=dimensions,
-            data_type=enums.number(vectors_pb2.DataType, data_type, "data_type"),
-            truncation_side=enums.number_or_none(vectors_pb2.TruncationSide, truncation_side, "truncation_side"),
-            max_tokens=max_tokens,
-            sparse_top_k=sparse_top_k,
-            return_token_ids=return_token_ids,
-            pool_factor=pool_factor,
-            protected_tokens=protected_tokens,
-            late_chunking=late_chunking,
-            window_overlap=window_overlap,
+            **request_fields(**with_defaults(EmbedRequestOptions, options)),
         )
 
     def request(self, inputs: Inputs, rows: slice) -> embedding_pb2.EmbedRequest:
@@ -77,24 +45,28 @@ class Embed:
         template: Template,
         inputs: Inputs,
         *,
+        alone: str,
         csr: bool,
         seconds: float | None,
         progress: bool,
         spans: Sequence[embedding_pb2.Spans] = (),
     ) -> None:
-        """`csr`: make one matrix of the sparse rows. `spans`: those of each text, or none. Raises ImportError where
-        scipy is missing for a matrix."""
+        """`alone`: the output whose rows are the result, without the axis of texts for a single text; empty: all, as
+        `Embeddings`. `csr`: make one matrix of the sparse rows. `spans`: those of each text, or none.
+
+        Raises ImportError where scipy is missing for a matrix.
+        """
         if csr:
             from scipy.sparse import csr_array
 
             self._matrix = csr_array
         self.seconds, self.progress = seconds, progress
-        self._template, self._inputs, self._csr, self._spans = template, inputs, csr, spans
+        self._template, self._inputs, self._alone, self._csr, self._spans = template, inputs, alone, csr, spans
         counts = [len(bounds.starts) for bounds in spans] or [1] * len(inputs)
         self._row_starts = [0, *accumulate(counts)]  # of the dense rows of each text
         self._replies: dict[int, Any] = {}
         self._dense: Array | None = None
-        self._model, self._vocabulary = "", 0
+        self._vocabulary = 0
 
     @property
     def size(self) -> int:
@@ -133,11 +105,18 @@ class Embed:
             reply.dense.ClearField("data")
         self._replies[part.start] = reply
 
-    def by_text(self, rows: Array) -> Any:
-        """Dense rows as `embed` returns them: of spans a list with an array for each text."""
-        return np.split(rows, self._row_starts[1:-1]) if self._spans else rows
+    def result(self) -> Any:
+        """`Embeddings`, or the rows of one output: dense ones of spans are a list with an array for each text."""
+        embeddings = self._embeddings()
+        if not self._alone:
+            return embeddings
+        rows = getattr(embeddings, self._alone)
+        if self._alone == "dense" and self._spans:
+            rows = np.split(rows, self._row_starts[1:-1])
+        is_matrix = self._alone == "sparse" and self._csr  # it stays a matrix of one row for a single text
+        return rows[0] if self._inputs.single and not is_matrix else rows
 
-    def result(self) -> Embeddings:
+    def _embeddings(self) -> Embeddings:
         replies = [self._replies[start] for start in sorted(self._replies)]
         multi_vectors = [reply.multi_vector for reply in replies if reply.HasField("multi_vector")]
         counts = [count for reply in replies for count in reply.usage.token_counts]
@@ -163,30 +142,6 @@ class Embed:
         return self._matrix((weights, ids, starts), shape=(len(pairs), self._vocabulary))
 
 
-class SingleOutput:
-    """An `embed` that returns one output alone; for a single text, without the axis of texts."""
-
-    def __init__(self, embed: Embed, output: str, *, single: bool) -> None:
-        self.seconds, self.progress = embed.seconds, embed.progress
-        self.parts, self.message, self.add_reply, self.offsets = (
-            embed.parts,
-            embed.message,
-            embed.add_reply,
-            embed.offsets,
-        )
-        self._embed, self._output, self._single = embed, output, single
-
-    @property
-    def size(self) -> int:
-        return self._embed.size
-
-    def result(self) -> Any:
-        rows = getattr(self._embed.result(), self._output)
-        if self._output == "dense":
-            rows = self._embed.by_text(rows)
-        return rows[0] if self._single and not _is_matrix(rows) else rows
-
-
 def results_by_text(reply: embedding_pb2.EmbedResponse, output: str) -> list[Any]:
     """One output of a reply, as a list with a result for each text."""
     if output == "dense":
@@ -194,11 +149,6 @@ def results_by_text(reply: embedding_pb2.EmbedResponse, output: str) -> list[Any
     if output == "multi_vector":
         return vectors.multi_vectors(reply.multi_vector)
     return [dict(zip(ids.tolist(), weights.tolist(), strict=True)) for ids, weights in vectors.sparse(reply.sparse)]
-
-
-def _is_matrix(rows: Any) -> bool:
-    """Whether rows are a sparse matrix of scipy, which stays a matrix of one row for a single text."""
-    return hasattr(rows, "tocsr")
 
 
 def _scales(messages: Sequence[Any]) -> Array | None:

@@ -5,6 +5,8 @@ scores may be computed block by block. Requests say so (`part_of_list`), and a l
 documents are sent in one.
 """
 
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -12,18 +14,19 @@ from typing import Any
 import numpy as np
 
 from selvage.errors import InvalidInput
-from selvage.messages import enums, vectors
-from selvage.messages.inputs import ENTRY_LETTERS
-from selvage.messages.parts import InputPart, runs
+from selvage.messages import vectors
+from selvage.messages.inputs import ENTRY_LETTERS, InputPart, runs
 from selvage.results import Array, RankedDocument, TokenMatch
 from selvage.v1 import ranking_pb2, vectors_pb2
 
 DOCUMENTS, LETTERS = 1024, 1024 * 1024
 """Most documents and letters of one Rerank. Parts are large, because each computes the query again."""
-SIDE, SIDE_LETTERS = 2048, 8 * 1024 * 1024
+SIDE, SIDE_LETTERS = 2048, 1024 * 1024
 """Most texts, and letters, of either side of one Score. Blocks are large, because each computes both sides again."""
-ARRAYS, QUERY_BYTES, DOCUMENT_BYTES = 1024, 8 * 1024 * 1024, 16 * 1024 * 1024
+ARRAYS, QUERY_BYTES, DOCUMENT_BYTES = 1024, 4 * 1024 * 1024, 8 * 1024 * 1024
 """Most arrays of either side of one MaxSim, and most bytes: each block of documents sends the queries again."""
+LETTER_BYTES = 4
+"""Most bytes of a letter in a message, so that no request of several entries has over 16 MiB."""
 
 
 class Rerank:
@@ -76,16 +79,40 @@ class Rerank:
         return best[: self._template.top_n] if self._template.HasField("top_n") else best
 
 
-class Scores:
-    """A matrix of scores that comes in blocks, or a column of the scores of pairs that comes in runs."""
+class Scores(ABC):
+    """A matrix of scores that comes in blocks, or a column of the scores of pairs that comes in runs.
+
+    `most`: entries of either side of a request. `rooms`: the largest sums of the sizes of its queries, and of its
+    documents; the second is also that of pairs.
+    """
+
+    most: int
+    rooms: tuple[int, int]
 
     def __init__(
-        self, rows: list[tuple[int, int]], columns: list[tuple[int, int]], seconds: float | None, progress: bool
+        self,
+        template: Any,
+        queries: Sequence[Any],
+        documents: Sequence[Any],
+        *,
+        seconds: float | None,
+        progress: bool,
     ) -> None:
-        """`rows`, `columns`: where each block starts and stops; for pairs there is one column, (0, 1)."""
+        """`template`: the request without its texts or arrays. Raises InvalidInput where pairs do not match."""
         self.seconds, self.progress = seconds, progress
-        self._rows, self._columns = rows, columns
-        self._scores = np.zeros((rows[-1][1], columns[-1][1]), dtype=np.float32)
+        self._template, self._queries, self._documents = template, queries, documents
+        self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
+        left, right = map(self._size, queries), map(self._size, documents)
+        if self._pairs:
+            if len(queries) != len(documents):
+                fault = f"{len(queries)} queries and {len(documents)} documents are no pairs"
+                raise InvalidInput(fault, field="documents")
+            self._rows = list(runs(map(operator.add, left, right), most=self.most, room=self.rooms[1]))
+            self._columns = [(0, 1)]
+        else:
+            self._rows = list(runs(left, most=self.most, room=self.rooms[0]))
+            self._columns = list(runs(right, most=self.most, room=self.rooms[1]))
+        self._scores: Array = np.zeros((self._rows[-1][1], self._columns[-1][1]), dtype=np.float32)
 
     @property
     def size(self) -> int:
@@ -95,108 +122,66 @@ class Scores:
         for (start, stop), (left, right) in product(self._rows, self._columns):
             yield InputPart(start=start, stop=stop, left=left, right=right)
 
+    def offsets(self, part: InputPart) -> Mapping[str, int]:
+        rows = dict.fromkeys(("queries", "query_texts"), part.start)
+        return rows | {"documents": part.start if self._pairs else part.left}
+
     def add_reply(self, part: InputPart, reply: Any) -> None:
         block = np.array(reply.scores, dtype=np.float32).reshape(reply.rows, reply.columns)
         self._scores[part.rows, part.columns] = block
+
+    def result(self) -> Array:
+        return self._scores[:, 0] if self._pairs else self._scores
+
+    def _documents_of(self, part: InputPart) -> Sequence[Any]:
+        return self._documents[part.rows if self._pairs else part.columns]
+
+    @abstractmethod
+    def _size(self, entry: Any) -> int:
+        """What a query or a document adds to the size of a request."""
 
 
 class Score(Scores):
     """The requests and replies of one `score`."""
 
-    def __init__(
-        self,
-        template: ranking_pb2.ScoreRequest,
-        queries: Sequence[str],
-        documents: Sequence[str],
-        *,
-        seconds: float | None,
-        progress: bool,
-    ) -> None:
-        self._template, self._queries, self._documents = template, queries, documents
-        self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
-        if self._pairs:
-            _check_pairs(queries, documents)
-            pairs = zip(queries, documents, strict=True)
-            sizes = (len(query) + len(document) + ENTRY_LETTERS for query, document in pairs)
-            rows, columns = list(runs(sizes, most=SIDE, room=SIDE_LETTERS)), [(0, 1)]
-        else:
-            rows, columns = _text_runs(queries), _text_runs(documents)
-        super().__init__(rows, columns, seconds, progress)
+    most, rooms = SIDE, (SIDE_LETTERS, SIDE_LETTERS)
 
     def undivided(self) -> Iterator[InputPart]:
         """As many queries in a part as together read what one part of a `Rerank` has: each reads all documents anew."""
-        letters = sum(len(document) + ENTRY_LETTERS for document in self._documents)
+        letters = sum(map(self._size, self._documents))
         most = max(1, DOCUMENTS // len(self._documents))
         for start, stop in runs([letters] * len(self._queries), most=most, room=LETTERS):
             yield InputPart(start=start, stop=stop, right=len(self._documents), whole_columns=True)
 
     def message(self, part: InputPart) -> ranking_pb2.ScoreRequest:
-        documents = self._documents[part.rows if self._pairs else part.columns]
+        documents = self._documents_of(part)
         is_part = not self._pairs and len(documents) < len(self._documents)
         message = ranking_pb2.ScoreRequest(queries=self._queries[part.rows], documents=documents, part_of_list=is_part)
         message.MergeFrom(self._template)
         return message
 
-    def offsets(self, part: InputPart) -> Mapping[str, int]:
-        return {"queries": part.start, "documents": part.start if self._pairs else part.left}
-
-    def result(self) -> Array:
-        return self._scores[:, 0] if self._pairs else self._scores
+    def _size(self, entry: Any) -> int:
+        return len(entry) + ENTRY_LETTERS
 
 
 class MaxSim(Scores):
     """The requests and replies of one `max_sim`. `queries` are arrays, or texts."""
 
-    def __init__(
-        self,
-        template: ranking_pb2.MaxSimRequest,
-        queries: Sequence[Any],
-        documents: Sequence[Array],
-        *,
-        seconds: float | None,
-        progress: bool,
-    ) -> None:
-        self._template, self._queries, self._documents = template, queries, documents
-        self._texts = bool(queries) and isinstance(queries[0], str)
-        if not self._texts:
-            vectors.check_multi_vectors(queries, "queries")
-        vectors.check_multi_vectors(documents, "documents")
-        self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
-        if self._pairs:
-            _check_pairs(queries, documents)
-            pairs = zip(queries, documents, strict=True)
-            sizes = (_bytes(query) + _bytes(document) for query, document in pairs)
-            rows, columns = list(runs(sizes, most=ARRAYS, room=DOCUMENT_BYTES)), [(0, 1)]
-        else:
-            rows = list(runs(map(_bytes, queries), most=ARRAYS, room=QUERY_BYTES))
-            columns = list(runs(map(_bytes, documents), most=ARRAYS, room=DOCUMENT_BYTES))
-        super().__init__(rows, columns, seconds, progress)
+    most, rooms = ARRAYS, (QUERY_BYTES, DOCUMENT_BYTES)
 
     def message(self, part: InputPart) -> ranking_pb2.MaxSimRequest:
-        documents = self._documents[part.rows if self._pairs else part.columns]
-        message = ranking_pb2.MaxSimRequest(documents=vectors.to_multi_vectors(documents))
+        message = ranking_pb2.MaxSimRequest(documents=vectors.to_multi_vectors(self._documents_of(part)))
         message.MergeFrom(self._template)
-        if self._texts:
-            message.query_texts.extend(self._queries[part.rows])
+        queries = self._queries[part.rows]
+        if queries and isinstance(queries[0], str):
+            message.query_texts.extend(queries)
         else:
-            message.queries.CopyFrom(vectors.to_multi_vectors(self._queries[part.rows]))
+            message.queries.CopyFrom(vectors.to_multi_vectors(queries))
         return message
 
-    def offsets(self, part: InputPart) -> Mapping[str, int]:
-        documents = part.start if self._pairs else part.left
-        return {"queries": part.start, "query_texts": part.start, "documents": documents}
-
-    def result(self) -> Array:
-        return self._scores[:, 0] if self._pairs else self._scores
-
-
-def weights_to_pb(weights: Mapping[str, float] | None) -> ranking_pb2.HybridWeights | None:
-    """Weights by output, such as {"dense": 1, "sparse": 0.3}, as a message; other outputs weigh nothing."""
-    if weights is None:
-        return None
-    for name in weights:
-        enums.number(vectors_pb2.OutputKind, name, "weights")
-    return ranking_pb2.HybridWeights(**weights)
+    def _size(self, entry: Any) -> int:
+        """The bytes of an array as float32, or the most that a text can have."""
+        return len(entry) * LETTER_BYTES if isinstance(entry, str) else int(entry.size) * 4
 
 
 def _match(match: ranking_pb2.TokenMatch) -> TokenMatch:
@@ -206,17 +191,3 @@ def _match(match: ranking_pb2.TokenMatch) -> TokenMatch:
         document_position=match.document_position,
         similarity=match.similarity,
     )
-
-
-def _text_runs(texts: Sequence[str]) -> list[tuple[int, int]]:
-    return list(runs((len(text) + ENTRY_LETTERS for text in texts), most=SIDE, room=SIDE_LETTERS))
-
-
-def _bytes(entry: Any) -> int:
-    """The size in bytes of an array as float32, or of a text, for which its letters stand."""
-    return len(entry) if isinstance(entry, str) else int(entry.size) * 4
-
-
-def _check_pairs(queries: Sequence[Any], documents: Sequence[Any]) -> None:
-    if len(queries) != len(documents):
-        raise InvalidInput(f"{len(queries)} queries and {len(documents)} documents are no pairs", field="documents")

@@ -2,9 +2,15 @@
 
 import asyncio
 import gc
+import logging
+import os
+import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -138,18 +144,120 @@ def ending_early(requests: Iterator[Any], _: int) -> Iterator[Any]:
     raise served.Internal("a bug")
 
 
-def test_a_blocking_stream_leaves_no_call_behind(fake: FakeFrontend) -> None:
-    """Given up, read to its end, or refused: a call that the interpreter's end must delete may never let it end."""
+ENDING = """
+import itertools, sys, threading
+from selvage import Client
+
+client = Client(sys.argv[1])
+stream = client.embed_stream(str(number) for number in itertools.count())
+next(stream)
+waiting = threading.Thread(target=client.embed, args=["held"], daemon=True)
+waiting.start()
+"""
+FORKING = """
+import os, sys
+from selvage import Client
+
+early, late = Client(sys.argv[1]), Client(sys.argv[1])
+if os.fork() == 0:
+    print(early.embed("a").shape, flush=True)
+    os._exit(0)
+os.wait()
+late.embed("a")
+if os.fork() == 0:
+    for client in (late, Client(sys.argv[1])):
+        try:
+            client.embed("a")
+        except RuntimeError as error:
+            print(error, flush=True)
+        client.close()
+    os._exit(0)
+os.wait()
+print(late.embed("a").shape)
+"""
+
+
+async def output_of(program: str, target: str) -> str:
+    """What a program prints, which ends with status 0."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, target),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={"PYTHONPATH": str(Path(__file__).parents[3] / "client")},
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
+async def test_an_interpreter_ends_with_calls_under_way(fake: FakeFrontend) -> None:
+    """Nobody has closed the client, nor read the stream to its end."""
+    fake.refuse = lambda request: served.Overloaded("full", retry_after=600) if "held" in request.texts else None
+    assert await output_of(ENDING, fake.address) == ""
+
+
+async def test_a_fork_after_the_first_call_is_told(fake: FakeFrontend) -> None:
+    """Its calls would wait for ever. One before the first call is as good as none."""
+    assert (await output_of(FORKING, fake.address)).splitlines() == [
+        "(3,)",
+        "a client does not survive a fork: make one in each process",
+        "a client had made calls before this process was forked: fork earlier, or spawn processes",
+        "(3,)",
+    ]
+
+
+def test_ctrl_c_ends_a_blocking_call(fake: FakeFrontend) -> None:
+    """The frontend hears of it, and the client goes on."""
+    fake.holds = True
     with Client(fake.address) as client:
-        with no_call_is_left():
-            for _ in client.embed_stream(MANY, batch_size=1):
-                break
-        with no_call_is_left():
-            assert len(list(client.embed_stream(MANY))) == len(MANY)
-        fake.stream = ending_early
-        with no_call_is_left(), pytest.raises(errors.Internal) as refused:
-            list(client.embed_stream(MANY, batch_size=1))
-        assert refused.value.message == "a bug"
+
+        def interrupt() -> None:
+            while fake.at_once < 3:
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.embed(MANY)
+        interrupting.join()
+        while fake.cancelled < 3:
+            time.sleep(0.001)
+        fake.holds = False
+        assert client.embed("a").shape == (3,)
+
+
+def test_empty_wakes_of_grpc_are_not_logged(fake: FakeFrontend, caplog: pytest.LogCaptureFixture) -> None:
+    """A loop's other errors are."""
+    with Client(fake.address) as client:
+        client.embed("a")
+    for callback in ("PollerCompletionQueue._handle_events", "another"):
+        error = BlockingIOError(11, "Resource temporarily unavailable")
+        logging.getLogger("asyncio").error("Exception in callback %s()", callback, exc_info=error)
+    assert [record.getMessage() for record in caplog.records] == ["Exception in callback another()"]
+
+
+def test_a_client_that_is_forgotten_leaves_no_thread(fake: FakeFrontend) -> None:
+    """Dropped without `close`."""
+    client = Client(fake.address)
+    client.embed("a")
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "selvage-client")
+    del client
+    gc.collect()
+    thread.join()
+
+
+def test_the_texts_of_a_blocking_stream_are_read_by_its_caller(fake: FakeFrontend) -> None:
+    """A text that is slow to come holds up nobody else, and other calls go on while it is read."""
+    with Client(fake.address) as client:
+
+        def source() -> Iterator[str]:
+            for number in range(3):
+                assert threading.current_thread() is threading.main_thread()
+                client.embed(f"in between {number}")
+                yield f"text {number}"
+
+        assert len(list(client.embed_stream(source(), batch_size=1))) == 3
 
 
 async def test_threads_share_a_client(fake: FakeFrontend) -> None:

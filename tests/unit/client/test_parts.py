@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage.calls import methods
-from selvage.calls.retries import RetryPolicy
-from selvage.calls.split_call import Attempt, SplitCall
+from selvage.calls.split_call import Attempt, RetryPolicy, SplitCall
 from selvage.connection import Settings
 from selvage.errors import (
     Internal,
@@ -22,7 +21,7 @@ from selvage.errors import (
     Unavailable,
 )
 from selvage.messages import embedding, ranking
-from selvage.messages.parts import InputPart, runs
+from selvage.messages.inputs import InputPart, runs
 from support.fake_frontend import ANSWERS, dense_row, score
 
 sizes = st.lists(st.integers(0, 30), max_size=40)
@@ -77,6 +76,32 @@ class Nobody:
         priority="",
         metadata=(),
     )
+
+
+LONG = "\N{GRINNING FACE}" * 1000  # four bytes a letter
+ROWS = np.zeros((500, 128), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options"),
+    [
+        (methods.embed, [[LONG] * 600], {}),
+        (methods.rerank, [LONG, [LONG] * 3000], {}),
+        (methods.score, [[LONG] * 1500, [LONG] * 1500], {}),
+        (methods.score, [[LONG] * 1500, [LONG] * 1500], {"pairs": True}),
+        (methods.max_sim, [[ROWS] * 50, [ROWS] * 50], {}),
+        (methods.max_sim, [[LONG] * 3000, [ROWS] * 50], {}),
+        (methods.max_sim, [[LONG] * 50, [ROWS] * 50], {"pairs": True}),
+    ],
+)
+def test_no_request_of_several_entries_is_over_16_mib(
+    method: Any, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    """Which is what a service takes over gRPC."""
+    operation = method(Nobody(), *arguments, **options)
+    sizes = [operation.message(part).ByteSize() for part in operation.parts()]
+    assert len(sizes) > 1
+    assert max(sizes) <= 16 * 1024 * 1024
 
 
 def run(operation: Any, seed: int) -> Any:
@@ -231,7 +256,7 @@ def test_a_matrix_keeps_all_documents_of_a_query_together(
     monkeypatch: pytest.MonkeyPatch, most: int, sizes: list[int], seed: int
 ) -> None:
     """Queries still come in several requests, of fewer where too much is refused; so do pairs, parts of nothing."""
-    monkeypatch.setattr(ranking, "SIDE", 20)
+    monkeypatch.setattr(ranking.Score, "most", 20)
     monkeypatch.setattr(ranking, "DOCUMENTS", 600)
     documents, queries = [f"document {number}" for number in range(30)], [f"query {number}" for number in range(25)]
     operation = methods.score(Nobody(), queries, documents)

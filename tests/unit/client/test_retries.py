@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from selvage import errors
-from selvage.calls.retries import FIRST, LONGEST, SPREAD, RetryPolicy
-from selvage.calls.split_call import SplitCall
-from selvage.messages.parts import InputPart
+from selvage.calls.split_call import FIRST, LONGEST, SPREAD, RetryPolicy, SplitCall
+from selvage.messages.inputs import InputPart
 
 
 class Words:

@@ -81,7 +81,16 @@ def test_methods_show_what_they_take(kind: str) -> None:
         parameters = inspect.signature(method).parameters
         assert next(iter(parameters)) == "self"
         assert "model" in parameters
+        assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     assert shown(Client) == shown(AsyncClient)
+
+
+async def test_an_unknown_option_is_named(kind: str) -> None:
+    """Before anything is sent, with the options that there are."""
+    async with connected(kind, "127.0.0.1:1") as client:
+        for method in (client.embed, client.stream, lambda texts, **options: client.rerank("a", texts, **options)):
+            with pytest.raises(TypeError, match="there is no option 'dimension'; there are model, "):
+                await method(["a"], dimension=3)
 
 
 def shown(kind: type) -> set[str]:
