@@ -119,7 +119,7 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
                 "machine": describe(),
                 "absent": absent,
                 "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
-                "agreement": {side: {REFERENCE: found} for side, found in cosines.items()},
+                "agreement": {side: {REFERENCE: of_side} for side, of_side in cosines.items()},
                 "cold start, s": cold,
                 "cases": _cases(figures, limits),
             }
