@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import quote
 
 import structlog
 
@@ -120,10 +121,11 @@ async def _frontend(resident: Resident) -> AsyncIterator[str]:
         pipeline = Pipeline(resident, Limits(), texts, messages, reserve=calls.admission.reserve)
         server = Server(apis.services, calls, threads=messages, connection_age=False)
         apis.register(Frontend(pipeline, calls, thread_count=thread_count), server.grpc)
-        server.grpc.add_insecure_port(f"unix:{path}")
+        address = f"unix:{quote(str(path))}"
+        server.grpc.add_insecure_port(address)
         await server.grpc.start()
         try:
-            yield f"unix:{path}"
+            yield address
         finally:
             await server.stop()
 

@@ -28,7 +28,7 @@ from shared.errors import InvalidInput, clip
 from shared.vectors import DataType, OutputKind, TruncationSide
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
-EMBED_NAMES: FieldNames = {"dimensions": "output_dimension"}
+EMBED_NAMES: FieldNames = {**MODEL, "dimensions": "output_dimension"}
 
 
 class ContentPart(msgspec.Struct):

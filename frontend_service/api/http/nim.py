@@ -13,14 +13,14 @@ from frontend_service.api.http.fields import FILLED, Body
 from frontend_service.api.http.openai import usage
 from frontend_service.api.http.replies import HttpReply, to_json
 from frontend_service.api.http.route import ExchangeEndpoint, ParsedRequest, Route
-from frontend_service.api.http.vllm_fields import NO_IMAGES
+from frontend_service.api.http.vllm_fields import MODEL, NO_IMAGES
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import RerankRequest, ScoreNormalization, Truncation
 from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput
 from shared.vectors import TruncationSide
 
-NAMES: FieldNames = {"documents": "passages", "documents[]": "passages[].text", "query": "query.text"}
+NAMES: FieldNames = {**MODEL, "documents": "passages", "documents[]": "passages[].text", "query": "query.text"}
 TRUNCATE = {None: None, "NONE": False, "END": True}
 
 

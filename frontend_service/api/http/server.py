@@ -25,12 +25,15 @@ HEAD_BYTES, HEADERS = 64 * 1024, 100
 """Limits of a head, and of the bytes around bodies (chunk sizes, trailers): in bytes, and in header lines, since each
 takes a hundred bytes of memory beside its own."""
 
+PIPELINED = 16
+"""Most requests of a connection that wait behind the one that is computed."""
+
 log = structlog.get_logger("server")
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection, by uvicorn, with four differences: an offered upgrade costs no body, trailers are no headers,
-    heads have limits, and who leaves is computed for no more.
+    """One connection, by uvicorn, with five differences: an offered upgrade costs no body, trailers are no headers,
+    heads and waiting requests have limits, who leaves is computed for no more, and a refusal overtakes no answer.
 
     llhttp stops after the head of a request that offers another protocol, and takes its body for bytes of that
     protocol; uvicorn drops them then (its issue 2722). Java's HttpClient offers h2c. Offers are ignored (RFC 9110,
@@ -55,7 +58,8 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
-        self._unset_keepalive_if_required()
+        if not self._is_answered or not self.cycle.more_body:  # the rest of a refused body keeps the reply's time limit
+            self._unset_keepalive_if_required()
         self._beside += len(data)
         try:
             self._feed(data)
@@ -64,14 +68,28 @@ class Protocol(HttpToolsProtocol):
             return
         if self._beside > HEAD_BYTES:
             self._refuse(f"a head, or what comes beside a body, may have {HEAD_BYTES} bytes")
+        elif self._is_answered and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(IDLE_SECONDS, self.timeout_keep_alive_handler)
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether the last request has its whole response."""
+        return self.cycle is not None and bool(self.cycle.response_complete)
 
     def _refuse(self, message: str) -> None:
-        """Ends the connection: behind the answer to a whole request that is computed, else with a status of 400."""
-        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+        """Ends the connection: with a status of 400, or behind the answers to the requests that came before."""
+        cycle, self._is_refused = self.cycle, True
+        if self._is_answered and cycle.more_body:
+            self.transport.close()  # it was told already
+        elif (
+            cycle is None or self._is_answered or (cycle.more_body and not self.pipeline and not cycle.response_started)
+        ):
             self.send_400_response(message)
+        elif cycle.more_body and self.pipeline:  # it waits, and will not be whole
+            self.pipeline.popleft()
+            (self.pipeline[0][0] if self.pipeline else self._computed).keep_alive = False  # type: ignore[union-attr]
         else:
-            self.cycle.keep_alive = False
-            self._is_refused = True
+            cycle.keep_alive = False
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -101,9 +119,14 @@ class Protocol(HttpToolsProtocol):
         )
         if too_large or len(self.headers) > HEADERS or self.parser.get_method() == b"CONNECT":
             raise ValueError("the head is refused")
+        if len(self.pipeline) >= PIPELINED:
+            raise ValueError("too many requests wait")
         self._is_offer = self.parser.should_upgrade()
         if not self._is_offer:
             super().on_headers_complete()
+            self._unset_keepalive_if_required()
+            if self.pipeline:  # uvicorn reads no more then, and would not see the caller leave
+                self.flow.resume_reading()
             self.headers = []  # of trailers, which are no headers (RFC 9110, 6.5.1)
             self._beside = 0
 
@@ -116,6 +139,7 @@ class Protocol(HttpToolsProtocol):
             self._beside = 0
             self.cycle.keep_alive &= self.parser.should_keep_alive()  # trailers may end the connection
             super().on_message_complete()
+            self.cycle.more_body = False  # of a request that was answered before its end, too
 
 
 class HttpServer:

@@ -191,6 +191,7 @@ def similarity_names(body: SimilarityBody) -> FieldNames:
         **sentences,
         "prompt": "parameters.prompt_name",
         "prompt_name": "parameters.prompt_name",
+        "truncation_side": "parameters.truncation_direction",
     }
 
 

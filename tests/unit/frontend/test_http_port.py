@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from asgi import HttpApi, Worker
-from wire import serving
+from wire import refuses_strangers, responses, serving, statuses
 
 from frontend_service.api.http import server
 from support.references import eventually
@@ -102,6 +102,71 @@ async def test_who_leaves_is_computed_for_no_more() -> None:
         await worker.reached.wait()
         writer.close()
         await eventually(lambda: worker.cancelled == 1)
+
+
+async def test_who_leaves_after_a_second_request_is_computed_for_no_more() -> None:
+    """The request that waits came in a packet of its own."""
+    worker = Worker()
+    worker.go_on.clear()
+    async with serving(HttpApi(worker)) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(request({"input": "a"}))
+        await worker.reached.wait()
+        writer.write(request({"input": "b"}))
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        await eventually(lambda: worker.cancelled == 1)
+
+
+async def test_few_requests_of_a_connection_wait() -> None:
+    """Those that came first are answered, and the connection ends behind them."""
+    worker = Worker()
+    worker.go_on.clear()
+    async with serving(HttpApi(worker)) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(request({"input": "a"}) + b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n" * 10_000)
+        await worker.reached.wait()
+        await asyncio.sleep(0.1)
+        worker.go_on.set()
+        found = responses(await reader.read())
+        assert statuses(found) == [200] * (1 + server.PIPELINED)
+        writer.close()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+async def test_a_broken_request_takes_no_answer_from_the_one_before_it(pause: float) -> None:
+    """Behind a request that is computed the connection ends without a status of its own."""
+    worker = Worker()
+    worker.go_on.clear()
+    broken = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\n") + b"ZZ\r\n"
+    async with serving(HttpApi(worker)) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(request({"input": "a"}) + (b"" if pause else broken))
+        await worker.reached.wait()
+        if pause:
+            writer.write(broken)
+            await asyncio.sleep(pause)
+        worker.go_on.set()
+        assert statuses(responses(await reader.read())) == [200]
+        writer.close()
+
+
+async def test_a_connection_that_was_refused_ends_when_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the body comes after the refusal, or drop by drop."""
+    monkeypatch.setattr(server, "IDLE_SECONDS", 1)
+    for length, drips in ((9, False), (10**9, True)):
+        async with serving(HttpApi(Worker(), calls=refuses_strangers())) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(HEAD + b"%d\r\n\r\n" % length)
+            assert (await reader.readline()).split()[1] == b"401"
+            ending = asyncio.create_task(is_closed(reader))
+            writer.write(b"x" * 9)
+            with suppress(ConnectionError):
+                while drips and not ending.done():
+                    await asyncio.sleep(0.05)
+                    writer.write(b"x")
+            assert await asyncio.wait_for(ending, 10)
+            writer.close()
 
 
 async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:
