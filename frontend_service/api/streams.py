@@ -151,15 +151,15 @@ class TwoWayStream(Generic[Q]):
                 await self._replies.write(reply)
         except BaseException as raised:
             self._stuck = True
-            self._stream.results.add(size := len(reply))
-            self._replies.at_end(lambda _: self._stream.results.add(-size))
+            self._stream.results.force(size := len(reply))
+            self._replies.at_end(lambda _: self._stream.results.let_go(size))
             if isinstance(raised, TimeoutError):
                 raise NotRead(f"no reply was read for {seconds:g} s") from None
             raise
 
     def _count_unwritten(self, change: int) -> None:
         self._unwritten += change
-        self._stream.results.add(change)
+        self._stream.results.force(change)
         if change < 0:
             self._changed.set()
 

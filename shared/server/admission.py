@@ -7,8 +7,8 @@ so that no other call's load refuses them.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +17,14 @@ from typing import Any, TypeVar
 from shared.errors import DeadlineExceeded, Overloaded, SelvageError, WorkerUnavailable
 from shared.tasks import unheeded
 
-QUICK_READS, QUICK_SECONDS = 4, 0.02
-"""Reads at once, and seconds until a read counts as slow. A small request that was sent is there at once, so a longer
-read has a large request or a slow sender, and the next read may begin."""
+QUICK_READS, QUICK_CHECKS, QUICK_SECONDS = 4, 64, 0.02
+"""Reads of requests or watches, and of health checks, at once; and seconds until a read counts as slow. A small request
+that was sent is there at once, so a longer read has a large request or a slow sender, and the next read may begin."""
 RETRY_AFTER = 0.5
 """Seconds until a retry, if there is no better estimate."""
+SMALL_PART, ROOM_FOR_SMALL = 64, 4
+"""A request with up to a 64th of the budget is small. Small ones have a quarter of it more for themselves, so one large
+request refuses no small one."""
 LIFETIME = 540.0
 """Seconds until a stream ends. Its connection would end after five to fifteen minutes anyway; see `server_options`."""
 REASONS = ("requests", "bytes", "streams", "health", "slow_reads", "read_seconds")
@@ -70,14 +73,22 @@ class Refusals:
 
 
 class Budget:
-    """The bytes that all requests of a process share, `most` at once. `held`: how many are held now."""
+    """The bytes that all requests of a process share, `most` at once.
+
+    `held`: how many are held now; `of_small`: by small requests.
+    """
 
     def __init__(self, most: int, refusals: Refusals) -> None:
-        self.most, self.held, self._refusals = most, 0, refusals
+        self.most, self.held, self.of_small, self._refusals = most, 0, 0, refusals
 
-    def add(self, size: int) -> None:
-        """Adds `size` bytes, or removes them if negative, even if there is no room."""
-        self.held += size
+    def is_small(self, size: int) -> bool:
+        """Whether a request that holds `size` bytes in all is small."""
+        return size <= self.most // SMALL_PART
+
+    def change(self, before: int, after: int) -> None:
+        """Counts that a request holds `after` bytes instead of `before`, even if there is no room."""
+        self.held += after - before
+        self.of_small += after * self.is_small(after) - before * self.is_small(before)
 
     def check(self, size: int, of_request: int) -> None:
         """Raises Overloaded if there is no room for `size` more bytes of a request, which holds `of_request` already.
@@ -85,9 +96,12 @@ class Budget:
         A request that holds all that is held is always accepted.
         """
         others = self.held - of_request
-        if others > 0 and self.held + size > self.most:
-            why = f"the request needs {of_request + size} bytes, others hold {others}, the limit is {self.most}"
-            raise self._refusals.overloaded("bytes", why)
+        if others <= 0 or self.held + size <= self.most:
+            return
+        if self.is_small(of_request + size) and self.of_small + size <= self.most // ROOM_FOR_SMALL:
+            return
+        why = f"the request needs {of_request + size} bytes, others hold {others}, the limit is {self.most}"
+        raise self._refusals.overloaded("bytes", why)
 
 
 class Holding:
@@ -101,16 +115,21 @@ class Holding:
         self._budget, self._request = budget, request
         self.held = 0
 
+    @property
+    def whole(self) -> int:
+        """The bytes that no other request holds."""
+        return self.held
+
     def add(self, size: int) -> None:
         """Adds `size` bytes. Raises Overloaded if the budget has no room for them."""
-        self._budget.check(size, (self._request or self).held)
+        self._budget.check(size, (self._request or self).whole)
         self.force(size)
 
     def force(self, size: int) -> None:
         """Adds `size` bytes, even if the budget has no room."""
-        self.held += size
+        before, self.held = self.held, self.held + size
         if self._request is None:
-            self._budget.add(size)
+            self._budget.change(before, self.held)
         else:
             self._request.force(size)
 
@@ -122,21 +141,29 @@ class Holding:
 class _RequestBytes(Holding):
     """All bytes of one request. `message`: the size of its message; `results`: bytes reserved for its results."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, beside: Sequence[Holding]) -> None:
+        """`beside`: what its stream holds for it."""
         super().__init__(budget)
         self.message = 0
         self.results = Holding(budget, self)
+        self._beside = beside
+
+    @property
+    def whole(self) -> int:
+        return self.held + sum(holding.held for holding in self._beside)
 
 
+_BESIDE: ContextVar[tuple[Holding, ...]] = ContextVar("beside", default=())
 _REQUEST: ContextVar[_RequestBytes | None] = ContextVar("request", default=None)
 
 
 class Reads:
     """Reads messages whose size is unknown until they are there. `slow`: the number of slow reads now."""
 
-    def __init__(self, bounds: Bounds, refusals: Refusals) -> None:
+    def __init__(self, bounds: Bounds, refusals: Refusals, quick: int) -> None:
+        """`quick`: reads at once that are not slow."""
         self._bounds, self._refusals = bounds, refusals
-        self._quick = asyncio.Semaphore(QUICK_READS)
+        self._quick = asyncio.Semaphore(quick)
         self.slow = 0
 
     async def read(self, receive: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -171,7 +198,7 @@ class Reads:
 class OpenStream:
     """A stream of requests, owned by the task that made it. `results`: where its waiting replies are counted."""
 
-    def __init__(self, results: Budget) -> None:
+    def __init__(self, results: Holding) -> None:
         self.results = results
         task = asyncio.current_task()
         assert task is not None
@@ -230,7 +257,9 @@ class Admission:
         self.bounds = bounds
         self.refusals = Refusals()
         self.budget = Budget(bounds.size, self.refusals)
-        self.reads, self.checks = Reads(bounds, self.refusals), Reads(bounds, self.refusals)
+        self.reads = Reads(bounds, self.refusals, QUICK_READS)
+        self.checks = Reads(bounds, self.refusals, QUICK_CHECKS)
+        self.watches = Reads(bounds, self.refusals, QUICK_READS)
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
         self._taken = Counter[str]()
         self._open: set[OpenStream] = set()
@@ -274,7 +303,7 @@ class Admission:
     def request(self) -> Iterator[None]:
         """Admits a request for the duration of the block. Raises Overloaded."""
         with self._place("requests", self.bounds.requests):
-            request = _RequestBytes(self.budget)
+            request = _RequestBytes(self.budget, _BESIDE.get())
             _REQUEST.set(request)
             try:
                 yield
@@ -290,7 +319,7 @@ class Admission:
         health keep one open for each connection.
         """
         place = self._place("watches", self.bounds.health) if watch else self._place("streams", self.bounds.streams)
-        stream = OpenStream(self.budget)
+        stream = OpenStream(Holding(self.budget))
         too_old = WorkerUnavailable(f"the stream is {LIFETIME:g} s old; go on in another one", retry_after=0.0)
         with place:
             timer = asyncio.get_running_loop().call_later(LIFETIME, stream.end, too_old)
@@ -338,12 +367,26 @@ class Admission:
 
     @contextmanager
     def holding(self) -> Iterator[Holding]:
-        """Holds a message that comes in parts, or messages that come and go, for the duration of the block."""
-        holding = Holding(self.budget, _REQUEST.get())
+        """Holds a message that comes in parts, or messages that come and go, for the duration of the block.
+
+        Requests that begin in the block do not count it as held by others.
+        """
+        request = _REQUEST.get()
+        holding = Holding(self.budget, request)
         try:
-            yield holding
+            with self.beside(holding) if request is None else nullcontext():
+                yield holding
         finally:
             holding.let_go(holding.held)
+
+    @contextmanager
+    def beside(self, holding: Holding) -> Iterator[None]:
+        """Requests that begin in the block do not count `holding` as held by others."""
+        token = _BESIDE.set((*_BESIDE.get(), holding))
+        try:
+            yield
+        finally:
+            _BESIDE.reset(token)
 
     def hold_reply(self, size: int) -> Callable[[], None]:
         """Counts a reply as unread until the API calls the returned function. Raises Overloaded.
@@ -352,11 +395,12 @@ class Admission:
         """
         request = _REQUEST.get()
         results = 0 if request is None else request.results.held
-        self.budget.check(size - results, 0 if request is None else request.held)
+        self.budget.check(size - results, 0 if request is None else request.whole)
         if request is not None:
             request.results.let_go(results)
-        self.budget.add(size)
-        return partial(self.budget.add, -size)
+        reply = Holding(self.budget)
+        reply.force(size)
+        return partial(reply.let_go, size)
 
     @contextmanager
     def _place(self, kind: str, most: int) -> Iterator[None]:

@@ -130,7 +130,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 with self._calls.stream(caller, watch=True) as stream:
                     await either(answer(messages, context), stream.until_ended())
 
-            receive = partial(self._calls.admission.checks.read, context.read)
+            receive = partial(self._calls.admission.watches.read, context.read)
             messages = _Messages(receive, partial(self._parse_names, handler.request_deserializer))
             await self._streamed(messages, serve, context)
 

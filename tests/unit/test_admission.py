@@ -28,7 +28,7 @@ async def test_requests_results_and_replies_share_one_budget() -> None:
     with full, admission.hold(61):
         raise AssertionError("not reached")
     with admission.hold(60), pytest.raises(Overloaded):
-        admission.hold_reply(1)
+        admission.hold_reply(2)
     read()
     assert (admission.size, admission.refused["bytes"]) == (0, 2)
 
@@ -42,10 +42,33 @@ async def test_one_request_is_always_accepted_with_its_result_and_reply() -> Non
 
     async def another() -> None:
         with admission.request(), pytest.raises(Overloaded):
-            admission.reserve(1)
+            admission.reserve(2)
 
     with admission.request(), admission.hold(1000):
         await asyncio.create_task(another())
+    assert admission.size == 0
+
+
+async def test_a_large_request_refuses_no_small_one() -> None:
+    """Up to a 64th of the budget is small; small ones have a quarter more, which no large one takes."""
+    admission = Admission(Bounds(size=6400))
+    with ExitStack() as held:
+        held.enter_context(admission.hold(100_000))
+        with pytest.raises(Overloaded), admission.hold(101):
+            raise AssertionError("not reached")
+        for _ in range(16):
+            held.enter_context(admission.hold(100))
+        with pytest.raises(Overloaded), admission.hold(1):
+            raise AssertionError("not reached")
+    assert (admission.size, admission.budget.of_small) == (0, 0)
+
+
+async def test_what_a_stream_holds_for_a_request_is_not_held_by_others() -> None:
+    """Its message, which is there before the request is admitted."""
+    admission = Admission(Bounds(size=100))
+    with admission.hold(50), admission.request():
+        admission.reserve(1000)
+        assert admission.size == 1050
     assert admission.size == 0
 
 
@@ -108,7 +131,7 @@ async def test_a_message_must_arrive_in_time() -> None:
 
 async def test_a_read_whose_caller_has_gone_is_not_cancelled() -> None:
     """grpcio would not free what has arrived of a message."""
-    reads, arrived, taken = Reads(Bounds(), Admission(Bounds()).refusals), asyncio.Event(), list[bytes]()
+    reads, arrived, taken = Reads(Bounds(), Admission(Bounds()).refusals, 1), asyncio.Event(), list[bytes]()
 
     async def receive() -> bytes:
         await arrived.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -34,7 +35,7 @@ class MessageStream(Generic[M]):
     def __init__(
         self, frontend: Frontend, answer: Answer[M], caller: Caller, stream: OpenStream, replies: Replies
     ) -> None:
-        self._frontend, self._answer, self._caller = frontend, answer, caller
+        self._frontend, self._answer, self._caller, self._stream = frontend, answer, caller, stream
         self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
         self._messages = TwoWayStream[M](frontend.calls.admission, stream, replies, self._answer_message)
         self._last_sent = asyncio.Event()  # the reply to the last message that was begun
@@ -61,12 +62,15 @@ class MessageStream(Generic[M]):
         """The reply to a message, whose predecessors are all answered once `before` is set.
 
         A message that is refused for lack of room is tried again: its own stream may take the room, so first when all
-        messages before it are answered, then after pauses. A large message does not wait in memory for that.
+        messages before it are answered, then after pauses. A large message does not wait in memory for that. The first
+        one in line does not wait for the replies behind it, which wait for its own.
         """
-        paused, most = 0.0, self._frontend.calls.admission.bounds.read_seconds
+        admission, paused = self._frontend.calls.admission, 0.0
+        most = admission.bounds.read_seconds
         while True:
             try:
-                return await self._call(message, size)
+                with admission.beside(self._stream.results) if before.is_set() else nullcontext():
+                    return await self._call(message, size)
             except Overloaded as error:
                 if size > REQUEST_BYTES or paused > most:
                     raise

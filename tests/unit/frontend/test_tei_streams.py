@@ -14,6 +14,7 @@ from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavaila
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from support.clockwork import in_no_time
+from support.references import eventually
 from tei.v1 import tei_pb2 as pb
 
 ROOMY = Bounds()
@@ -168,6 +169,23 @@ async def test_where_others_leave_no_room_a_message_waits() -> None:
     with pytest.raises(Overloaded):
         await longer.run()
     assert (longer.replies, longer.left) == ([], (0, 0, 0))
+
+
+@in_no_time
+async def test_the_first_in_line_does_not_wait_for_replies_that_wait_for_it() -> None:
+    """Replies behind it take all the room there is until it is answered."""
+    caller = Caller(0, 1, 2, bounds=Bounds(size=100))
+    room, answer = caller.admission, caller.answer
+
+    async def reserving(message: pb.DecodeRequest, size: int, named: Named) -> pb.DecodeResponse:
+        if message.ids == [0]:
+            await eventually(lambda: room.size >= 80)  # the others are answered first
+        room.reserve(40)
+        return pb.DecodeResponse(text=(await answer(message, size, named)).text.zfill(38))
+
+    caller.answer = reserving  # type: ignore[method-assign]
+    await caller.run()
+    assert (caller.replies, caller.left) == ([0, 1, 2], (0, 0, 0))
 
 
 async def test_a_large_message_does_not_wait_in_memory() -> None:
