@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import structlog
 
-from frontend_service.workers.interface import ServedModel
+from frontend_service.services.pipeline import ServedModel
 from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.reply import ExpectedReply, expected_reply
 from frontend_service.workers.transport import WorkerTransport

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import structlog
 
+from frontend_service.services.pipeline import ServedModel
 from frontend_service.workers.description import allowed_cards, describe, fetch_texts
-from frontend_service.workers.interface import ServedModel
 from frontend_service.workers.job_stream import SILENCE, JobStream, parse_response
 from frontend_service.workers.reply import ExpectedReply, WrongReply
 from frontend_service.workers.transport import Metadata, WorkerTransport, failure_of

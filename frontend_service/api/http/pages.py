@@ -8,10 +8,10 @@ from frontend_service.api.http import cohere, nim, openai, tei, vllm
 from frontend_service.api.http.app import ALL_HOSTS, App, Hosts, ObserveCall
 from frontend_service.api.http.errors import TEI
 from frontend_service.api.http.openapi import openapi, page
+from frontend_service.api.http.port import HttpServer
 from frontend_service.api.http.replies import HTML, HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, HttpCall, Route
-from frontend_service.api.http.server import HttpServer
-from frontend_service.application.frontend import Frontend
+from frontend_service.frontend import Frontend
 from shared.errors import WorkerUnavailable
 from shared.security import Fresh, Identity
 
@@ -52,24 +52,18 @@ def http_server(
     def is_draining() -> bool:
         return server.draining
 
-    routes = all_routes(frontend, keys=keys, is_draining=is_draining, metrics=metrics)
+    routes = all_routes(keys=keys, is_draining=is_draining, metrics=metrics)
     server = HttpServer(App(frontend, routes, observe_call, hosts=hosts, origins=origins), tls, drain_seconds)
     return server
 
 
-def all_routes(
-    frontend: Frontend,
-    *,
-    keys: bool,
-    is_draining: Callable[[], bool],
-    metrics: Callable[[], tuple[bytes, str]],
-) -> list[Route]:
+def all_routes(*, keys: bool, is_draining: Callable[[], bool], metrics: Callable[[], tuple[bytes, str]]) -> list[Route]:
     """All routes of the API; those that clients ask most come first."""
 
-    async def health(_: HttpCall) -> HttpReply:
+    async def health(call: HttpCall) -> HttpReply:
         if is_draining():
             raise WorkerUnavailable("the service is draining", retry_after=1.0)
-        frontend.models.cards()
+        call.frontend.models.cards()
         return HttpReply(body=b"{}")
 
     async def metrics_page(_: HttpCall) -> HttpReply:
@@ -85,7 +79,7 @@ def all_routes(
     def get(path: str, summary: str, endpoint: Endpoint, **options: Any) -> Route:
         return Route(method="GET", path=path, dialect=TEI, summary=summary, endpoint=endpoint, **options)
 
-    model_routes = [route for dialect in DIALECTS for route in dialect.routes(frontend)]
+    model_routes = [route for dialect in DIALECTS for route in dialect.ROUTES]
     playground = {route.path: route for route in _playground_routes()}
     documented = [
         playground.pop("/"),

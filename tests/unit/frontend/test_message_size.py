@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1.server import EmbeddingServicer
+from frontend_service.api.selvage_v1.servicers import EmbeddingServicer
 from frontend_service.domain.limits import Limits, utf8_bytes
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
