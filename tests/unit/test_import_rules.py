@@ -195,7 +195,6 @@ EDGE = files(
     "shared/server/status.py",
     "shared/server/probe.py",
     "frontend_service/api/**/*.py",
-    "frontend_service/workers/description.py",
     "frontend_service/workers/link.py",
     "frontend_service/workers/job_stream.py",
     "frontend_service/workers/transport.py",

@@ -16,7 +16,7 @@ from frontend_service.domain.requests import ScoreRequest
 from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
 from frontend_service.services.rank import RankingService, Reranked
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
-from frontend_service.workers.reply import expected_reply
+from frontend_service.workers.job_stream import expected_reply
 from selvage.v1 import ranking_pb2
 from shared.card import Listwise, ModelCard
 from shared.jobs import Job, JobResult, Rows
