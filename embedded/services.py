@@ -14,12 +14,11 @@ from urllib.parse import quote
 
 import structlog
 
-from frontend_service.api.enabled import SELVAGE, EnabledApis
-from frontend_service.application.frontend import Frontend
+from frontend_service.api.selvage_v1.servicers import register
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.frontend import Frontend
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.tokenizing.tokenizer import read_files
-from frontend_service.workers.interface import ServedModel
 from gpu_worker.device.memory import keep_freed_memory
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.load import QUEUED_TOKENS
@@ -30,6 +29,7 @@ from shared.jobs import Job, JobResult
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server
+from shared.server.services import PUBLIC_SERVICES
 from shared.telemetry import reporting
 
 ANY = sys.maxsize
@@ -117,10 +117,10 @@ async def _frontend(resident: Resident) -> AsyncIterator[str]:
         path = Path(folder, "frontend")
         if len(os.fsencode(path)) > MOST_PATH_BYTES:
             raise RuntimeError(f"{path} is too long for a socket: set TMPDIR to another folder")
-        calls, apis = Calls(timeout=math.inf, bounds=BOUNDS), EnabledApis([SELVAGE])
+        calls = Calls(timeout=math.inf, bounds=BOUNDS)
         pipeline = Pipeline(resident, Limits(), texts, messages, reserve=calls.admission.reserve)
-        server = Server(apis.services, calls, threads=messages, connection_age=False)
-        apis.register(Frontend(pipeline, calls, thread_count=thread_count), server.grpc)
+        server = Server(PUBLIC_SERVICES, calls, threads=messages, connection_age=False)
+        register(Frontend(pipeline, calls, thread_count=thread_count), server.grpc)
         address = f"unix:{quote(str(path))}"
         server.grpc.add_insecure_port(address)
         await server.grpc.start()

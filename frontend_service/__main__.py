@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from frontend_service.access.api_keys import ApiKeys
-from frontend_service.api.enabled import EnabledApis
 from frontend_service.api.http.app import Hosts
 from frontend_service.api.http.pages import http_server
-from frontend_service.api.http.server import HttpServer
-from frontend_service.application.frontend import Frontend
+from frontend_service.api.http.port import HttpServer
+from frontend_service.api.selvage_v1 import servicers
+from frontend_service.api.tei_v1 import tei_servicers
+from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
@@ -34,6 +35,7 @@ from shared.server.admission import Admission
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server, until_told_to_stop
 from shared.server.options import CONNECTIONS, REQUEST_BYTES
+from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
 from shared.telemetry import reporting
 from shared.telemetry.figures import FrontendFigures
 
@@ -57,16 +59,17 @@ async def main(settings: FrontendSettings) -> None:
     metrics = page.frontend() if page else None
     callers = CallerChecks(keys=api_keys_of(settings), tls=security.tls_of(settings, settings.tls_ca))
     calls = _calls(settings, callers, spans)
-    apis = EnabledApis()
-    server = _server(settings, calls, apis, message_threads, callers, page)
+    server = _server(calls, message_threads, callers, page)
     transport = worker_transport(settings, security.link_secret_of(settings))
     fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, settings.fingerprint)
-    pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=calls.admission.reserve)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
-    frontend = Frontend(pipeline, calls, tell_times, settings.thread_count)
-    apis.register(frontend, server.grpc)
+    reserve = calls.admission.reserve
+    pipeline = Pipeline(fleet, settings.limits, text_threads, message_threads, reserve=reserve, tell_times=tell_times)
+    frontend = Frontend(pipeline, calls, settings.thread_count)
+    servicers.register(frontend, server.grpc)
+    tei_servicers.register(frontend, server.grpc)
     http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
-    calls.check = _deadline_check(calls, fleet, apis, http)
+    calls.check = _deadline_check(calls, fleet, http)
     if metrics:
         metrics.read(lambda: figures_of(calls.admission, fleet))
     gc.collect()
@@ -111,20 +114,18 @@ def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | No
 
 
 def _server(
-    settings: FrontendSettings,
     calls: Calls,
-    apis: EnabledApis,
     message_threads: ThreadPoolExecutor,
     callers: CallerChecks,
     page: "Page | None",
 ) -> Server:
     return Server(
-        apis.services,
+        (*PUBLIC_SERVICES, *TEI_SERVICES),
         calls,
         threads=message_threads,
         connection_age=True,
         rpcs=page.rpcs if page else None,
-        tell=apis.adapt_error,
+        tell=tei_servicers.tei_error,
         tls=callers.tls,
         received=REQUEST_BYTES,
     )
@@ -152,11 +153,13 @@ def _http(
     )
 
 
-def _deadline_check(calls: Calls, fleet: Fleet, apis: EnabledApis, http: HttpServer | None) -> Callable[[Caller], None]:
+def _deadline_check(calls: Calls, fleet: Fleet, http: HttpServer | None) -> Callable[[Caller], None]:
     """A check that raises Overloaded for a call that needs a worker, if no worker could answer it in time."""
+    local_methods = (*servicers.LOCAL, *tei_servicers.LOCAL)
+    local_routes = frozenset[str]() if http is None else http.local_routes
 
     def check(caller: Caller) -> None:
-        if not (apis.needs_no_worker(caller.method) or (http is not None and http.needs_no_worker(caller.method))):
+        if not caller.method.startswith(local_methods) and caller.method not in local_routes:
             fleet.check_terms(calls.terms(caller))
 
     return check

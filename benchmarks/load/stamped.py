@@ -43,7 +43,7 @@ BEFORE, AFTER = "before", "after"
 WRAPPED = {
     "frontend_service": (
         ("shared.server.interceptor:_named", BEFORE, "arrived"),
-        ("frontend_service.api.http.server:Protocol.data_received", BEFORE, "arrived"),
+        ("frontend_service.api.http.port:Protocol.data_received", BEFORE, "arrived"),
         ("frontend_service.services.pipeline:Pipeline.tokenize", BEFORE, "read"),
         ("frontend_service.services.pipeline:Pipeline.tokenize", AFTER, "tokenised"),
         ("frontend_service.workers.job_stream:JobStream._next_message", AFTER, "job left"),

@@ -1,7 +1,11 @@
 """Fields of errors by the names that another API has for them. Messages stay as they are. Knows no API."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+
+from shared.errors import SelvageError
 
 FieldNames = Mapping[str, str]
 """Our names of fields, each with that of an API.
@@ -24,3 +28,14 @@ def field_as(field: str, names: FieldNames) -> str:
     if place and f"{name}[]" in names:
         return names[f"{name}[]"].replace("[]", place)
     return names.get(name, name) + place
+
+
+@contextmanager
+def fields_as(names: Callable[[], FieldNames]) -> Iterator[None]:
+    """Raises errors of the block as copies with the field as an API names it: other requests may share the original."""
+    try:
+        yield
+    except SelvageError as error:
+        renamed = copy(error)
+        renamed.field = field_as(error.field, names())
+        raise renamed from error

@@ -18,7 +18,8 @@ INDEX_BYTES = 4
 def put_floats(message: Message, field: str, data: PackedBytes) -> None:
     """Fills a packed float field with little-endian float32, which have the same bytes on the wire."""
     if len(data):
-        message.MergeFromString(b"".join(length_delimited(_field_number(message, field), data)))
+        tag = varint(_field_number(message, field) << 3 | BYTES)
+        message.MergeFromString(b"".join([tag, varint(len(data)), data]))
 
 
 def put_rows(message: Message, field: str, inner: str, data: PackedBytes, width: int) -> None:
@@ -49,11 +50,6 @@ def put_pairs(message: Message, field: str, indices: PackedBytes, values: Packed
     wire["index"][:, -1] &= 0x7F
     wire["value"] = np.frombuffer(values, dtype="<f4")
     message.MergeFromString(wire.tobytes())
-
-
-def length_delimited(number: int, *inner: PackedBytes) -> list[PackedBytes]:
-    """A length-delimited field (bytes or a message) whose content is `inner`, end to end, as pieces: none is copied."""
-    return [varint(number << 3 | BYTES) + varint(sum(map(len, inner))), *inner]
 
 
 def as_int32(ids: bytes) -> Any:

@@ -8,16 +8,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from frontend_service.domain.answer import Answer, FinishedAnswer
 from frontend_service.domain.limits import CLASSIFIED_TOKEN_BYTES, FEWER_TEXTS, SCORE_BYTES
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.services import options, repeats
-from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.services.pipeline import INLINE_LETTERS, Answer, Pipeline, ServedModel
 from frontend_service.services.repeats import Places
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch
-from frontend_service.workers.interface import ServedModel
 from shared.errors import InvalidInput
 from shared.jobs import Classify, RaggedTokens
 from shared.terms import RequestTerms
@@ -27,9 +25,10 @@ TEXT, PAIR = "texts[{}]", "text_pairs[{}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classified(FinishedAnswer):
+class Classified:
     """Scores of texts or pairs: one for each label, in the order of `labels`."""
 
+    answer: Answer
     labels: tuple[str, ...]
 
     @property

@@ -9,14 +9,12 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from frontend_service import postprocess
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS
 from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
 from frontend_service.services import options, repeats
-from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.services.pipeline import INLINE_LETTERS, Answer, Pipeline, ServedModel
 from frontend_service.tokenizing.spans import Document
 from frontend_service.tokenizing.tokens import TokenizedBatch
-from frontend_service.workers.interface import ServedModel
 from shared.jobs import Encode, JobResult
 from shared.query_table import QueryTable
 from shared.terms import RequestTerms

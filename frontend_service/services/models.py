@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from frontend_service.domain.limits import FEWER_TEXTS, SHOWN_TOKEN_BYTES, TEXT_LETTERS, Limits
+from frontend_service.domain.limits import FEWER_TEXTS, SHOWN_TOKEN_BYTES, TEXT_LETTERS, Limits, utf8_bytes
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
 from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
@@ -41,10 +41,11 @@ class ShownTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detokenized:
-    """Texts that the model `model` wrote from ids."""
+    """Texts that the model `model` wrote from ids; `size`: their bytes."""
 
     model: str
     texts: list[str]
+    size: int
 
 
 class ModelService:
@@ -64,7 +65,8 @@ class ModelService:
         return tuple(model.card for model in self._pipeline.workers.models())
 
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
-        """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is."""
+        """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is too large, and
+        Overloaded where there is no room for it."""
         pipeline, input_type = self._pipeline, request.prompt.input_type
         model = pipeline.workers.model(request.model)
         tokenizer, prompt, cut, letters = pipeline.text_options(
@@ -72,7 +74,9 @@ class ModelService:
         )
         chunks = self._within_reply(tokenizer.shown_chunks(request.texts, prompt, cut, TEXT, input_type))
         texts = pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks)
-        return ShownTexts(model=model.card.id, prompt=prompt, texts=texts)
+        shown = ShownTexts(model=model.card.id, prompt=prompt, texts=texts)
+        pipeline.reserve_bytes(shown.size)
+        return shown
 
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """Writes texts from ids. Raises LimitExceeded for more lists or ids than a request may have, and InvalidInput
@@ -93,7 +97,9 @@ class ModelService:
             raise InvalidInput(
                 "these ids mean one text of a query and another of a document: say which", field="input_type"
             )
-        return Detokenized(model=model.card.id, texts=first)
+        size = sum(map(utf8_bytes, first))
+        pipeline.reserve_bytes(size)
+        return Detokenized(model=model.card.id, texts=first, size=size)
 
     def _within_reply(self, shown: Iterator[list[TokenizedText]]) -> Chunks[list[TokenizedText]]:
         """All texts, as far as a reply can show them."""
@@ -111,7 +117,7 @@ class ModelService:
         size = 0
         for chunk in tokenizer.detokenize(request.tokenized, request.skip_special_tokens):
             texts += chunk
-            size += sum(len(text.encode()) for text in chunk)
+            size += sum(map(utf8_bytes, chunk))
             self._limits.check_reply(size, "ask for fewer ids")
             yield 0  # the ids are counted already
         return texts

@@ -1,33 +1,37 @@
-"""The steps that all requests go through: texts are tokenised, one job is sent to a worker, its result awaited.
+"""The steps that all requests go through: texts are tokenised, one job is sent to a worker, its result awaited, and the
+reply written.
 
-A service calls them one after the other, checks sizes between them, and makes its answer of the result. Knows no API.
+A service calls them one after the other, checks sizes between them, and makes its answer of the result. Knows no API,
+and no transport to the workers.
 """
 
 import asyncio
 import itertools
+import operator
 import random
 import time
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from math import inf
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import structlog
 
 from frontend_service import postprocess
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits, result_bytes
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.services.repeats import Distinct, Places
-from frontend_service.tokenizing.tokenizer import ModelTokenizer
+from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch, panics_as
-from frontend_service.workers.interface import ServedModel, Workers
 from shared.card import ModelCard
-from shared.errors import Internal, WorkerUnavailable
-from shared.jobs import Job, JobResult, Work
+from shared.errors import Internal, InvalidInput, WorkerUnavailable
+from shared.jobs import Job, JobResult, PackedBytes, RaggedTokens, Work
+from shared.query_table import QueryTable
 from shared.tasks import offload
+from shared.telemetry.figures import ObserveTimes
 from shared.terms import RequestTerms
 from shared.vectors import Activation, InputType
 
@@ -45,6 +49,138 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model behind a ready worker.
+
+    `texts` reads its texts. The worker refuses jobs that would make its queue longer than `queued_tokens`, or would
+    stand in it for longer than `queue_seconds`. `adapter`: it is an adapter over the worker's own
+    model, which serves beside it.
+    """
+
+    card: ModelCard
+    texts: ModelTexts
+    queued_tokens: int
+    queue_seconds: float = inf
+    adapter: bool = False
+
+    def job(self, job: Job) -> Job:
+        """The job as this model's worker wants it."""
+        return replace(job, model=self.card.fingerprint) if self.adapter else job
+
+    @property
+    def tokenizer(self) -> ModelTokenizer:
+        """The tokenizer of texts whose kind is not told, and of documents."""
+        return self.texts.tokenizer
+
+    def tokenizer_of(self, input_type: InputType) -> ModelTokenizer:
+        """The tokenizer of texts of a kind. Raises InvalidInput where the model wants the kind and it is not told."""
+        return (self._is_query(input_type) and self.texts.query) or self.texts.tokenizer
+
+    def writers_of(self, input_type: InputType) -> tuple[ModelTokenizer, ...]:
+        """The tokenizers that ids of a kind may be of: both where the model wants the kind and it is not told."""
+        route = self.card.query_route
+        if route is None or self.texts.query is None or input_type or route.default_input_type:
+            return (self.tokenizer_of(input_type),)
+        return (self.texts.tokenizer, self.texts.query)
+
+    def table_of(self, input_type: InputType) -> QueryTable | None:
+        """The table in which texts of a kind are looked up; None where a worker computes them. Raises as above."""
+        return self.texts.query_table if self._is_query(input_type) else None
+
+    def _is_query(self, input_type: InputType) -> bool:
+        route = self.card.query_route
+        if route is None:
+            return False
+        kind = input_type or route.default_input_type
+        if not kind:
+            raise InvalidInput("the model reads queries and documents differently: say which", field="input_type")
+        return kind is InputType.QUERY
+
+
+class Workers(Protocol):
+    """All workers together: the models that they serve, and the jobs that they compute."""
+
+    def model(self, name: str) -> ServedModel:
+        """The model of that name; empty: the only one that is no adapter. Raises UnknownModel, WorkerUnavailable."""
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """All models that are served, sorted by name. Raises WorkerUnavailable where there is none."""
+
+    async def run(self, model: ServedModel, job: Job) -> JobResult:
+        """Has a worker with this model compute a job. Cancelling it cancels the job.
+
+        Raises the job's own error, WorkerUnavailable, Overloaded or DeadlineExceeded.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds that the parts of a request took. Reading the request counts in none of them.
+
+    `tokenize`: until the token ids were there. `queue`: from the job's arrival at the worker to its first step.
+    `compute`: from there to the end of its last step. `transfer`: the round trip to the worker without these two.
+    `postprocess`: from the worker's result to the finished reply.
+    """
+
+    tokenize: float
+    queue: float
+    compute: float
+    transfer: float
+    postprocess: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A job's result with what the frontend knows of its texts.
+
+    `tokens`: the token ids of all texts in the order of the request, equal ones as often as they were sent, with
+    special tokens; of documents in windows, those of each window, and of a listwise reranker those of each block,
+    whose counts are still those of texts. `token_counts`: the tokens of each text or, of a late
+    chunking, of each chunk; `truncated`: whether each was cut. `tokenize` and `transfer` (the round trip to the worker
+    without its queue and compute) in seconds. `answered`: the time at which the worker's result was there, by the
+    pipeline's clock. `ranked_by`: what results are sorted by: the scores, in their shape, before an activation, which
+    in float32 makes one number of many.
+    """
+
+    model: str
+    result: JobResult
+    ranked_by: PackedBytes
+    tokens: RaggedTokens
+    truncated: tuple[bool, ...]
+    token_counts: tuple[int, ...]
+    tokenize: float
+    transfer: float
+    answered: float
+
+    def with_result(self, result: JobResult) -> "Answer":
+        """The same answer with another result, whose scores it is ranked by."""
+        return replace(self, result=result, ranked_by=result.scores)
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes of the reply: those of vectors, scores and winners, without scales, ids and counts."""
+        rows, sparse = (self.result.dense, self.result.tokens), self.result.sparse
+        pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
+        explained = len(self.result.winners) + len(self.result.similarities)
+        return (
+            len(self.result.scores)
+            + explained
+            + pairs
+            + sum(len(vectors.data) for vectors in rows if vectors is not None)
+        )
+
+    def timing(self, finished: float) -> Timing:
+        """The times of this request, whose reply was `finished` at that time of the pipeline's clock."""
+        return Timing(
+            tokenize=self.tokenize,
+            queue=self.result.queue,
+            compute=self.result.compute,
+            transfer=self.transfer,
+            postprocess=finished - self.answered,
+        )
+
+
 class Pipeline:
     """The workers, the limits and the threads that all services share."""
 
@@ -56,11 +192,13 @@ class Pipeline:
         message_threads: Executor,
         clock: Callable[[], float] = time.monotonic,
         reserve: Callable[[int], None] | None = None,
+        tell_times: Sequence[ObserveTimes] = (),
     ) -> None:
         """`text_threads`: where texts are tokenised and results finished, a chunk of each request in turn.
 
         `message_threads`: where large messages are made and read. `reserve` is called with the bytes that a result will
-        have before its job is sent, and may refuse it (see `Admission`); None: results may have any size.
+        have before its job is sent, and may refuse it (see `Admission`); None: results may have any size. `tell_times`:
+        called with the times of each request.
         """
         self.workers = workers
         self.limits = limits
@@ -68,7 +206,7 @@ class Pipeline:
         self._text_threads = text_threads
         self._message_threads = message_threads
         self._ids = itertools.count(random.getrandbits(62))
-        self._reserve = reserve
+        self._reserve, self._tell_times = reserve, tell_times
 
     async def tokenize(
         self,
@@ -210,6 +348,11 @@ class Pipeline:
         if self._reserve is not None:
             self._reserve(result_bytes(work, texts.tokens, model.card, texts.ranges))
 
+    def reserve_bytes(self, size: int) -> None:
+        """Counts the bytes of a reply that no worker makes. Raises Overloaded where there is no room."""
+        if self._reserve is not None:
+            self._reserve(size)
+
     def answer(
         self, model: ServedModel, result: JobResult, texts: TokenizedBatch, *, began: float, left: float
     ) -> Answer:
@@ -233,6 +376,15 @@ class Pipeline:
             return answer
         activate = partial(postprocess.activate_result, answer.result, len(card.labels), activation)
         return replace(answer, result=await self.in_thread(activate))
+
+    async def reply(self, answer: Answer, size: int, write: Callable[[], T]) -> tuple[T, Timing]:
+        """Writes the reply to a request, in a message thread where `size` is many bytes. Returns it with the times of
+        the request, and reports these."""
+        reply = await self.offload(size, operator.call, write)
+        timing = answer.timing(self.clock())
+        for tell in self._tell_times:
+            tell(timing)
+        return reply, timing
 
     def offload(self, size: int, work: Callable[[A], T], argument: A) -> Coroutine[Any, Any, T]:
         """Runs `work(argument)`, in a message thread where `size` is many bytes."""

@@ -8,17 +8,15 @@ from math import ceil
 import numpy as np
 
 from frontend_service import postprocess
-from frontend_service.domain.answer import Answer, FinishedAnswer
 from frontend_service.domain.limits import SCORE_BYTES, TOKEN_MATCH_BYTES, largest_bytes
 from frontend_service.domain.requests import MaxSimRequest, PromptChoice, RerankRequest, ScoreRequest, Truncation
 from frontend_service.postprocess import MatchedToken
 from frontend_service.services import options
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
 from frontend_service.services.repeats import Distinct, ScoreTable
 from frontend_service.tokenizing.listwise import ListwiseTexts
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokens import NOTHING, TokenizedBatch
-from frontend_service.workers.interface import ServedModel
 from shared.errors import DimensionMismatch, InvalidInput
 from shared.jobs import Classify, Encode
 from shared.terms import RequestTerms
@@ -37,20 +35,21 @@ Ranking = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reranked(FinishedAnswer):
+class Reranked:
     """Documents in order.
 
     `explanations`: one for each document of `ranking`, or none at all. `documents`: all texts of the request, where the
     reply shows those of `ranking`.
     """
 
+    answer: Answer
     ranking: Ranking
     explanations: Sequence[Sequence[MatchedToken]] = ()
     documents: Sequence[str] | None = None
 
     @property
     def size(self) -> int:
-        """Approximate bytes of the texts, the ranking and the explanations."""
+        """Approximate bytes of its reply: those of the texts, the ranking and the explanations."""
         matches = TOKEN_MATCH_BYTES * sum(map(len, self.explanations))
         return matches + RANK_BYTES * len(self.ranking) + sum(len(text) for text in self.texts if text is not None)
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import structlog
 
-from frontend_service.workers.interface import ServedModel
+from frontend_service.services.pipeline import ServedModel
+from frontend_service.workers.job_stream import ExpectedReply, expected_reply
 from frontend_service.workers.link import WorkerLink
-from frontend_service.workers.reply import ExpectedReply, expected_reply
 from frontend_service.workers.transport import WorkerTransport
 from shared.card import ModelCard
 from shared.errors import (

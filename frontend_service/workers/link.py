@@ -17,11 +17,16 @@ from typing import Any
 import grpc
 import structlog
 
-from frontend_service.workers.description import allowed_cards, describe, fetch_texts
-from frontend_service.workers.interface import ServedModel
-from frontend_service.workers.job_stream import SILENCE, JobStream, parse_response
-from frontend_service.workers.reply import ExpectedReply, WrongReply
-from frontend_service.workers.transport import Metadata, WorkerTransport, failure_of
+from frontend_service.services.pipeline import ServedModel
+from frontend_service.workers.job_stream import SILENCE, ExpectedReply, JobStream, WrongReply, parse_response
+from frontend_service.workers.transport import (
+    Metadata,
+    WorkerTransport,
+    allowed_cards,
+    describe,
+    failure_of,
+    fetch_texts,
+)
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import tasks
 from shared.card import ModelCard

@@ -15,7 +15,7 @@ ObserveJob = Callable[[Job, JobResult | SelvageError], None]
 
 
 class RequestTimes(Protocol):
-    """Where the time of a request went, in seconds; see `frontend_service.domain.answer.Timing`."""
+    """Where the time of a request went, in seconds; see `frontend_service.services.pipeline.Timing`."""
 
     @property
     def tokenize(self) -> float: ...

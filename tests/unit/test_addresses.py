@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from frontend_service.api.http.server import HttpServer
+from frontend_service.api.http.port import HttpServer
 from frontend_service.settings import FrontendSettings
 from shared import command as binding
 from shared.server.calls import Calls

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from frontend_service.api.selvage_v1.codec import stream_error_to_pb
 from frontend_service.api.streams import NotRead
-from frontend_service.api.tei_v1.tei_errors import tei_error
+from frontend_service.api.tei_v1.tei_servicers import tei_error
 from shared.errors import DeadlineExceeded, Internal, Overloaded, SelvageError, error_classes
 from shared.server.status import message_of, to_status
 from shared.value_codec import error_from_pb, error_to_pb

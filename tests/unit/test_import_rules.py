@@ -127,11 +127,10 @@ RULES = {
                 "shared/server/calls.py",
                 "shared/trace_context.py",
                 "shared/telemetry/*.py",
-                "frontend_service/workers/interface.py",
             ),
             *files(
                 "frontend_service/access/*.py",
-                "frontend_service/application/*.py",
+                "frontend_service/frontend.py",
                 "frontend_service/domain/*.py",
                 "frontend_service/postprocess.py",
                 "frontend_service/services/*.py",
@@ -196,7 +195,6 @@ EDGE = files(
     "shared/server/status.py",
     "shared/server/probe.py",
     "frontend_service/api/**/*.py",
-    "frontend_service/workers/description.py",
     "frontend_service/workers/link.py",
     "frontend_service/workers/job_stream.py",
     "frontend_service/workers/transport.py",
@@ -288,7 +286,7 @@ OF_BOTH = ["prometheus_client", "opentelemetry"]
 OF_THE_ENGINE = ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp", "scipy"]
 STEPS = [
     [
-        ("frontend_service.application.frontend", ["grpc", "grpc_health", "google", "selvage", "tei"]),
+        ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei"]),
         ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", *OF_BOTH]),
     ],
     [

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from frontend_service.api.enabled import EnabledApis
-from frontend_service.application.frontend import Frontend
+from frontend_service.api.selvage_v1 import servicers
+from frontend_service.api.tei_v1 import tei_servicers
 from frontend_service.domain.limits import Limits
+from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.workers import job_stream, link
 from gpu_worker.link import outbox
@@ -54,9 +55,10 @@ async def test_the_frontend_registers_just_these() -> None:
     """A service that health tells of answers."""
     server, threads = Registrar(), ThreadPoolExecutor(1)
     worker: Any = None
-    frontend, apis = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=600)), EnabledApis()
-    apis.register(frontend, server)  # type: ignore[arg-type]
-    assert server.names == list(apis.services) == [*PUBLIC_SERVICES, *TEI_SERVICES]
+    frontend = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=600))
+    for api in (servicers, tei_servicers):
+        api.register(frontend, server)  # type: ignore[arg-type]
+    assert server.names == [*PUBLIC_SERVICES, *TEI_SERVICES]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ async def test_the_frontend_registers_just_these() -> None:
 )
 def test_what_a_frontend_knows_by_itself_waits_for_no_worker(method: str, needed: bool) -> None:
     """So it is not refused where no worker could answer in time."""
-    assert EnabledApis().needs_no_worker(method) is not needed
+    assert method.startswith((*servicers.LOCAL, *tei_servicers.LOCAL)) is not needed
 
 
 def test_a_worker_speaks_more_often_than_it_is_given_up() -> None:

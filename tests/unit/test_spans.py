@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
-from frontend_service.domain.answer import Timing
+from frontend_service.services.pipeline import Timing
 from shared.caller import Caller
 from shared.errors import InvalidInput, Overloaded
 from shared.jobs import Classify, Job, JobResult, RaggedTokens

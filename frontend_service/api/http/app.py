@@ -18,14 +18,14 @@ from starlette.types import Receive, Scope, Send
 from frontend_service.api.http.errors import HttpError, dialect_of
 from frontend_service.api.http.replies import JSON, HttpReply
 from frontend_service.api.http.route import HttpCall, Route
-from frontend_service.application.frontend import Frontend
+from frontend_service.frontend import Frontend
 from shared.caller import AUTHORIZATION, REQUEST_ID, Caller, caller_of, chosen_id, host_of, repeated
 from shared.errors import Internal, InvalidInput, SelvageError, clip
 from shared.security import is_loopback
 from shared.server.admission import Admission, Holding
 
 BODY_BYTES = 64 * 1024 * 1024
-"""Longest body of a request, as over gRPC."""
+"""Longest body of a request."""
 LARGE_REPLY = 64 * 1024
 """Size in bytes from which a reply is counted until it has left; smaller replies leave at once."""
 SENT_AT_ONCE = 256 * 1024
@@ -216,7 +216,9 @@ class PathApp:
         """Identifies the caller and answers the call."""
         calls = self._app.frontend.calls
         if route.is_open:
-            return await route.endpoint(HttpCall(caller=Caller(method=route.name, request_id=request_id)))
+            return await route.endpoint(
+                HttpCall(frontend=self._app.frontend, caller=Caller(method=route.name, request_id=request_id))
+            )
         client = scope.get("client")
         caller = caller_of(
             route.name, request_id, headers, host=host_of(client[0]) if client else "", remaining=_timeout_of(headers)
@@ -231,13 +233,15 @@ class PathApp:
         self, route: Route, rest: str, caller: Caller, headers: Headers, body: "Arrival"
     ) -> HttpReply:
         """Reads the body where the route takes one, and runs the endpoint."""
+        frontend = self._app.frontend
         if route.body_type is None:
-            return await route.endpoint(HttpCall(caller=caller, rest=rest))
+            return await route.endpoint(HttpCall(frontend=frontend, caller=caller, rest=rest))
         check_body_headers(headers)
-        calls = self._app.frontend.calls
-        with calls.admission.holding() as holding:
-            content = await body.read(calls.admission, holding)
-            return await body.while_connected(route.endpoint(HttpCall(caller=caller, body=content, rest=rest)))
+        admission = frontend.calls.admission
+        with admission.holding() as holding:
+            content = await body.read(admission, holding)
+            call = HttpCall(frontend=frontend, caller=caller, body=content, rest=rest)
+            return await body.while_connected(route.endpoint(call))
 
     def _hold_reply(self, reply: HttpReply) -> Callable[[], None]:
         """Counts a large reply until the returned function is called. Raises Overloaded."""

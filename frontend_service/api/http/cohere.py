@@ -6,23 +6,23 @@ docs.voyageai.com/reference/reranker-api; vLLM's fields are those of its scoring
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from frontend_service import postprocess
-from frontend_service.api.field_names import FieldNames
+from frontend_service.api.field_names import FieldNames, fields_as
 from frontend_service.api.http.errors import COHERE, OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Bound, Count, Top, refusing
 from frontend_service.api.http.openai import usage
 from frontend_service.api.http.replies import BITS, FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, to_json
-from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, ParsedRequest, Route
+from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.api.http.vllm import ScoringRequest
 from frontend_service.api.http.vllm_fields import MODEL, NO_IMAGES, TRUNCATE, agreed, input_type_of
-from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice, RerankRequest, Truncation
+from frontend_service.services.pipeline import Answer
 from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput, clip
 from shared.vectors import DataType, OutputKind, TruncationSide
@@ -127,18 +127,20 @@ CONVERSIONS: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def embed_reply(parsed: ParsedRequest[CohereEmbedBody, EmbedRequest], answer: Answer, version: str) -> HttpReply:
+def embed_reply(
+    body: CohereEmbedBody, texts: tuple[str, ...], answer: Answer, request_id: str, version: str
+) -> HttpReply:
     """`version`: that of Cohere's API. Without `embedding_types` version 1 has plain lists, version 2 has `float`."""
-    rows, types = rows_of(answer.result.dense), parsed.body.embedding_types
+    rows, types = rows_of(answer.result.dense), body.embedding_types
     plain = types is None and version == "1"
     return HttpReply(
         body=to_json(
             {
-                "id": parsed.request_id,
+                "id": request_id,
                 "embeddings": rows
                 if plain
                 else {name: CONVERSIONS[name](rows) for name in dict.fromkeys(types or ["float"])},
-                "texts": parsed.request.texts,
+                "texts": texts,
                 "response_type": "embeddings_floats" if plain else "embeddings_by_type",
                 "meta": {
                     "api_version": {"version": version},
@@ -149,17 +151,17 @@ def embed_reply(parsed: ParsedRequest[CohereEmbedBody, EmbedRequest], answer: An
     )
 
 
-def embed_endpoint(frontend: Frontend, version: str) -> Endpoint:
-    """Makes the endpoint of one version of Cohere's API."""
-    return ExchangeEndpoint(
-        frontend,
-        Body(CohereEmbedBody),
-        embed_request,
-        frontend.embedding.embed,
-        lambda parsed, answer: embed_reply(parsed, answer, version),
-        FLOAT_WEIGHT,
-        embed_names,
-    )
+EMBED = Body(CohereEmbedBody)
+
+
+async def embed(version: str, call: HttpCall) -> HttpReply:
+    """Answers POST /v1/embed and /v2/embed, by the `version` of Cohere's API."""
+    body = await call.read(EMBED)
+    with fields_as(lambda: embed_names(body)):
+        request = await call.convert(embed_request, body)
+        answer = await call.frontend.embedding.embed(request, call.terms)
+    write = partial(embed_reply, body, request.texts, answer, call.caller.request_id, version)
+    return await call.reply(answer, FLOAT_WEIGHT * answer.size, write)
 
 
 _DOCUMENT = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -248,11 +250,11 @@ def rerank_names(body: CohereRerankBody) -> FieldNames:
     return {**MODEL, **{f"documents[{place}]": f"documents[{place}].text" for place in objects}}
 
 
-def rerank_reply(parsed: ParsedRequest[CohereRerankBody, RerankRequest], reranked: Reranked, version: str) -> HttpReply:
+def rerank_reply(body: CohereRerankBody, reranked: Reranked, request_id: str, version: str) -> HttpReply:
     """The documents with their scores. `version`: that of Cohere's API."""
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in reranked.ranking]
-    if parsed.body.return_documents:
-        documents = [parsed.body.documents] if isinstance(parsed.body.documents, str) else parsed.body.documents
+    if body.return_documents:
+        documents = [body.documents] if isinstance(body.documents, str) else body.documents
         for result, text in zip(results, reranked.texts, strict=True):
             document = documents[result["index"]]
             result["document"] = document if isinstance(document, dict) else {"text": text}
@@ -260,7 +262,7 @@ def rerank_reply(parsed: ParsedRequest[CohereRerankBody, RerankRequest], reranke
     return HttpReply(
         body=to_json(
             {
-                "id": parsed.body.request_id or parsed.request_id,
+                "id": body.request_id or request_id,
                 "object": "list",
                 "model": reranked.answer.model,
                 "results": results,
@@ -275,46 +277,43 @@ def rerank_reply(parsed: ParsedRequest[CohereRerankBody, RerankRequest], reranke
     )
 
 
-def rerank_endpoint(frontend: Frontend, version: str = "2") -> Endpoint:
-    """Makes the endpoint of paths that take `documents`."""
-    return ExchangeEndpoint(
-        frontend,
-        Body(CohereRerankBody),
-        rerank_request,
-        frontend.ranking.rerank,
-        lambda parsed, reranked: rerank_reply(parsed, reranked, version),
-        names_of=rerank_names,
-    )
+RERANK = Body(CohereRerankBody)
+
+
+async def rerank(version: str, call: HttpCall) -> HttpReply:
+    """Answers POST /v1/rerank and /v2/rerank, by the `version` of Cohere's API, and others with `documents`."""
+    body = await call.read(RERANK)
+    with fields_as(lambda: rerank_names(body)):
+        request = await call.convert(rerank_request, body)
+        reranked = await call.frontend.ranking.rerank(request, call.terms)
+    write = partial(rerank_reply, body, reranked, call.caller.request_id, version)
+    return await call.reply(reranked.answer, reranked.size, write)
 
 
 RANKED = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relevance_score": 0.02}]}
-
-
-def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this dialect."""
-    return [
-        *(
-            Route(
-                method="POST",
-                path=f"/v{version}/rerank",
-                dialect=dialect,
-                summary="Documents in the order in which they fit a query",
-                body_type=CohereRerankBody,
-                example=RANKED,
-                endpoint=rerank_endpoint(frontend, version),
-            )
-            for version, dialect in (("1", OPENAI), ("2", COHERE))
-        ),
-        *(
-            Route(
-                method="POST",
-                path=f"/v{version}/embed",
-                dialect=COHERE,
-                summary="A vector for each text, in several types at once",
-                body_type=CohereEmbedBody,
-                example={"embeddings": example, "texts": ["a text"]},
-                endpoint=embed_endpoint(frontend, version),
-            )
-            for version, example in (("1", [[0.1, -0.2]]), ("2", {"float": [[0.1, -0.2]]}))
-        ),
-    ]
+ROUTES = (
+    *(
+        Route(
+            method="POST",
+            path=f"/v{version}/rerank",
+            dialect=dialect,
+            summary="Documents in the order in which they fit a query",
+            body_type=CohereRerankBody,
+            example=RANKED,
+            endpoint=partial(rerank, version),
+        )
+        for version, dialect in (("1", OPENAI), ("2", COHERE))
+    ),
+    *(
+        Route(
+            method="POST",
+            path=f"/v{version}/embed",
+            dialect=COHERE,
+            summary="A vector for each text, in several types at once",
+            body_type=CohereEmbedBody,
+            example={"embeddings": example, "texts": ["a text"]},
+            endpoint=partial(embed, version),
+        )
+        for version, example in (("1", [[0.1, -0.2]]), ("2", {"float": [[0.1, -0.2]]}))
+    ),
+)

@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from frontend_service.api.field_names import FieldNames
+from frontend_service.api.field_names import FieldNames, fields_as
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.fields import FILLED, Body
 from frontend_service.api.http.openai import usage
 from frontend_service.api.http.replies import HttpReply, to_json
-from frontend_service.api.http.route import ExchangeEndpoint, ParsedRequest, Route
+from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.api.http.vllm_fields import MODEL, NO_IMAGES
-from frontend_service.application.frontend import Frontend
 from frontend_service.domain.requests import RerankRequest, ScoreNormalization, Truncation
 from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput
@@ -61,28 +60,31 @@ def ranking_request(body: RankingBody) -> RerankRequest:
     )
 
 
-def ranking_reply(_: ParsedRequest[RankingBody, RerankRequest], reranked: Reranked) -> HttpReply:
+def ranking_reply(reranked: Reranked) -> HttpReply:
     rankings = [{"index": index, "logit": score} for index, score in reranked.ranking]
     return HttpReply(body=to_json({"rankings": rankings, "usage": usage(reranked.answer.tokens.total)}))
 
 
-def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this dialect."""
-    return [
-        Route(
-            method="POST",
-            path="/v1/ranking",
-            dialect=OPENAI,
-            summary="Passages in the order in which they fit a query, with logits",
-            body_type=RankingBody,
-            example={"rankings": [{"index": 1, "logit": 3.5}, {"index": 0, "logit": -3.9}]},
-            endpoint=ExchangeEndpoint(
-                frontend,
-                Body(RankingBody),
-                ranking_request,
-                frontend.ranking.rerank,
-                ranking_reply,
-                names_of=lambda _: NAMES,
-            ),
-        )
-    ]
+RANKING = Body(RankingBody)
+
+
+async def ranking(call: HttpCall) -> HttpReply:
+    """Answers POST /v1/ranking."""
+    body = await call.read(RANKING)
+    with fields_as(lambda: NAMES):
+        request = await call.convert(ranking_request, body)
+        reranked = await call.frontend.ranking.rerank(request, call.terms)
+    return await call.reply(reranked.answer, reranked.size, lambda: ranking_reply(reranked))
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/ranking",
+        dialect=OPENAI,
+        summary="Passages in the order in which they fit a query, with logits",
+        body_type=RankingBody,
+        example={"rankings": [{"index": 1, "logit": 3.5}, {"index": 0, "logit": -3.9}]},
+        endpoint=ranking,
+    ),
+)

@@ -9,12 +9,13 @@ embedding NIM, 2.2; docs.voyageai.com/reference/embeddings-api; `max_model_len` 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 
-from frontend_service.api.field_names import FieldNames
+from frontend_service.api.field_names import FieldNames, fields_as
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.fields import LARGEST, Body, Count, Id, inputs_of, of_one_kind, refusing
 from frontend_service.api.http.replies import (
@@ -30,11 +31,10 @@ from frontend_service.api.http.replies import (
     to_json,
     with_list,
 )
-from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, ParsedRequest, Route
+from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.api.http.vllm_fields import NO_IMAGES, TRUNCATE, PoolingRequest, VectorRequest, agreed
-from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, PromptChoice, SpanPooling, Truncation
+from frontend_service.services.pipeline import Answer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import InputType, OutputKind, TruncationSide
@@ -238,11 +238,10 @@ def usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-def list_reply(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, data: Sequence[Parts]) -> HttpReply:
+def list_reply(body: PoolingRequest, request_id: str, prefix: str, answer: Answer, data: Sequence[Parts]) -> HttpReply:
     """A reply with a list of data, as all of OpenAI's are. Its id is that of the body, or else that of the call."""
-    body: PoolingRequest = parsed.body
     fields = {
-        "id": f"{prefix}-{body.request_id or parsed.request_id}",
+        "id": f"{prefix}-{body.request_id or request_id}",
         "created": now(),
         "model": answer.model,
         "usage": usage(answer.tokens.total),
@@ -252,90 +251,55 @@ def list_reply(parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, dat
 
 
 def vector_list_reply(
-    parsed: ParsedRequest[Any, Any], prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
+    body: VectorRequest, request_id: str, prefix: str, answer: Answer, arrays: list[Floats], kind: str, field: str
 ) -> HttpReply:
     """A reply of arrays in the encoding of the request. `kind`: names an array; `field`: names its numbers."""
-    encoding = parsed.body.encoding
+    encoding = body.encoding
     data = [encoding.to_json({"object": kind, "index": index}, field, array) for index, array in enumerate(arrays)]
-    return list_reply(parsed, prefix, answer, data)
+    return list_reply(body, request_id, prefix, answer, data)
 
 
-def embeddings_reply(parsed: ParsedRequest[EmbeddingsBody, EmbedRequest], answer: Answer) -> HttpReply:
-    return vector_list_reply(parsed, "embd", answer, list(rows_of(answer.result.dense)), "embedding", "embedding")
+def embeddings_reply(body: EmbeddingsBody, request_id: str, answer: Answer) -> HttpReply:
+    rows = list(rows_of(answer.result.dense))
+    return vector_list_reply(body, request_id, "embd", answer, rows, "embedding", "embedding")
 
 
-def multi_vector_reply(parsed: ParsedRequest[MultiVectorBody, EmbedRequest], answer: Answer) -> HttpReply:
-    rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), parsed.body.encoding
+def multi_vector_reply(body: MultiVectorBody, request_id: str, answer: Answer) -> HttpReply:
+    rows, encoding = split(rows_of(answer.result.tokens), answer.result.row_lengths), body.encoding
     about: list[dict[str, Any]] = [{"object": "embeddings", "index": index} for index in range(len(rows))]
     if encoding.format == "base64":
         for fields, array in zip(about, rows, strict=True):
             fields["shape"] = array.shape
-    if parsed.body.return_token_ids:
+    if body.return_token_ids:
         ids = split(np.frombuffer(answer.result.token_ids, dtype="<i4"), answer.result.row_lengths)
         for fields, text_ids in zip(about, ids, strict=True):
             fields["token_ids"] = text_ids
     data = [encoding.to_json(fields, "embeddings", array) for fields, array in zip(about, rows, strict=True)]
-    return list_reply(parsed, "mvec", answer, data)
+    return list_reply(body, request_id, "mvec", answer, data)
 
 
-def embeddings_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint for vectors of texts."""
-    return ExchangeEndpoint(
-        frontend,
-        Body(EmbeddingsBody),
-        embeddings_request,
-        frontend.embedding.embed,
-        embeddings_reply,
-        FLOAT_WEIGHT,
-        lambda body: body.names,
-    )
+EMBEDDINGS, MULTI_VECTOR = Body(EmbeddingsBody), Body(MultiVectorBody)
 
 
-def multi_vector_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint for vectors of tokens."""
-    return ExchangeEndpoint(
-        frontend,
-        Body(MultiVectorBody),
-        lambda body: embed_request(body, OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids),
-        frontend.embedding.embed,
-        multi_vector_reply,
-        FLOAT_WEIGHT,
-        lambda body: body.names,
-    )
+async def embeddings(call: HttpCall) -> HttpReply:
+    """Answers POST /v1/embeddings: a vector of each input, each chunk or each span."""
+    body = await call.read(EMBEDDINGS)
+    with fields_as(lambda: body.names):
+        request = await call.convert(embeddings_request, body)
+        answer = await call.frontend.embedding.embed(request, call.terms)
+    write = partial(embeddings_reply, body, call.caller.request_id, answer)
+    return await call.reply(answer, FLOAT_WEIGHT * answer.size, write)
 
 
-def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this dialect."""
-    embeddings = embeddings_endpoint(frontend)
-    return [
-        *(
-            Route(
-                method="POST",
-                path=path,
-                dialect=OPENAI,
-                summary="A vector for each input",
-                body_type=EmbeddingsBody,
-                example={
-                    "object": "list",
-                    "model": "all-MiniLM-L6-v2",
-                    "data": [{"object": "embedding", "index": 0, "embedding": [0.1, -0.2]}],
-                    "usage": {"prompt_tokens": 4, "total_tokens": 4},
-                },
-                endpoint=embeddings,
-            )
-            for path in ("/v1/embeddings", "/embeddings")
-        ),
-        Route(
-            method="POST",
-            path="/v1/multi-vector",
-            dialect=OPENAI,
-            summary="A vector for each token of each input, of a late-interaction model",
-            body_type=MultiVectorBody,
-            example={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
-            endpoint=multi_vector_endpoint(frontend),
-        ),
-        *model_routes(frontend),
-    ]
+async def multi_vector(call: HttpCall) -> HttpReply:
+    """Answers POST /v1/multi-vector: a vector of each token."""
+    body = await call.read(MULTI_VECTOR)
+    with fields_as(lambda: body.names):
+        read = partial(embed_request, output=OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids)
+        request = await call.convert(read, body)
+        answer = await call.frontend.embedding.embed(request, call.terms)
+    write = partial(multi_vector_reply, body, call.caller.request_id, answer)
+    return await call.reply(answer, FLOAT_WEIGHT * answer.size, write)
 
 
 MODEL_EXAMPLE = {"id": "all-MiniLM-L6-v2", "object": "model", "max_model_len": 256}
@@ -363,17 +327,45 @@ def model_entry(card: ModelCard, name: str) -> dict[str, Any]:
     }
 
 
-def model_routes(frontend: Frontend) -> list[Route]:
-    """The model_routes for all models, and for one model by its name."""
+async def list_models(call: HttpCall) -> HttpReply:
+    """Answers GET /v1/models: all models, under each of their names."""
+    entries = [model_entry(card, name) for card in call.frontend.models.cards() for name in card.names]
+    return HttpReply(body=to_json({"object": "list", "data": entries}))
 
-    async def list_models(_: HttpCall) -> HttpReply:
-        entries = [model_entry(card, name) for card in frontend.models.cards() for name in card.names]
-        return HttpReply(body=to_json({"object": "list", "data": entries}))
 
-    async def get_model(call: HttpCall) -> HttpReply:
-        return HttpReply(body=to_json(model_entry(frontend.models.get(call.rest).card, call.rest)))
+async def get_model(call: HttpCall) -> HttpReply:
+    """Answers GET /v1/models/NAME."""
+    return HttpReply(body=to_json(model_entry(call.frontend.models.get(call.rest).card, call.rest)))
 
-    return [
+
+ROUTES = (
+    *(
+        Route(
+            method="POST",
+            path=path,
+            dialect=OPENAI,
+            summary="A vector for each input",
+            body_type=EmbeddingsBody,
+            example={
+                "object": "list",
+                "model": "all-MiniLM-L6-v2",
+                "data": [{"object": "embedding", "index": 0, "embedding": [0.1, -0.2]}],
+                "usage": {"prompt_tokens": 4, "total_tokens": 4},
+            },
+            endpoint=embeddings,
+        )
+        for path in ("/v1/embeddings", "/embeddings")
+    ),
+    Route(
+        method="POST",
+        path="/v1/multi-vector",
+        dialect=OPENAI,
+        summary="A vector for each token of each input, of a late-interaction model",
+        body_type=MultiVectorBody,
+        example={"object": "list", "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.1], [0.2]]}]},
+        endpoint=multi_vector,
+    ),
+    *(
         Route(
             method="GET",
             path=prefix + path,
@@ -388,4 +380,5 @@ def model_routes(frontend: Frontend) -> list[Route]:
             ("/models", list_models, "The models that are served", {"object": "list", "data": [MODEL_EXAMPLE]}),
             ("/models/", get_model, "One of them", MODEL_EXAMPLE),
         )
-    ]
+    ),
+)

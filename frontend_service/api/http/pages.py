@@ -1,17 +1,25 @@
-"""The whole API over HTTP: the routes of all dialects, and those that ask no model, such as health."""
+"""The whole API over HTTP: the routes of all dialects, and those that ask no model, such as health.
 
+Also its description: an OpenAPI document, and a page that shows it. Format: spec.openapis.org/oas/v3.1.0; schemas by
+msgspec.
+"""
+
+import json
 from collections.abc import Callable, Iterable, Iterator
+from html import escape
 from importlib.resources import files
+from inspect import cleandoc
 from typing import Any
+
+import msgspec
 
 from frontend_service.api.http import cohere, nim, openai, tei, vllm
 from frontend_service.api.http.app import ALL_HOSTS, App, Hosts, ObserveCall
 from frontend_service.api.http.errors import TEI
-from frontend_service.api.http.openapi import openapi, page
-from frontend_service.api.http.replies import HTML, HttpReply, to_json
+from frontend_service.api.http.port import HttpServer
+from frontend_service.api.http.replies import HTML, JSON, HttpReply, to_json
 from frontend_service.api.http.route import Endpoint, HttpCall, Route
-from frontend_service.api.http.server import HttpServer
-from frontend_service.application.frontend import Frontend
+from frontend_service.frontend import Frontend
 from shared.errors import WorkerUnavailable
 from shared.security import Fresh, Identity
 
@@ -52,24 +60,18 @@ def http_server(
     def is_draining() -> bool:
         return server.draining
 
-    routes = all_routes(frontend, keys=keys, is_draining=is_draining, metrics=metrics)
+    routes = all_routes(keys=keys, is_draining=is_draining, metrics=metrics)
     server = HttpServer(App(frontend, routes, observe_call, hosts=hosts, origins=origins), tls, drain_seconds)
     return server
 
 
-def all_routes(
-    frontend: Frontend,
-    *,
-    keys: bool,
-    is_draining: Callable[[], bool],
-    metrics: Callable[[], tuple[bytes, str]],
-) -> list[Route]:
+def all_routes(*, keys: bool, is_draining: Callable[[], bool], metrics: Callable[[], tuple[bytes, str]]) -> list[Route]:
     """All routes of the API; those that clients ask most come first."""
 
-    async def health(_: HttpCall) -> HttpReply:
+    async def health(call: HttpCall) -> HttpReply:
         if is_draining():
             raise WorkerUnavailable("the service is draining", retry_after=1.0)
-        frontend.models.cards()
+        call.frontend.models.cards()
         return HttpReply(body=b"{}")
 
     async def metrics_page(_: HttpCall) -> HttpReply:
@@ -85,7 +87,7 @@ def all_routes(
     def get(path: str, summary: str, endpoint: Endpoint, **options: Any) -> Route:
         return Route(method="GET", path=path, dialect=TEI, summary=summary, endpoint=endpoint, **options)
 
-    model_routes = [route for dialect in DIALECTS for route in dialect.routes(frontend)]
+    model_routes = [route for dialect in DIALECTS for route in dialect.ROUTES]
     playground = {route.path: route for route in _playground_routes()}
     documented = [
         playground.pop("/"),
@@ -124,3 +126,126 @@ def _constant_endpoint(reply: HttpReply) -> Endpoint:
         return reply
 
     return endpoint
+
+
+SCHEMAS = "#/components/schemas/{name}"
+NULL = {"type": "null"}
+ABOUT = "Embeddings, reranks and labels in the shapes of OpenAI, Cohere, vLLM and text-embeddings-inference."
+
+
+def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
+    """Describes routes in an OpenAPI document. `keys`: whether callers need an API key."""
+    routes = list(routes)
+    structs = list(dict.fromkeys(struct for route in routes for struct in _bodies(route)))
+    bodies, components = msgspec.json.schema_components(structs, ref_template=SCHEMAS)
+    components = {name: _documented(schema) for name, schema in components.items()}
+    schemas = dict(zip(structs, bodies, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        path = f"{route.path}{{model}}" if route.has_rest else route.path
+        paths.setdefault(path, {})[route.method.lower()] = _operation(
+            route, [schemas[struct] for struct in _bodies(route)], keys=keys
+        )
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Selvage", "version": "1", "description": ABOUT},
+        "paths": paths,
+        "components": {"schemas": components | {_error_schema(route): route.dialect.schema for route in routes}},
+    }
+    if keys:
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def _bodies(route: Route) -> tuple[Any, ...]:
+    """The structs that a route's body may have."""
+    return () if route.body_type is None else (route.body_type, *route.other_body_types)
+
+
+def _documented(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a struct as the document has it: optional fields may be null, see `LenientFields`.
+
+    Its description is the docstring of the struct: docstrings of bodies are read by callers, too.
+    """
+    required = schema.get("required", ())
+    fields = schema.get("properties", {}).items()
+    properties = {name: field if name in required else _nullable(field) for name, field in fields}
+    description = {"description": cleandoc(schema["description"])} if "description" in schema else {}
+    return schema | description | {"properties": properties}
+
+
+def _nullable(field: dict[str, Any]) -> dict[str, Any]:
+    """A field's schema that takes null too. Its description and default stay outside of the alternatives."""
+    about = {key: field[key] for key in ("description", "default") if key in field}
+    content = {key: value for key, value in field.items() if key not in about}
+    alternatives = content.get("anyOf", [content])
+    if not content or NULL in alternatives:
+        return field
+    return about | {"anyOf": [*alternatives, NULL]}
+
+
+def _error_schema(route: Route) -> str:
+    """The name of the schema of a route's errors."""
+    return f"{route.dialect.name}Error"
+
+
+def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any]:
+    """Describes a route. `schemas`: those of its bodies."""
+    impossible = set() if keys and not route.is_open else {401}
+    if not schemas:
+        impossible |= {413, 415}  # errors about bodies
+    example = {} if route.example is None else {"example": route.example}
+    error = {"$ref": SCHEMAS.format(name=_error_schema(route))}
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": f"{route.method.lower()} {route.path}",
+        "responses": {
+            "200": {
+                "description": "As asked",
+                "content": {route.content_type: example},
+            },
+            **{
+                str(status): {"description": meaning, "content": {JSON: {"schema": error}}}
+                for status, meaning in route.dialect.statuses.items()
+                if status not in impossible
+            },
+        },
+    }
+    if schemas:
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+    elif route.has_rest:
+        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if route.is_open and keys:
+        operation["security"] = []
+    return operation
+
+
+def page(document: dict[str, Any]) -> str:
+    """The document as plain HTML for a person, which loads nothing: the schema and example of every operation."""
+    schemas = document["components"]["schemas"]
+    operations = "".join(
+        f"<h2>{method.upper()} {escape(path)}</h2>\n<p>{escape(operation['summary'])}</p>\n"
+        + "".join(f"<pre>{escape(json.dumps(shown, indent=1))}</pre>\n" for shown in _shown(operation, schemas))
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    )
+    title = escape(document["info"]["title"])
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title} over HTTP</title>
+<h1>{title} over HTTP</h1>
+<p>{escape(document["info"]["description"])} For programs: <a href="openapi.json">openapi.json</a>.</p>
+{operations}</html>
+"""
+
+
+def _shown(operation: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
+    """Each body that an operation takes, with its fields, and an example of the reply."""
+    schema = operation["requestBody"]["content"][JSON]["schema"] if "requestBody" in operation else {"anyOf": []}
+    structs = [schemas[body["$ref"].rpartition("/")[2]] for body in schema.get("anyOf", [schema])]
+    bodies = [{key: struct[key] for key in ("description", "properties") if key in struct} for struct in structs]
+    reply = operation["responses"]["200"]["content"].get(JSON, {})
+    return [*bodies, *([reply["example"]] if "example" in reply else [])]

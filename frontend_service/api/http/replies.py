@@ -72,7 +72,7 @@ def now() -> int:
 def rows_of(rows: Rows | None) -> Floats:
     """Rows as an array, float32 [N, D]."""
     assert rows is not None
-    return postprocess.unpack_float32(rows)
+    return np.frombuffer(rows.data, dtype="<f4").reshape(-1, rows.dimensions)
 
 
 def split(rows: Floats, lengths: Sequence[int]) -> list[Floats]:

@@ -1,25 +1,21 @@
-"""Routes of the HTTP API and their endpoints."""
+"""Calls over HTTP whose bodies have arrived, and the routes whose endpoints answer them."""
 
 from collections.abc import Awaitable, Callable
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from frontend_service.api.field_names import FieldNames, field_as
 from frontend_service.api.http.errors import ErrorDialect
 from frontend_service.api.http.fields import Body
 from frontend_service.api.http.replies import JSON, HttpReply
-from frontend_service.application.frontend import Exchange, Frontend
-from frontend_service.domain.answer import Answer, FinishedAnswer, Timing
+from frontend_service.frontend import Frontend
+from frontend_service.services.pipeline import Answer, Timing
 from shared.caller import Caller
-from shared.errors import SelvageError
 from shared.terms import RequestTerms
 
 B = TypeVar("B", bound=msgspec.Struct)
 Q = TypeVar("Q")
-A = TypeVar("A", bound=Answer | FinishedAnswer)
 T = TypeVar("T")
 
 
@@ -27,13 +23,33 @@ T = TypeVar("T")
 class HttpCall:
     """A call whose body has arrived. `rest`: the end of its path, where the route serves all paths below its own."""
 
+    frontend: Frontend
     caller: Caller
     body: bytes = b""
     rest: str = ""
 
+    @property
+    def terms(self) -> RequestTerms:
+        """The terms on which it is served."""
+        return self.frontend.calls.terms(self.caller)
+
+    async def read(self, body: Body[B]) -> B:
+        """Reads the body, in a thread where it is large. Raises InvalidInput, LimitExceeded."""
+        return await self.convert(body.read, self.body)
+
+    async def convert(self, convert: Callable[[Q], T], content: Q) -> T:
+        """Makes a request of what was read, in a thread where the body is large. Raises what `convert` raises."""
+        return await self.frontend.pipeline.offload(len(self.body), convert, content)
+
+    async def reply(self, answer: Answer, size: int, write: Callable[[], HttpReply]) -> HttpReply:
+        """Writes the reply in the time of copying `size` bytes; the header `server-timing` has its times."""
+        reply, timing = await self.frontend.pipeline.reply(answer, size, write)
+        headers = (*reply.headers, ("server-timing", _server_timing(timing)))
+        return HttpReply(body=reply.body, content_type=reply.content_type, headers=headers)
+
 
 Endpoint = Callable[[HttpCall], Awaitable[HttpReply]]
-"""The function that answers calls of a route."""
+"""The function that answers calls of a route. It raises SelvageError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,59 +85,6 @@ class Route:
         return self.path.endswith("/") and self.path != "/"
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest(Generic[B, Q]):
-    """A request with the body that it was read from, and the id of its call."""
-
-    body: B
-    request_id: str
-    request: Q
-
-
-class ExchangeEndpoint(Generic[B, Q, A]):
-    """An endpoint that answers calls by one of the frontend's services."""
-
-    def __init__(
-        self,
-        frontend: Frontend,
-        body: Body[B],
-        read: Callable[[B], Q],
-        call_service: Callable[[Q, RequestTerms], Awaitable[A]],
-        write: Callable[[ParsedRequest[B, Q], A], HttpReply],
-        weight: int = 1,
-        names_of: Callable[[B], FieldNames] = lambda _: {},
-    ) -> None:
-        """`read` makes a request of a body, `call_service` answers it, `write` makes the reply. `weight`: see Exchange.
-
-        `names_of`: our names as a body has them, so that errors name a place as this caller wrote it.
-        """
-        self._frontend, self._body, self._read, self._names_of = frontend, body, read, names_of
-        self._call_service = call_service
-        self._exchange: Exchange[tuple[B, str], ParsedRequest[B, Q], A, HttpReply] = Exchange(
-            read=self._parse, call_service=self._call_parsed, write=write, weight=weight
-        )
-
-    async def __call__(self, call: HttpCall) -> HttpReply:
-        """Answers a call, with its times in the header `server-timing`. Raises SelvageError."""
-        body = await self._frontend.offload(len(call.body), self._body.read, call.body)
-        message = (body, call.caller.request_id)
-        reply, timing = await with_field_names(
-            self._frontend.exchange(self._exchange, message, len(call.body), call.caller), lambda: self._names_of(body)
-        )
-        return HttpReply(
-            body=reply.body,
-            content_type=reply.content_type,
-            headers=(*reply.headers, ("server-timing", _server_timing(timing))),
-        )
-
-    def _parse(self, message: tuple[B, str]) -> ParsedRequest[B, Q]:
-        body, request_id = message
-        return ParsedRequest(body, request_id, self._read(body))
-
-    def _call_parsed(self, parsed: ParsedRequest[B, Q], terms: RequestTerms) -> Awaitable[A]:
-        return self._call_service(parsed.request, terms)
-
-
 def _server_timing(timing: Timing) -> str:
     """Times in milliseconds, as the header `server-timing` has them."""
     return ", ".join(
@@ -134,14 +97,3 @@ def _server_timing(timing: Timing) -> str:
             ("postprocess", timing.postprocess),
         )
     )
-
-
-async def with_field_names(answer: Awaitable[T], names_of: Callable[[], FieldNames]) -> T:
-    """Returns what a service answers. Its errors are raised as copies with the field as an API names it: other requests
-    may share the original."""
-    try:
-        return await answer
-    except SelvageError as error:
-        renamed = copy(error)
-        renamed.field = field_as(error.field, names_of())
-        raise renamed from error

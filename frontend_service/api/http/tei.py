@@ -3,18 +3,20 @@
 Source: its OpenAPI, huggingface.github.io/text-embeddings-inference. What differs is told in docs/tei.md.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from frontend_service.api.field_names import FieldNames
+from frontend_service.api.field_names import FieldNames, fields_as
+from frontend_service.api.http import cohere, vllm
 from frontend_service.api.http.cohere import CohereRerankBody
-from frontend_service.api.http.cohere import rerank_endpoint as cohere_rerank_endpoint
 from frontend_service.api.http.errors import OPENAI, TEI
 from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, texts_of
 from frontend_service.api.http.replies import FLOAT_WEIGHT, HttpReply, to_json
-from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, Route, with_field_names
+from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.api.http.tei_bodies import (
     INPUTS,
     RERANK_NAMES,
@@ -28,29 +30,35 @@ from frontend_service.api.http.tei_bodies import (
     dense_reply,
     embed_names,
     embed_request,
-    for_any_name,
     info_reply,
     predict_names,
     predict_reply,
     predict_request,
     rerank_reply,
     rerank_request,
-    resolved_name,
     similarity_names,
     similarity_reply,
     similarity_request,
     sparse_reply,
 )
 from frontend_service.api.http.vllm import TokenizePromptBody
-from frontend_service.api.http.vllm import tokenize_endpoint as vllm_tokenize_endpoint
 from frontend_service.api.http.vllm_fields import input_type_of
 from frontend_service.api.tei_v1.messages import UNLIMITED, tei_tokens
-from frontend_service.application.frontend import Frontend
-from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
+from frontend_service.domain.requests import (
+    ClassifyRequest,
+    DetokenizeRequest,
+    EmbedRequest,
+    PromptChoice,
+    RerankRequest,
+    TokenizeRequest,
+)
+from frontend_service.frontend import Frontend
 from frontend_service.services.models import ShownTexts
-from shared.errors import InvalidInput
+from frontend_service.services.pipeline import Answer
+from shared.errors import InvalidInput, UnknownModel
 from shared.vectors import OutputKind, Task
 
+R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest, TokenizeRequest, DetokenizeRequest)
 DECODE_NAMES: FieldNames = {"tokenized": "ids"}
 
 
@@ -81,48 +89,66 @@ def token_lists(shown: ShownTexts, inputs: tuple[str, ...], *, special: bool) ->
     ]
 
 
-def inputs_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint of POST /tokenize with `inputs`."""
-    tokenize_body = Body(TokenizeBody)
+def resolved(frontend: Frontend, request: R) -> R:
+    """The request without a model's name where only one is served: the original serves one and reads no name.
 
-    async def endpoint(call: HttpCall) -> HttpReply:
-        body = await frontend.offload(len(call.body), tokenize_body.read, call.body)
-        inputs = texts_of(body.inputs)
-        if not inputs:
-            raise InvalidInput("inputs is empty", field="inputs")
-        request = TokenizeRequest(
-            model=resolved_name(frontend, body.model),
-            texts=inputs,
-            prompt=PromptChoice(name=body.prompt_name, input_type=input_type_of(body.input_type)),
-            cut=UNLIMITED,
-        )
-        shown = await with_field_names(frontend.models.tokenize(request), lambda: INPUTS)
-        return await frontend.offload(
-            FLOAT_WEIGHT * shown.size,
-            lambda shown: HttpReply(body=to_json(token_lists(shown, inputs, special=body.add_special_tokens))),
-            shown,
-        )
-
-    return endpoint
+    Raises WorkerUnavailable.
+    """
+    try:
+        frontend.models.get("")
+    except UnknownModel:
+        return request
+    return replace(request, model="")
 
 
-def decode_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint of POST /decode."""
-    decode_body = Body(DecodeBody)
+TOKENIZE, DECODE = Body(TokenizeBody), Body(DecodeBody)
 
-    async def endpoint(call: HttpCall) -> HttpReply:
-        body = await frontend.offload(len(call.body), decode_body.read, call.body)
-        _, tokenized = inputs_of(body.ids, "ids")  # type: ignore[arg-type]
-        request = DetokenizeRequest(
-            model=resolved_name(frontend, body.model),
-            tokenized=tokenized,
-            skip_special_tokens=body.skip_special_tokens,
-            input_type=input_type_of(body.input_type),
-        )
-        detokenized = await with_field_names(frontend.models.detokenize(request), lambda: DECODE_NAMES)
-        return HttpReply(body=to_json(detokenized.texts))
 
-    return endpoint
+def tokenize_request(body: TokenizeBody) -> TokenizeRequest:
+    """The request for the tokens of texts. Raises InvalidInput."""
+    inputs = texts_of(body.inputs)
+    if not inputs:
+        raise InvalidInput("inputs is empty", field="inputs")
+    choice = PromptChoice(name=body.prompt_name, input_type=input_type_of(body.input_type))
+    return TokenizeRequest(model=body.model, texts=inputs, prompt=choice, cut=UNLIMITED)
+
+
+async def tokenize(call: HttpCall) -> HttpReply:
+    """Answers POST /tokenize: bodies with `inputs` are TEI's, those with `prompt` vLLM's."""
+    root, frontend = await call.read(ROOT), call.frontend
+    if not root.has_inputs and (root.prompt is not None or root.messages is not None):
+        return await vllm.tokenize(call)
+    body = await call.read(TOKENIZE)
+    request = resolved(frontend, await call.convert(tokenize_request, body))
+    with fields_as(lambda: INPUTS):
+        shown = await frontend.models.tokenize(request)
+
+    def write(shown: ShownTexts) -> HttpReply:
+        return HttpReply(body=to_json(token_lists(shown, request.texts, special=body.add_special_tokens)))
+
+    return await frontend.pipeline.offload(FLOAT_WEIGHT * shown.size, write, shown)
+
+
+def decode_request(body: DecodeBody) -> DetokenizeRequest:
+    """The request for the texts of ids. Raises InvalidInput."""
+    _, tokenized = inputs_of(body.ids, "ids")  # type: ignore[arg-type]
+    return DetokenizeRequest(
+        model=body.model,
+        tokenized=tokenized,
+        skip_special_tokens=body.skip_special_tokens,
+        input_type=input_type_of(body.input_type),
+    )
+
+
+async def decode(call: HttpCall) -> HttpReply:
+    """Answers POST /decode."""
+    frontend = call.frontend
+    request = resolved(frontend, await call.convert(decode_request, await call.read(DECODE)))
+    with fields_as(lambda: DECODE_NAMES):
+        detokenized = await frontend.models.detokenize(request)
+    return await frontend.pipeline.offload(
+        detokenized.size, lambda texts: HttpReply(body=to_json(texts)), detokenized.texts
+    )
 
 
 class _Root(msgspec.Struct):
@@ -147,201 +173,180 @@ class _Root(msgspec.Struct):
         return memoryview(self.inputs)[:1].tobytes() == b"{"
 
 
-_root = Body(_Root, whole=False)
+ROOT = Body(_Root, whole=False)
+EMBED, EMBED_ALL, SIMILARITY = Body(EmbedBody), Body(EmbedAllBody), Body(SimilarityBody)
+PREDICT, RERANK = Body(PredictBody), Body(RerankBody)
 
 
-def either_endpoint(frontend: Frontend, tei: Endpoint, other: Endpoint, is_other: Callable[[_Root], bool]) -> Endpoint:
-    """Makes an endpoint of two: that of this dialect, and that of another one, whose bodies `is_other` knows."""
-
-    async def endpoint(call: HttpCall) -> HttpReply:
-        body = await frontend.offload(len(call.body), _root.read, call.body)
-        return await (other if is_other(body) else tei)(call)
-
-    return endpoint
-
-
-def rerank_endpoint(frontend: Frontend, version: str = "2") -> Endpoint:
-    """Makes the endpoint of /rerank: bodies with `texts` are TEI's, those with `documents` get the replies of Cohere.
-
-    `version`: that of Cohere's API.
-    """
-    tei: Endpoint = ExchangeEndpoint(
-        frontend,
-        Body(RerankBody),
-        rerank_request,
-        for_any_name(frontend, frontend.ranking.rerank),
-        rerank_reply,
-        names_of=lambda _: RERANK_NAMES,
-    )
-    return either_endpoint(
-        frontend,
-        tei,
-        cohere_rerank_endpoint(frontend, version),
-        lambda body: body.documents is not None and body.texts is None,
-    )
+async def _embed(
+    call: HttpCall,
+    body: EmbedBody | EmbedAllBody,
+    output: OutputKind,
+    write: Callable[[Answer], HttpReply],
+    weight: int = FLOAT_WEIGHT,
+) -> HttpReply:
+    """One output of an embedding model."""
+    with fields_as(lambda: embed_names(body)):
+        request = resolved(call.frontend, await call.convert(partial(embed_request, output=output), body))
+        answer = await call.frontend.embedding.embed(request, call.terms)
+    return await call.reply(answer, weight * answer.size, partial(write, answer))
 
 
-def tokenize_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint of /tokenize: bodies with `inputs` are TEI's, those with `prompt` vLLM's."""
-    return either_endpoint(
-        frontend,
-        inputs_endpoint(frontend),
-        vllm_tokenize_endpoint(frontend),
-        lambda body: not body.has_inputs and (body.prompt is not None or body.messages is not None),
-    )
+async def embed(call: HttpCall) -> HttpReply:
+    """Answers POST /embed."""
+    body = await call.read(EMBED)
+    return await _embed(call, body, OutputKind.DENSE, dense_reply)
 
 
-class RootEndpoint:
-    """The endpoint of the root, which passes each call to another endpoint by its body and its model."""
-
-    def __init__(self, frontend: Frontend, endpoints: Mapping[str, Endpoint]) -> None:
-        """`endpoints`: those of the other paths."""
-        self._frontend, self._endpoints = frontend, endpoints
-
-    async def __call__(self, call: HttpCall) -> HttpReply:
-        body = await self._frontend.offload(len(call.body), _root.read, call.body)
-        return await self._endpoints[self._path(body)](call)
-
-    def _path(self, body: _Root) -> str:
-        if body.query is not None:
-            return "/rerank"
-        if body.compares:
-            return "/similarity"
-        card = self._frontend.models.get(resolved_name(self._frontend, body.model or "")).card
-        if Task.EMBED not in card.tasks:
-            return "/predict"
-        return "/embed_sparse" if card.outputs[:1] == (OutputKind.SPARSE,) else "/embed"
+async def embed_all(call: HttpCall) -> HttpReply:
+    """Answers POST /embed_all."""
+    body = await call.read(EMBED_ALL)
+    return await _embed(call, body, OutputKind.MULTI_VECTOR, all_reply)
 
 
-def model_endpoints(frontend: Frontend) -> dict[str, Endpoint]:
-    """The endpoints that ask a worker, by path."""
-    endpoints: dict[str, Endpoint] = {
-        "/embed": _embed_endpoint(frontend, EmbedBody, OutputKind.DENSE, dense_reply),
-        "/embed_all": _embed_endpoint(frontend, EmbedAllBody, OutputKind.MULTI_VECTOR, all_reply),
-        "/embed_sparse": _embed_endpoint(frontend, EmbedAllBody, OutputKind.SPARSE, sparse_reply, SPARSE_WEIGHT),
-        "/predict": ExchangeEndpoint(
-            frontend,
-            Body(PredictBody),
-            predict_request,
-            for_any_name(frontend, frontend.classification.texts),
-            predict_reply,
-            FLOAT_WEIGHT,
-            predict_names,
-        ),
-        "/rerank": rerank_endpoint(frontend),
-        "/similarity": ExchangeEndpoint(
-            frontend,
-            Body(SimilarityBody),
-            similarity_request,
-            for_any_name(frontend, frontend.embedding.embed),
-            similarity_reply,
-            names_of=similarity_names,
-        ),
-    }
-    return {"/": RootEndpoint(frontend, endpoints), "/reranking": endpoints["/rerank"], **endpoints}
+async def embed_sparse(call: HttpCall) -> HttpReply:
+    """Answers POST /embed_sparse."""
+    body = await call.read(EMBED_ALL)
+    return await _embed(call, body, OutputKind.SPARSE, sparse_reply, SPARSE_WEIGHT)
 
 
-def _embed_endpoint(
-    frontend: Frontend, body_type: Any, output: OutputKind, write: Any, weight: int = FLOAT_WEIGHT
-) -> Endpoint:
-    """Makes an endpoint for one output of an embedding model."""
-    return ExchangeEndpoint(
-        frontend,
-        Body(body_type),
-        lambda body: embed_request(body, output),
-        for_any_name(frontend, frontend.embedding.embed),
-        write,
-        weight,
-        embed_names,
-    )
+async def similarity(call: HttpCall) -> HttpReply:
+    """Answers POST /similarity."""
+    body = await call.read(SIMILARITY)
+    with fields_as(lambda: similarity_names(body)):
+        request = resolved(call.frontend, await call.convert(similarity_request, body))
+        answer = await call.frontend.embedding.embed(request, call.terms)
+    return await call.reply(answer, answer.size, partial(similarity_reply, answer))
 
 
-def info_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint of GET /info."""
+async def predict(call: HttpCall) -> HttpReply:
+    """Answers POST /predict."""
+    body = await call.read(PREDICT)
+    with fields_as(lambda: predict_names(body)):
+        request = resolved(call.frontend, await call.convert(predict_request, body))
+        classified = await call.frontend.classification.texts(request, call.terms)
+    answer = classified.answer
+    return await call.reply(answer, FLOAT_WEIGHT * answer.size, partial(predict_reply, body, classified))
 
-    async def endpoint(_: HttpCall) -> HttpReply:
-        requests = frontend.calls.admission.bounds.requests
-        return HttpReply(body=to_json(info_reply(frontend.models.get(""), requests, frontend.thread_count)))
 
-    return endpoint
+async def rerank(version: str, call: HttpCall) -> HttpReply:
+    """Answers POST /rerank: bodies with `texts` are TEI's, with `documents` they get a reply of Cohere's API."""
+    root = await call.read(ROOT)
+    if root.documents is not None and root.texts is None:
+        return await cohere.rerank(version, call)
+    body = await call.read(RERANK)
+    with fields_as(lambda: RERANK_NAMES):
+        request = resolved(call.frontend, await call.convert(rerank_request, body))
+        reranked = await call.frontend.ranking.rerank(request, call.terms)
+    return await call.reply(reranked.answer, reranked.size, partial(rerank_reply, body, reranked))
+
+
+async def root(call: HttpCall) -> HttpReply:
+    """Answers POST /, which is another path by the body and the model."""
+    body = await call.read(ROOT)
+    if body.query is not None:
+        return await rerank("2", call)
+    if body.compares:
+        return await similarity(call)
+    models = call.frontend.models
+    try:
+        card = models.get("").card
+    except UnknownModel:
+        card = models.get(body.model or "").card
+    if Task.EMBED not in card.tasks:
+        return await predict(call)
+    return await (embed_sparse if card.outputs[:1] == (OutputKind.SPARSE,) else embed)(call)
+
+
+async def info(call: HttpCall) -> HttpReply:
+    """Answers GET /info."""
+    frontend = call.frontend
+    requests = frontend.calls.admission.bounds.requests
+    return HttpReply(body=to_json(info_reply(frontend.models.get(""), requests, frontend.thread_count)))
 
 
 VECTOR, RANKS = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]
 LABELS = [{"score": 0.9, "label": "positive"}]
 COHERE_BODIES = (CohereRerankBody,)
-MODEL_PATHS: tuple[tuple[str, str, tuple[Any, ...], Any], ...] = (
-    (
-        "/",
-        "/embed, /predict, /rerank or /similarity, by the body and the model",
-        (EmbedBody, PredictBody, RerankBody, *COHERE_BODIES, SimilarityBody),
-        VECTOR,
+ROUTES = (
+    *(
+        Route(
+            method="POST",
+            path=path,
+            dialect=TEI,
+            summary=summary,
+            body_type=body_types[0],
+            other_body_types=body_types[1:],
+            example=example,
+            endpoint=endpoint,
+        )
+        for path, endpoint, summary, body_types, example in (
+            (
+                "/",
+                root,
+                "/embed, /predict, /rerank or /similarity, by the body and the model",
+                (EmbedBody, PredictBody, RerankBody, *COHERE_BODIES, SimilarityBody),
+                VECTOR,
+            ),
+            ("/embed", embed, "A vector for each input", (EmbedBody,), VECTOR),
+            ("/embed_all", embed_all, "A vector for each token of each input", (EmbedAllBody,), [VECTOR]),
+            ("/embed_sparse", embed_sparse, "Weights of words", (EmbedAllBody,), [[{"index": 7, "value": 0.5}]]),
+            ("/predict", predict, "Labels of texts or pairs, best first", (PredictBody,), LABELS),
+            (
+                "/rerank",
+                partial(rerank, "2"),
+                "Texts in the order in which they fit a query",
+                (RerankBody, *COHERE_BODIES),
+                RANKS,
+            ),
+            (
+                "/reranking",
+                partial(rerank, "2"),
+                "The same as /rerank, as llama.cpp has it",
+                (RerankBody, *COHERE_BODIES),
+                RANKS,
+            ),
+            ("/similarity", similarity, "Cosines of one text with others", (SimilarityBody,), [0.7]),
+        )
     ),
-    ("/embed", "A vector for each input", (EmbedBody,), VECTOR),
-    ("/embed_all", "A vector for each token of each input", (EmbedAllBody,), [VECTOR]),
-    ("/embed_sparse", "Weights of words", (EmbedAllBody,), [[{"index": 7, "value": 0.5}]]),
-    ("/predict", "Labels of texts or pairs, best first", (PredictBody,), LABELS),
-    ("/rerank", "Texts in the order in which they fit a query", (RerankBody, *COHERE_BODIES), RANKS),
-    ("/reranking", "The same as /rerank, as llama.cpp has it", (RerankBody, *COHERE_BODIES), RANKS),
-    ("/similarity", "Cosines of one text with others", (SimilarityBody,), [0.7]),
+    Route(
+        method="POST",
+        path="/v1/reranking",
+        dialect=OPENAI,
+        summary="Documents in the order in which they fit a query, as llama.cpp has it",
+        body_type=COHERE_BODIES[0],
+        other_body_types=(RerankBody,),
+        example={"results": [{"index": 1, "relevance_score": 0.97}]},
+        endpoint=partial(rerank, "1"),
+    ),
+    Route(
+        method="POST",
+        path="/tokenize",
+        dialect=TEI,
+        summary="The tokens of texts",
+        body_type=TokenizeBody,
+        other_body_types=(TokenizePromptBody,),
+        example=[[{"id": 101, "text": "[CLS]"}]],
+        needs_worker=False,
+        endpoint=tokenize,
+    ),
+    Route(
+        method="POST",
+        path="/decode",
+        dialect=TEI,
+        summary="The texts of ids",
+        body_type=DecodeBody,
+        example=["a text"],
+        needs_worker=False,
+        endpoint=decode,
+    ),
+    Route(
+        method="GET",
+        path="/info",
+        dialect=TEI,
+        summary="What is served, and its limits",
+        example={"model_id": "all-MiniLM-L6-v2", "max_input_length": 256},
+        needs_worker=False,
+        endpoint=info,
+    ),
 )
-"""Paths that ask a worker, each with its summary, its bodies and an example of a reply."""
-
-
-def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this dialect."""
-    endpoints = model_endpoints(frontend)
-    return [
-        *(
-            Route(
-                method="POST",
-                path=path,
-                dialect=TEI,
-                summary=summary,
-                body_type=body_types[0],
-                other_body_types=body_types[1:],
-                example=example,
-                endpoint=endpoints[path],
-            )
-            for path, summary, body_types, example in MODEL_PATHS
-        ),
-        Route(
-            method="POST",
-            path="/v1/reranking",
-            dialect=OPENAI,
-            summary="Documents in the order in which they fit a query, as llama.cpp has it",
-            body_type=COHERE_BODIES[0],
-            other_body_types=(RerankBody,),
-            example={"results": [{"index": 1, "relevance_score": 0.97}]},
-            endpoint=rerank_endpoint(frontend, "1"),
-        ),
-        Route(
-            method="POST",
-            path="/tokenize",
-            dialect=TEI,
-            summary="The tokens of texts",
-            body_type=TokenizeBody,
-            other_body_types=(TokenizePromptBody,),
-            example=[[{"id": 101, "text": "[CLS]"}]],
-            needs_worker=False,
-            endpoint=tokenize_endpoint(frontend),
-        ),
-        Route(
-            method="POST",
-            path="/decode",
-            dialect=TEI,
-            summary="The texts of ids",
-            body_type=DecodeBody,
-            example=["a text"],
-            needs_worker=False,
-            endpoint=decode_endpoint(frontend),
-        ),
-        Route(
-            method="GET",
-            path="/info",
-            dialect=TEI,
-            summary="What is served, and its limits",
-            example={"model_id": "all-MiniLM-L6-v2", "max_input_length": 256},
-            needs_worker=False,
-            endpoint=info_endpoint(frontend),
-        ),
-    ]

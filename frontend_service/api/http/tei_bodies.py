@@ -1,9 +1,7 @@
 """Bodies and replies of text-embeddings-inference. `tei.py` has the paths."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -11,11 +9,8 @@ import numpy as np
 from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.fields import FILLED, Bound, Count, FilledInputs, Top, inputs_of
 from frontend_service.api.http.replies import HttpReply, each_to_json, rows_of, split, to_json
-from frontend_service.api.http.route import ParsedRequest
 from frontend_service.api.http.vllm_fields import input_type_of
 from frontend_service.api.tei_v1.messages import info_response_to_pb
-from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import (
     ClassifyRequest,
     EmbedRequest,
@@ -26,14 +21,12 @@ from frontend_service.domain.requests import (
 )
 from frontend_service.services.classify import Classified
 from frontend_service.services.models import ModelDescription
+from frontend_service.services.pipeline import Answer
 from frontend_service.services.rank import Reranked
 from shared.card import ModelCard
-from shared.errors import InvalidInput, UnknownModel
-from shared.terms import RequestTerms
+from shared.errors import InvalidInput
 from shared.vectors import OutputKind, ScoringMethod, Task, TruncationSide
 
-A = TypeVar("A")
-R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest)
 OPTIONS: FieldNames = {"truncation_side": "truncation_direction"}
 """Our names of options in errors, on all paths."""
 INPUTS: FieldNames = {**OPTIONS, "texts": "inputs", "tokenized": "inputs"}
@@ -62,29 +55,6 @@ class CuttableRequest(TruncatableBody, kw_only=True):
 def counted_reply(answer: Answer, content: Any) -> HttpReply:
     """A reply with the header that the load scripts of text-embeddings-inference read."""
     return HttpReply(body=to_json(content), headers=(("x-compute-tokens", str(answer.tokens.total)),))
-
-
-def resolved_name(frontend: Frontend, name: str) -> str:
-    """The name to look up a model by: none where only one is served, since the original serves one and reads no name.
-
-    Raises WorkerUnavailable.
-    """
-    try:
-        frontend.models.get("")
-    except UnknownModel:
-        return name
-    return ""
-
-
-def for_any_name(
-    frontend: Frontend, call_service: Callable[[R, RequestTerms], Awaitable[A]]
-) -> Callable[[R, RequestTerms], Awaitable[A]]:
-    """Wraps `call_service` so that a request may name any model where only one is served."""
-
-    async def call_with_resolved_name(request: R, terms: RequestTerms) -> A:
-        return await call_service(replace(request, model=resolved_name(frontend, request.model)), terms)
-
-    return call_with_resolved_name
 
 
 SPARSE_WEIGHT = 32
@@ -161,15 +131,15 @@ def _check_not_empty(texts: tuple[str, ...]) -> None:
         raise InvalidInput(f"inputs[{place}] is empty", field=f"inputs[{place}]")
 
 
-def dense_reply(_: ParsedRequest[EmbedBody, EmbedRequest], answer: Answer) -> HttpReply:
+def dense_reply(answer: Answer) -> HttpReply:
     return counted_reply(answer, each_to_json(rows_of(answer.result.dense)))
 
 
-def all_reply(_: ParsedRequest[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
+def all_reply(answer: Answer) -> HttpReply:
     return counted_reply(answer, each_to_json(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
 
 
-def sparse_reply(_: ParsedRequest[EmbedAllBody, EmbedRequest], answer: Answer) -> HttpReply:
+def sparse_reply(answer: Answer) -> HttpReply:
     rows = answer.result.sparse
     assert rows is not None
     indices = np.frombuffer(rows.indices, dtype="<i4")
@@ -209,7 +179,7 @@ def similarity_request(body: SimilarityBody) -> EmbedRequest:
     )
 
 
-def similarity_reply(_: ParsedRequest[SimilarityBody, EmbedRequest], answer: Answer) -> HttpReply:
+def similarity_reply(answer: Answer) -> HttpReply:
     rows = rows_of(answer.result.dense)
     return counted_reply(answer, rows[1:] @ rows[0])
 
@@ -307,15 +277,15 @@ def _batch(inputs: str | list[str | list[str]]) -> dict[str, list[str]]:
     return {f"inputs[{place}]": [entry] if isinstance(entry, str) else entry for place, entry in enumerate(inputs)}
 
 
-def predict_reply(parsed: ParsedRequest[PredictBody, ClassifyRequest], classified: Classified) -> HttpReply:
-    labels, parameters = classified.labels, parsed.body.parameters
+def predict_reply(body: PredictBody, classified: Classified) -> HttpReply:
+    labels, parameters = classified.labels, body.parameters
     top_k = parameters.top_k if parameters is not None else None
     scores = np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(labels))
     predictions = [
         [{"score": row[label], "label": labels[label]} for label in order[:top_k].tolist()]
         for row, order in zip(scores, classified.best_first, strict=True)
     ]
-    inputs = parsed.body.inputs
+    inputs = body.inputs
     single = parameters is None and (isinstance(inputs, str) or all(isinstance(text, str) for text in inputs))
     return counted_reply(classified.answer, predictions[0] if single else predictions)
 
@@ -349,9 +319,9 @@ def rerank_request(body: RerankBody) -> RerankRequest:
     )
 
 
-def rerank_reply(parsed: ParsedRequest[RerankBody, RerankRequest], reranked: Reranked) -> HttpReply:
+def rerank_reply(body: RerankBody, reranked: Reranked) -> HttpReply:
     ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in reranked.ranking]
-    if parsed.body.return_text:
+    if body.return_text:
         for rank, text in zip(ranks, reranked.texts, strict=True):
             rank["text"] = text
     return counted_reply(reranked.answer, ranks)

@@ -3,17 +3,18 @@
 Source: docs.vllm.ai, "Pooling models"; vLLM's vllm/entrypoints/pooling and vllm/entrypoints/serve/tokenize/protocol.py.
 """
 
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 
-from frontend_service.api.field_names import FieldNames
+from frontend_service.api.field_names import FieldNames, fields_as
 from frontend_service.api.http.errors import OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, refusing, texts_of
 from frontend_service.api.http.openai import embed_request, list_reply, vector_list_reply
 from frontend_service.api.http.replies import FLOAT_WEIGHT, HttpReply, each_in_parts, rows_of, split, to_json
-from frontend_service.api.http.route import Endpoint, ExchangeEndpoint, HttpCall, ParsedRequest, Route, with_field_names
+from frontend_service.api.http.route import HttpCall, Route
 from frontend_service.api.http.vllm_fields import (
     MODEL,
     Activated,
@@ -22,26 +23,26 @@ from frontend_service.api.http.vllm_fields import (
     VectorRequest,
     input_type_of,
 )
-from frontend_service.application.frontend import Frontend
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import (
     ClassifyRequest,
     ClassifyTokensRequest,
     DetokenizeRequest,
-    EmbedRequest,
     PromptChoice,
     ScoreNormalization,
     ScoreRequest,
     TokenizeRequest,
     Truncation,
 )
-from frontend_service.services.classify import Classified
+from frontend_service.services.classify import Classified, ClassifiedTokens
 from frontend_service.services.models import ShownTexts
+from frontend_service.services.pipeline import Answer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import Layout, OutputKind, Task
 
 PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
+OUTPUTS: dict[PoolingTask, OutputKind] = {"embed": OutputKind.DENSE, "token_embed": OutputKind.MULTI_VECTOR}
+"""The outputs of the tasks that ask for vectors."""
 
 
 class PoolingBody(VectorRequest, kw_only=True):
@@ -58,15 +59,17 @@ class PoolingBody(VectorRequest, kw_only=True):
     data: Annotated[Any, refusing("there are no plugins; send texts as input")] = None
 
 
-def vectors_reply(parsed: ParsedRequest[PoolingBody, EmbedRequest], answer: Answer) -> HttpReply:
-    if answer.result.tokens is not None:
-        return _pooled_reply(parsed, answer, split(rows_of(answer.result.tokens), answer.result.row_lengths))
-    return _pooled_reply(parsed, answer, list(rows_of(answer.result.dense)))
-
-
-def _pooled_reply(parsed: ParsedRequest[PoolingBody, Any], answer: Answer, arrays: list[Any]) -> HttpReply:
+def pooled_reply(body: PoolingBody, request_id: str, answer: Answer, arrays: list[Any]) -> HttpReply:
     """A reply of one array for each input."""
-    return vector_list_reply(parsed, "pool", answer, arrays, "pooling", "data")
+    return vector_list_reply(body, request_id, "pool", answer, arrays, "pooling", "data")
+
+
+def vectors_reply(body: PoolingBody, request_id: str, answer: Answer) -> HttpReply:
+    """The vector of each input, or those of its tokens."""
+    if answer.result.tokens is not None:
+        rows = split(rows_of(answer.result.tokens), answer.result.row_lengths)
+        return pooled_reply(body, request_id, answer, rows)
+    return pooled_reply(body, request_id, answer, list(rows_of(answer.result.dense)))
 
 
 def labels_request(body: PoolingBody) -> ClassifyRequest:
@@ -92,11 +95,11 @@ def label_scores(classified: Classified) -> Any:
     return np.frombuffer(classified.answer.result.scores, dtype="<f4").reshape(-1, len(classified.labels))
 
 
-def labels_reply(parsed: ParsedRequest[PoolingBody, Any], classified: Classified) -> HttpReply:
-    rows = label_scores(classified)
-    if isinstance(parsed.request, ClassifyTokensRequest):
-        return _pooled_reply(parsed, classified.answer, split(rows, classified.answer.result.row_lengths))
-    return _pooled_reply(parsed, classified.answer, list(rows))
+def labels_reply(body: PoolingBody, request_id: str, classified: Classified) -> HttpReply:
+    """The scores of each input, or those of its tokens."""
+    rows, lengths = label_scores(classified), classified.answer.result.row_lengths
+    arrays = split(rows, lengths) if isinstance(classified, ClassifiedTokens) else list(rows)
+    return pooled_reply(body, request_id, classified.answer, arrays)
 
 
 def task_of(card: ModelCard) -> PoolingTask:
@@ -108,42 +111,28 @@ def task_of(card: ModelCard) -> PoolingTask:
     return "token_embed" if card.outputs[:1] == (OutputKind.MULTI_VECTOR,) else "embed"
 
 
-class _TaskChoice(msgspec.Struct):
-    """Fields that choose the endpoint of a task."""
-
-    model: str = ""
-    task: PoolingTask | None = None
+POOLING = Body(PoolingBody)
 
 
-_task_choice = Body(_TaskChoice, whole=False)
-
-
-class PoolingEndpoint:
-    """The endpoint of /pooling, which passes each call to the endpoint of its task."""
-
-    def __init__(self, frontend: Frontend) -> None:
-        self._frontend, self._body = frontend, Body(PoolingBody)
-        classification = frontend.classification
-        self._endpoints: dict[PoolingTask, Endpoint] = {
-            "embed": self._vectors(OutputKind.DENSE),
-            "token_embed": self._vectors(OutputKind.MULTI_VECTOR),
-            "classify": self._exchange(labels_request, classification.texts, labels_reply),
-            "token_classify": self._exchange(token_labels_request, classification.tokens, labels_reply),
-        }
-
-    async def __call__(self, call: HttpCall) -> HttpReply:
-        """Answers a call by its task, or by the main task of its model."""
-        choice = await self._frontend.offload(len(call.body), _task_choice.read, call.body)
-        task = choice.task or task_of(self._frontend.models.get(choice.model).card)
-        return await self._endpoints[task](call)
-
-    def _vectors(self, output: OutputKind) -> Endpoint:
-        return self._exchange(lambda body: embed_request(body, output), self._frontend.embedding.embed, vectors_reply)
-
-    def _exchange(self, read: Any, call_service: Any, write: Any) -> Endpoint:
-        return ExchangeEndpoint(
-            self._frontend, self._body, read, call_service, write, FLOAT_WEIGHT, lambda body: body.names
-        )
+async def pooling(call: HttpCall) -> HttpReply:
+    """Answers POST /pooling: what its task asks for, or the main task of its model."""
+    body = await call.read(POOLING)
+    frontend, request_id = call.frontend, call.caller.request_id
+    with fields_as(lambda: body.names):
+        task = body.task or task_of(frontend.models.get(body.model).card)
+        if task in OUTPUTS:
+            embed = await call.convert(partial(embed_request, output=OUTPUTS[task]), body)
+            answer = await frontend.embedding.embed(embed, call.terms)
+            return await call.reply(
+                answer, FLOAT_WEIGHT * answer.size, partial(vectors_reply, body, request_id, answer)
+            )
+        if task == "classify":
+            classified = await frontend.classification.texts(await call.convert(labels_request, body), call.terms)
+        else:
+            token_request = await call.convert(token_labels_request, body)
+            classified = await frontend.classification.tokens(token_request, call.terms)
+    answer = classified.answer
+    return await call.reply(answer, FLOAT_WEIGHT * answer.size, partial(labels_reply, body, request_id, classified))
 
 
 TokenLimit = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
@@ -242,22 +231,22 @@ def score_request(body: ScoreBody) -> ScoreRequest:
     )
 
 
-def score_reply(parsed: ParsedRequest[ScoreBody, ScoreRequest], answer: Answer) -> HttpReply:
+def score_reply(body: ScoreBody, request_id: str, answer: Answer) -> HttpReply:
     scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
     data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
-    return list_reply(parsed, "score", answer, each_in_parts(data))
+    return list_reply(body, request_id, "score", answer, each_in_parts(data))
 
 
-def score_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint for scores of texts that are compared."""
-    return ExchangeEndpoint(
-        frontend,
-        Body(ScoreBody),
-        score_request,
-        frontend.ranking.score,
-        score_reply,
-        names_of=lambda body: body.names,
-    )
+SCORE = Body(ScoreBody)
+
+
+async def score(call: HttpCall) -> HttpReply:
+    """Answers POST /score."""
+    body = await call.read(SCORE)
+    with fields_as(lambda: body.names):
+        request = await call.convert(score_request, body)
+        answer = await call.frontend.ranking.score(request, call.terms)
+    return await call.reply(answer, answer.size, partial(score_reply, body, call.caller.request_id, answer))
 
 
 PROMPT: FieldNames = {"texts": "prompt", "texts[]": "prompt"}
@@ -284,7 +273,7 @@ def classify_request(body: ClassifyBody) -> ClassifyRequest:
     return ClassifyRequest(model=body.model, texts=texts, cut=body.cut, normalize=body.activated is not False)
 
 
-def classify_reply(parsed: ParsedRequest[ClassifyBody, ClassifyRequest], classified: Classified) -> HttpReply:
+def classify_reply(body: ClassifyBody, request_id: str, classified: Classified) -> HttpReply:
     labels = classified.labels
     data = [
         {
@@ -295,20 +284,20 @@ def classify_reply(parsed: ParsedRequest[ClassifyBody, ClassifyRequest], classif
         }
         for index, (row, best) in enumerate(zip(label_scores(classified), classified.best_first[:, 0], strict=True))
     ]
-    return list_reply(parsed, "classify", classified.answer, each_in_parts(data))
+    return list_reply(body, request_id, "classify", classified.answer, each_in_parts(data))
 
 
-def classify_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint for the labels of texts."""
-    return ExchangeEndpoint(
-        frontend,
-        Body(ClassifyBody),
-        classify_request,
-        frontend.classification.texts,
-        classify_reply,
-        FLOAT_WEIGHT,
-        lambda body: body.names,
-    )
+CLASSIFY = Body(ClassifyBody)
+
+
+async def classify(call: HttpCall) -> HttpReply:
+    """Answers POST /classify."""
+    body = await call.read(CLASSIFY)
+    with fields_as(lambda: body.names):
+        request = await call.convert(classify_request, body)
+        classified = await call.frontend.classification.texts(request, call.terms)
+    write = partial(classify_reply, body, call.caller.request_id, classified)
+    return await call.reply(classified.answer, FLOAT_WEIGHT * classified.answer.size, write)
 
 
 class TokenizePromptBody(msgspec.Struct, kw_only=True):
@@ -339,21 +328,19 @@ def tokenize_reply(body: TokenizePromptBody, shown: ShownTexts, max_tokens: int)
     return HttpReply(body=to_json(reply))
 
 
-def tokenize_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint of a POST /tokenize with `prompt`. The text is read as it is, without the model's prompt."""
-    tokenize_body = Body(TokenizePromptBody)
+TOKENIZE = Body(TokenizePromptBody)
 
-    async def endpoint(call: HttpCall) -> HttpReply:
-        body = await frontend.offload(len(call.body), tokenize_body.read, call.body)
-        choice = PromptChoice(literal="", input_type=input_type_of(body.input_type))
-        max_tokens = frontend.models.get(body.model).card.max_tokens
-        request = TokenizeRequest(model=body.model, texts=(body.prompt,), prompt=choice, cut=Truncation(limited=False))
-        shown = await with_field_names(frontend.models.tokenize(request), lambda: PROMPT)
-        return await frontend.offload(
-            FLOAT_WEIGHT * shown.size, lambda shown: tokenize_reply(body, shown, max_tokens), shown
-        )
 
-    return endpoint
+async def tokenize(call: HttpCall) -> HttpReply:
+    """Answers POST /tokenize with `prompt`. The text is read as it is, without the model's prompt."""
+    body, frontend = await call.read(TOKENIZE), call.frontend
+    choice = PromptChoice(literal="", input_type=input_type_of(body.input_type))
+    max_tokens = frontend.models.get(body.model).card.max_tokens
+    request = TokenizeRequest(model=body.model, texts=(body.prompt,), prompt=choice, cut=Truncation(limited=False))
+    with fields_as(lambda: PROMPT):
+        shown = await frontend.models.tokenize(request)
+    write = partial(tokenize_reply, body, max_tokens=max_tokens)
+    return await frontend.pipeline.offload(FLOAT_WEIGHT * shown.size, write, shown)
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):
@@ -364,37 +351,29 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
     model: str = ""
 
 
-def detokenize_endpoint(frontend: Frontend) -> Endpoint:
-    """Makes the endpoint of POST /detokenize. Special tokens are written too, as vLLM does."""
-    detokenize_body = Body(DetokenizeBody)
-
-    async def endpoint(call: HttpCall) -> HttpReply:
-        body = await frontend.offload(len(call.body), detokenize_body.read, call.body)
-        if not body.tokens:
-            raise InvalidInput("tokens is empty", field="tokens")
-        request = DetokenizeRequest(
-            model=body.model, tokenized=(tuple(body.tokens),), input_type=input_type_of(body.input_type)
-        )
-        detokenized = await with_field_names(frontend.models.detokenize(request), lambda: TOKENS)
-        return HttpReply(body=to_json({"prompt": detokenized.texts[0]}))
-
-    return endpoint
+DETOKENIZE = Body(DetokenizeBody)
 
 
-def routes(frontend: Frontend) -> list[Route]:
-    """All routes of this dialect."""
-    kinds: tuple[tuple[str, Endpoint, Any, str, Any], ...] = (
-        (
-            "/pooling",
-            PoolingEndpoint(frontend),
-            PoolingBody,
-            "What the model's pooler gives, whatever it is",
-            {"data": [0.1]},
-        ),
-        ("/score", score_endpoint(frontend), ScoreBody, "How well texts fit each other", {"score": 0.9}),
-        ("/classify", classify_endpoint(frontend), ClassifyBody, "The label of each text", {"label": "positive"}),
+def detokenize_request(body: DetokenizeBody) -> DetokenizeRequest:
+    """The request for the text of ids. Raises InvalidInput."""
+    if not body.tokens:
+        raise InvalidInput("tokens is empty", field="tokens")
+    input_type = input_type_of(body.input_type)
+    return DetokenizeRequest(model=body.model, tokenized=(tuple(body.tokens),), input_type=input_type)
+
+
+async def detokenize(call: HttpCall) -> HttpReply:
+    """Answers POST /detokenize. Special tokens are written too, as vLLM does."""
+    request = await call.convert(detokenize_request, await call.read(DETOKENIZE))
+    with fields_as(lambda: TOKENS):
+        detokenized = await call.frontend.models.detokenize(request)
+    return await call.frontend.pipeline.offload(
+        detokenized.size, lambda texts: HttpReply(body=to_json({"prompt": texts[0]})), detokenized.texts
     )
-    return [
+
+
+ROUTES = (
+    *(
         Route(
             method="POST",
             path=prefix + path,
@@ -402,19 +381,23 @@ def routes(frontend: Frontend) -> list[Route]:
             summary=summary,
             body_type=body_type,
             example={"object": "list", "data": [{"index": 0, **example}]},
-            endpoint=serve,
+            endpoint=endpoint,
         )
-        for path, serve, body_type, summary, example in kinds
+        for path, endpoint, body_type, summary, example in (
+            ("/pooling", pooling, PoolingBody, "What the model's pooler gives, whatever it is", {"data": [0.1]}),
+            ("/score", score, ScoreBody, "How well texts fit each other", {"score": 0.9}),
+            ("/classify", classify, ClassifyBody, "The label of each text", {"label": "positive"}),
+        )
         for prefix in ("", "/v1")
-    ] + [
-        Route(
-            method="POST",
-            path="/detokenize",
-            dialect=OPENAI,
-            summary="The text of ids",
-            body_type=DetokenizeBody,
-            example={"prompt": "a text"},
-            needs_worker=False,
-            endpoint=detokenize_endpoint(frontend),
-        )
-    ]
+    ),
+    Route(
+        method="POST",
+        path="/detokenize",
+        dialect=OPENAI,
+        summary="The text of ids",
+        body_type=DetokenizeBody,
+        example={"prompt": "a text"},
+        needs_worker=False,
+        endpoint=detokenize,
+    ),
+)

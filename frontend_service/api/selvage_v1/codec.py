@@ -15,8 +15,7 @@ import numpy as np
 from google.protobuf.message import Message
 from google.rpc.code_pb2 import Code
 
-from frontend_service.api.packed import as_int32, length_delimited, put_floats
-from frontend_service.domain.answer import Answer, Timing
+from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import (
     ClassifyRequest,
@@ -35,6 +34,7 @@ from frontend_service.domain.requests import (
 )
 from frontend_service.services.classify import Classified, ClassifiedTokens
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
+from frontend_service.services.pipeline import Answer, Timing
 from frontend_service.services.rank import Reranked
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, usage_pb2, vectors_pb2
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
@@ -45,6 +45,7 @@ from shared.link_codec import weights_from_pb
 from shared.server.options import REQUEST_BYTES
 from shared.value_codec import card_to_pb, duration_to_pb, number, vectors_from_pb
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod, TruncationSide
+from shared.wire import BYTES, varint
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -160,6 +161,11 @@ class EmbedReply:
 
     def _pieces(self) -> list[PackedBytes]:
         return [self.head.SerializeToString(), *self._rows]
+
+
+def length_delimited(number: int, *inner: PackedBytes) -> list[PackedBytes]:
+    """A length-delimited field (bytes or a message) whose content is `inner`, end to end, as pieces: none is copied."""
+    return [varint(number << 3 | BYTES) + varint(sum(map(len, inner))), *inner]
 
 
 DEFAULT_LIMITS = Limits()
@@ -311,7 +317,7 @@ def rerank_request_from_pb(message: ranking_pb2.RerankRequest) -> RerankRequest:
     )
 
 
-def rerank_response_to_pb(_: RerankRequest, reranked: Reranked) -> ranking_pb2.RerankResponse:
+def rerank_response_to_pb(reranked: Reranked) -> ranking_pb2.RerankResponse:
     answer, explanations = reranked.answer, reranked.explanations
     response = ranking_pb2.RerankResponse(model=answer.model, usage=usage_to_pb(answer))
     activated = answer.ranked_by != answer.result.scores
@@ -395,7 +401,7 @@ def classify_request_from_pb(message: classification_pb2.ClassifyRequest) -> Cla
     )
 
 
-def classify_response_to_pb(_: ClassifyRequest, classified: Classified) -> classification_pb2.ClassifyResponse:
+def classify_response_to_pb(classified: Classified) -> classification_pb2.ClassifyResponse:
     answer, labels = classified.answer, classified.labels
     response = classification_pb2.ClassifyResponse(model=answer.model, labels=labels, usage=usage_to_pb(answer))
     put_floats(response, "scores", answer.result.scores)
@@ -413,9 +419,7 @@ def classify_tokens_request_from_pb(message: classification_pb2.ClassifyTokensRe
     )
 
 
-def classify_tokens_response_to_pb(
-    _: ClassifyTokensRequest, tokens: ClassifiedTokens
-) -> classification_pb2.ClassifyTokensResponse:
+def classify_tokens_response_to_pb(tokens: ClassifiedTokens) -> classification_pb2.ClassifyTokensResponse:
     answer = tokens.answer
     response = classification_pb2.ClassifyTokensResponse(
         model=answer.model,

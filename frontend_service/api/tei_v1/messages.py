@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from frontend_service.api.packed import put_floats, put_pairs, put_rows
-from frontend_service.domain.answer import Answer, Timing
 from frontend_service.domain.requests import (
     ClassifyRequest,
     DetokenizeRequest,
@@ -20,6 +19,7 @@ from frontend_service.domain.requests import (
 )
 from frontend_service.services.classify import Classified
 from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
+from frontend_service.services.pipeline import Answer, Timing
 from frontend_service.services.rank import Reranked
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from shared.card import ModelCard

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.instant_worker import InstantEngine, InstantJob, card, instant_driver
-from frontend_service.workers.reply import ReplyCheck, expected_reply
+from frontend_service.workers.job_stream import ReplyCheck, expected_reply
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import UnsupportedTask
 from shared.jobs import Classify, Encode, Job, RaggedTokens

@@ -12,10 +12,9 @@ from fakes import FakeWorker, card
 
 from frontend_service.api.http.app import ABORT, App
 from frontend_service.api.http.pages import all_routes
-from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Pipeline
-from frontend_service.workers.interface import ServedModel
+from frontend_service.frontend import Frontend
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.server.calls import Calls
 
@@ -92,7 +91,6 @@ class HttpApi:
         self.draining = False
         self.seen: list[tuple[str, int]] = []
         routes = all_routes(
-            self.frontend,
             keys=keys,
             is_draining=lambda: self.draining,
             metrics=lambda: (b"figures 1\n", "text/plain"),

@@ -7,12 +7,11 @@ from typing import Any
 from fakes import FakeWorker
 from test_service import service
 
-from frontend_service.api.selvage_v1 import codec
-from frontend_service.api.selvage_v1.batch_stream import BatchStream, Embed
 from frontend_service.api.selvage_v1.codec import EmbedReply
+from frontend_service.api.selvage_v1.servicers import BatchStream, Embed, EmbeddingServicer
 from frontend_service.api.streams import Replies
-from frontend_service.application.frontend import Exchange, Frontend
 from frontend_service.domain.limits import Limits
+from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamRequest, EmbedStreamResponse
 from shared.caller import Caller
 from shared.errors import Overloaded
@@ -62,18 +61,7 @@ async def answered(
     """All replies, and the worker."""
     made, worker = service(limits, **changes)
     frontend = Frontend(made, Calls(timeout=60))
-    exchange = Exchange(
-        read=codec.embed_request_from_pb,
-        call_service=frontend.embedding.embed,
-        write=codec.embed_response_to_pb,
-    )
-
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
-        reply, timing = await frontend.exchange(exchange, request, size, caller)
-        reply.timing.CopyFrom(codec.timing_to_pb(timing))
-        return reply
-
-    return await through(embed, *batches, frontend=frontend), worker
+    return await through(EmbeddingServicer(frontend).embed, *batches, frontend=frontend), worker
 
 
 def batch(identity: int, *texts: str, **options: Any) -> EmbedStreamRequest:

@@ -2,8 +2,8 @@
 
 import json
 
+from frontend_service.services.pipeline import ServedModel
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
-from frontend_service.workers.interface import ServedModel
 from shared.card import ModelCard
 from shared.errors import UnknownModel
 from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, Score

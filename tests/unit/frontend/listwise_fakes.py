@@ -11,14 +11,12 @@ from kinds import qwen
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import ScoreRequest
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
 from frontend_service.services.rank import RankingService, Reranked
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
-from frontend_service.workers.interface import ServedModel
-from frontend_service.workers.reply import expected_reply
+from frontend_service.workers.job_stream import expected_reply
 from selvage.v1 import ranking_pb2
 from shared.card import Listwise, ModelCard
 from shared.jobs import Job, JobResult, Rows

@@ -1,11 +1,12 @@
 """A second API, as small as one can be: dictionaries in, dictionaries out. Knows no gRPC and no protobuf."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from frontend_service.application.frontend import Exchange, Frontend
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, RerankRequest
+from frontend_service.frontend import Frontend
+from frontend_service.services.pipeline import Answer
 from frontend_service.services.rank import Reranked
 from shared import trace_context
 from shared.caller import Caller
@@ -18,7 +19,7 @@ def read_embed(body: Body) -> EmbedRequest:
     return EmbedRequest(texts=tuple(body.get("texts", ())), model=body.get("model", ""))
 
 
-def write_embed(_: EmbedRequest, answer: Answer) -> Body:
+def write_embed(answer: Answer) -> Body:
     assert answer.result.dense is not None
     return {"model": answer.model, "data": answer.result.dense.data, "token_counts": list(answer.tokens.lengths)}
 
@@ -32,7 +33,7 @@ def read_rerank(body: Body) -> RerankRequest:
     )
 
 
-def write_rerank(_: RerankRequest, reranked: Reranked) -> Body:
+def write_rerank(reranked: Reranked) -> Body:
     results = zip(reranked.ranking, reranked.texts, strict=True)
     return {"results": [{"index": index, "score": score, "document": text} for (index, score), text in results]}
 
@@ -42,22 +43,26 @@ class PlainApi:
 
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
-        self._exchanges: dict[str, Exchange[Body, Any, Any, Body]] = {
-            "Embed": Exchange(read=read_embed, call_service=frontend.embedding.embed, write=write_embed),
-            "Rerank": Exchange(read=read_rerank, call_service=frontend.ranking.rerank, write=write_rerank),
-        }
+
+    async def embed(self, body: Body, caller: Caller) -> Body:
+        pipeline, terms = self._frontend.pipeline, self._frontend.calls.terms(caller)
+        request = await pipeline.offload(len(str(body)), read_embed, body)
+        answer = await self._frontend.embedding.embed(request, terms)
+        reply, timing = await pipeline.reply(answer, answer.size, partial(write_embed, answer))
+        return reply | {"timing": asdict(timing)}
+
+    async def rerank(self, body: Body, caller: Caller) -> Body:
+        pipeline, terms = self._frontend.pipeline, self._frontend.calls.terms(caller)
+        request = await pipeline.offload(len(str(body)), read_rerank, body)
+        reranked = await self._frontend.ranking.rerank(request, terms)
+        reply, timing = await pipeline.reply(reranked.answer, reranked.size, partial(write_rerank, reranked))
+        return reply | {"timing": asdict(timing)}
 
     async def call(self, method: str, body: Body, given_id: str = "", remaining: float | None = None) -> Body:
         """`given_id`: the request id that the caller chose."""
-        exchange = self._exchanges[method]
-
         caller = Caller(method=method, request_id=trace_context.chosen([given_id]), remaining=remaining)
-
-        async def work() -> Body:
-            reply, timing = await self._frontend.exchange(exchange, body, len(str(body)), caller)
-            return reply | {"timing": asdict(timing)}
-
+        answer = {"Embed": self.embed, "Rerank": self.rerank}[method]
         try:
-            return await self._frontend.calls.answer(caller, work)
+            return await self._frontend.calls.answer(caller, partial(answer, body, caller))
         except SelvageError as error:
             return {"status": error.status, "reason": error.reason, "field": error.field, "retry": error.retry_after}

@@ -3,7 +3,7 @@
 from array import array
 from typing import Any
 
-from frontend_service.domain.answer import Answer
+from frontend_service.services.pipeline import Answer
 from shared.jobs import JobResult, RaggedTokens
 from tei.v1 import tei_pb2 as pb
 

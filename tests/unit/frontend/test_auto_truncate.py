@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from frontend_service.api.selvage_v1 import codec
 from frontend_service.api.tei_v1 import messages as tei
-from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import ScoreRequest, Truncation
+from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2

@@ -9,7 +9,7 @@ from google.rpc.code_pb2 import Code
 from test_service import service
 
 from frontend_service.api.selvage_v1.codec import EmbedReply
-from frontend_service.application.frontend import Frontend
+from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
 from shared.server.calls import Calls

@@ -49,12 +49,12 @@ class Frontend:
 
     async def classify(self, **fields: Any) -> pb.ClassifyResponse:
         request = codec.classify_request_from_pb(pb.ClassifyRequest(**fields))
-        return codec.classify_response_to_pb(request, await self.classification.texts(request, RequestTerms.within(9)))
+        return codec.classify_response_to_pb(await self.classification.texts(request, RequestTerms.within(9)))
 
     async def tokens(self, **fields: Any) -> pb.ClassifyTokensResponse:
         request = codec.classify_tokens_request_from_pb(pb.ClassifyTokensRequest(**fields))
         answer = await self.classification.tokens(request, RequestTerms.within(9))
-        return codec.classify_tokens_response_to_pb(request, answer)
+        return codec.classify_tokens_response_to_pb(answer)
 
     async def score(self, **fields: Any) -> Any:
         request = codec.score_request_from_pb(ranking_pb2.ScoreRequest(**fields))

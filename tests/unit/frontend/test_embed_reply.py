@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from frontend_service.api.selvage_v1.codec import EmbedReply, embed_response_to_pb
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest
+from frontend_service.services.pipeline import Answer
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
 from selvage.v1.usage_pb2 import Timing, Usage
 from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors

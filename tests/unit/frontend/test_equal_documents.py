@@ -13,11 +13,10 @@ from fakes import FakeWorker, card
 from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokens import TokenizedBatch
-from frontend_service.workers.interface import ServedModel
 from selvage.v1 import ranking_pb2 as pb
 from shared.jobs import Classify, Job, JobResult, Score
 from shared.terms import RequestTerms

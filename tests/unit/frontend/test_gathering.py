@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from frontend_service.api.tei_v1.message_streams import RerankGathering
+from frontend_service.api.tei_v1.tei_servicers import RerankGathering
 from frontend_service.domain.limits import Limits
 from shared.errors import DeadlineExceeded, InvalidInput, LimitExceeded, Overloaded, WorkerUnavailable
 from shared.server.admission import Admission, Bounds

@@ -11,7 +11,7 @@ from asgi import HttpApi, Told, Wide, Worker
 
 from frontend_service.api.http.app import SENT_AT_ONCE
 from frontend_service.api.http.replies import with_base64, with_list
-from frontend_service.workers.interface import ServedModel
+from frontend_service.services.pipeline import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.vectors import OutputKind
 

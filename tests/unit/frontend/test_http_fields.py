@@ -20,7 +20,7 @@ from asgi import JSON, HttpApi, Told, Worker
 from http_fields import cohere, jina, llama_cpp, nim, openai, tei, vllm, voyage
 from http_fields.field import Fate, Field, Request
 
-from frontend_service.workers.interface import ServedModel
+from frontend_service.services.pipeline import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows, SparseRows
 from shared.vectors import OutputKind
 

@@ -11,7 +11,7 @@ from asgi import HttpApi, Worker
 from fakes import WORDS
 from http_fields.vllm import CLASSIFIER, CROSS_ENCODER, LONG
 
-from frontend_service.workers.interface import ServedModel
+from frontend_service.services.pipeline import ServedModel
 from shared.errors import UnknownModel
 from shared.jobs import Encode, Job, JobResult, Score
 from shared.vectors import Activation, InputType, OutputKind, ScoringMethod

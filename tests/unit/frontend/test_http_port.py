@@ -9,7 +9,7 @@ import pytest
 from asgi import HttpApi, Worker
 from wire import refuses_strangers, responses, serving, statuses
 
-from frontend_service.api.http import server
+from frontend_service.api.http import port
 from support.references import eventually
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
@@ -73,15 +73,15 @@ async def test_a_request_has_a_bounded_number_of_header_lines(lines: int, status
 
 async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reply counts as unread as long as it is there, and then no more."""
-    monkeypatch.setattr(server, "UNREAD_MILLISECONDS", 500)
-    bind = server._bound
+    monkeypatch.setattr(port, "UNREAD_MILLISECONDS", 500)
+    bind = port._bound
 
     def small(host: str, port: int) -> socket.socket:
         bound = bind(host, port)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         return bound
 
-    monkeypatch.setattr(server, "_bound", small)
+    monkeypatch.setattr(port, "_bound", small)
     api = HttpApi(Worker())
     async with serving(api) as address:
         with socket.socket() as lazy:
@@ -129,7 +129,7 @@ async def test_few_requests_of_a_connection_wait() -> None:
         await asyncio.sleep(0.1)
         worker.go_on.set()
         found = responses(await reader.read())
-        assert statuses(found) == [200] * (1 + server.PIPELINED)
+        assert statuses(found) == [200] * (1 + port.PIPELINED)
         writer.close()
 
 
@@ -153,7 +153,7 @@ async def test_a_broken_request_takes_no_answer_from_the_one_before_it(pause: fl
 
 async def test_a_connection_that_was_refused_ends_when_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the body comes after the refusal, or drop by drop."""
-    monkeypatch.setattr(server, "IDLE_SECONDS", 1)
+    monkeypatch.setattr(port, "IDLE_SECONDS", 1)
     for length, drips in ((9, False), (10**9, True)):
         async with serving(HttpApi(Worker(), calls=refuses_strangers())) as address:
             reader, writer = await asyncio.open_connection(*address)
@@ -171,7 +171,7 @@ async def test_a_connection_that_was_refused_ends_when_it_idles(monkeypatch: pyt
 
 async def test_a_reply_does_not_wait_for_an_acknowledgement() -> None:
     """TCP_NODELAY on every connection: head and body of a reply are two writes."""
-    with server._bound("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+    with port._bound("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -12,7 +12,7 @@ import pytest
 from asgi import HttpApi, Wide, Worker
 from wire import AFTER, post, serving, told
 
-from frontend_service.api.http.server import HttpServer
+from frontend_service.api.http.port import HttpServer
 from shared import security as fresh
 from shared.security import identity
 from support.certificates import Authority

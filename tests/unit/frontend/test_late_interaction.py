@@ -12,10 +12,9 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.workers.interface import ServedModel
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
@@ -162,7 +161,7 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
     reranked = await RankingService(made).rerank(request, LATER)
     assert isinstance(worker.jobs[0].work, Score)
     assert worker.jobs[0].work.explain
-    results = codec.rerank_response_to_pb(request, reranked).results
+    results = codec.rerank_response_to_pb(reranked).results
     assert [each.index for each in results] == [1, 2, 0]
     assert not results[0].explanation
     found = [(each.query_token, each.document_token, each.document_position) for each in results[2].explanation]

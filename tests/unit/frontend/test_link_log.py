@@ -7,8 +7,8 @@ import fakes
 import pytest
 from structlog.testing import capture_logs
 
+from frontend_service.workers.job_stream import WrongReply
 from frontend_service.workers.link import SETTLED_SECONDS, LinkLog
-from frontend_service.workers.reply import WrongReply
 
 READY, NOT_READY, WRONG = "worker ready", "worker not ready", "a worker's reply does not fit"
 

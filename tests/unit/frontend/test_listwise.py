@@ -9,7 +9,7 @@ from listwise_fakes import LATER, Blocks, D, Q, cosines, pipeline, rerank, score
 
 from frontend_service import postprocess
 from frontend_service.services.embed import EmbeddingService
-from frontend_service.workers.reply import KindBytes, ReplyCheck, WrongReply, expected_reply
+from frontend_service.workers.job_stream import KindBytes, ReplyCheck, WrongReply, expected_reply
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.errors import InvalidInput, SelvageError, UnsupportedTask
 from shared.jobs import ChunkKind, JobResult, Rows

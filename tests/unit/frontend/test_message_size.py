@@ -1,17 +1,28 @@
-"""How large messages and texts are, told without writing them again, which would hold up everybody else."""
+"""How large messages, texts and replies are, told without writing them again, which would hold up everybody else."""
 
-from types import SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+from fakes import FakeWorker, card
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1.server import EmbeddingServicer
-from frontend_service.domain.limits import Limits, utf8_bytes
-from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
+from frontend_service.api.selvage_v1.servicers import EmbeddingServicer, ModelServicer
+from frontend_service.domain.limits import SHOWN_TOKEN_BYTES, Limits, utf8_bytes
+from frontend_service.frontend import Frontend
+from frontend_service.services.pipeline import Pipeline
+from selvage.v1.embedding_pb2 import EmbedRequest, TokenIds
+from selvage.v1.model_pb2 import DetokenizeRequest, TokenizeRequest
 from shared.caller import Caller
-from shared.server.admission import Admission, Bounds
+from shared.server.calls import Calls
 from shared.server.interceptor import CALLER
+
+MESSAGES: dict[str, tuple[Any, Any]] = {
+    "Embed": (EmbeddingServicer, EmbedRequest(texts=["a"])),
+    "Tokenize": (ModelServicer, TokenizeRequest(texts=["a b"])),
+    "Detokenize": (ModelServicer, DetokenizeRequest(tokenized=[TokenIds(ids=[4, 5])])),
+}
 
 
 @given(st.text())
@@ -21,22 +32,48 @@ def test_bytes_of_a_text(text: str) -> None:
         assert utf8_bytes(text) == len(text.encode())
 
 
-async def test_a_call_is_as_large_as_what_was_read_of_it() -> None:
+class Offloads:
+    """A frontend that notes how many bytes each reading and writing has, and how many its replies reserve."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls, threads = Calls(timeout=60), ThreadPoolExecutor(1)
+        self.sizes, self.reserved = list[int](), list[int]()
+        self.pipeline = Pipeline(FakeWorker(card()), Limits(), threads, threads, reserve=self.reserved.append)
+        self.frontend = Frontend(self.pipeline, self.calls)
+        offload = self.pipeline.offload
+
+        def noted(size: int, work: Any, argument: Any) -> Any:
+            self.sizes.append(size)
+            return offload(size, work, argument)
+
+        monkeypatch.setattr(self.pipeline, "offload", noted)
+
+    async def answer(self, name: str, size: int) -> Any:
+        """Answers a message that was read as so many bytes."""
+        servicer, message = MESSAGES[name]
+        CALLER.set(Caller(method=name, request_id="id"))
+        admission = self.calls.admission
+        with admission.request(), admission.hold(size):
+            return await getattr(servicer(self.frontend), name)(message, None)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+async def test_a_call_is_as_large_as_what_was_read_of_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a large one is read in a thread, and the message, which would have to be written for that, is not asked."""
-    admission, sizes = Admission(Bounds()), list[int]()
+    offloads = Offloads(monkeypatch)
+    await offloads.answer(name, 5_000_000)
+    assert offloads.sizes[0] == 5_000_000
+    with offloads.calls.admission.request():  # the next one knows nothing of it
+        assert offloads.calls.admission.message_size == 0
 
-    async def exchange(exchange: Any, message: Any, size: int, caller: Caller) -> Any:
-        sizes.append(size)
-        return EmbedResponse(), SimpleNamespace(tokenize=0.0, queue=0.0, compute=0.0, postprocess=0.0, transfer=0.0)
 
-    services = dict.fromkeys(("embedding", "ranking", "classification", "models"), SimpleNamespace(embed=None))
-    calls = SimpleNamespace(admission=admission)
-    frontend: Any = SimpleNamespace(calls=calls, exchange=exchange, limits=Limits(), **services)
-    servicer = EmbeddingServicer(frontend)
-    CALLER.set(Caller(method="Embed", request_id="id"))
-    message = EmbedRequest(texts=["a"])
-    with admission.request(), admission.hold(5_000_000):
-        await servicer._answer_call(servicer._embed, message)
-    assert sizes == [5_000_000]
-    with admission.request():  # the next one knows nothing of it
-        assert admission.message_size == 0
+async def test_replies_that_no_worker_makes_count_before_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of a text, and the texts of ids: so large ones are written in a thread, and others find no room."""
+    offloads = Offloads(monkeypatch)
+    shown = await offloads.answer("Tokenize", 10)
+    size = SHOWN_TOKEN_BYTES * len(shown.texts[0].ids)
+    assert (offloads.reserved, offloads.sizes[1:]) == ([size], [size])
+    offloads = Offloads(monkeypatch)
+    written = await offloads.answer("Detokenize", 10)
+    size = len(written.texts[0].encode())
+    assert (offloads.reserved, offloads.sizes[1:]) == ([size], [size])

@@ -18,11 +18,10 @@ from grpc_status import rpc_status
 from plain_api import Body, PlainApi
 from structlog.testing import capture_logs
 
-from frontend_service.api.selvage_v1.server import register
-from frontend_service.application.frontend import Frontend
+from frontend_service.api.selvage_v1.servicers import register
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Pipeline
-from frontend_service.workers.interface import ServedModel
+from frontend_service.frontend import Frontend
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from selvage.v1 import embedding_pb2, ranking_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub
 from selvage.v1.ranking_pb2_grpc import RankingServiceStub

@@ -9,11 +9,10 @@ import pytest
 from fakes import WORDS, FakeWorker, card
 
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.api.selvage_v1.batch_stream import _BatchPart as BatchPart
-from frontend_service.domain.answer import Answer
+from frontend_service.api.selvage_v1.servicers import _BatchPart as BatchPart
 from frontend_service.domain.limits import Limits
 from frontend_service.services.embed import EmbeddingService
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import Answer, Pipeline
 from frontend_service.tokenizing.spans import DocumentTokenizer
 from selvage.v1 import embedding_pb2 as pb
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from test_service import service
 
-from frontend_service.api.selvage_v1.server import register
-from frontend_service.application.frontend import Frontend
+from frontend_service.api.selvage_v1.servicers import register
+from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.server.admission import Bounds
 from shared.server.calls import Calls

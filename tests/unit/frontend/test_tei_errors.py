@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from frontend_service.api.tei_v1 import messages
-from frontend_service.api.tei_v1.tei_errors import tei_error
+from frontend_service.api.tei_v1.tei_servicers import tei_error
 from shared.errors import InputTooLong, InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
 from tei.v1 import tei_pb2 as pb
 

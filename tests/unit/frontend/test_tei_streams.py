@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from frontend_service.api.streams import REQUEST_BYTES, REQUESTS, NotRead, Replies
-from frontend_service.api.tei_v1.message_streams import MessageStream
+from frontend_service.api.tei_v1.tei_servicers import MessageStream
 from shared.caller import Caller as Named
 from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.server.admission import Bounds

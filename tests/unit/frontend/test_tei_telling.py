@@ -6,9 +6,9 @@ import pytest
 from fakes import card
 
 from frontend_service.api.tei_v1 import messages as codec
-from frontend_service.domain.answer import Timing
 from frontend_service.domain.limits import Limits
 from frontend_service.services.models import ModelDescription
+from frontend_service.services.pipeline import Timing
 from shared.vectors import ScoringMethod, Task
 from tei.v1 import tei_pb2 as pb
 

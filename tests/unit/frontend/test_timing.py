@@ -11,12 +11,11 @@ import pytest
 from fakes import FakeWorker, card
 
 from frontend_service import postprocess
-from frontend_service.api.selvage_v1.server import ClassificationServicer, EmbeddingServicer, RankingServicer
-from frontend_service.application.frontend import Frontend
+from frontend_service.api.selvage_v1.servicers import ClassificationServicer, EmbeddingServicer, RankingServicer
 from frontend_service.domain.limits import Limits
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.frontend import Frontend
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from frontend_service.workers.interface import ServedModel
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_pb2
 from shared.caller import Caller
 from shared.jobs import Job, JobResult, Rows

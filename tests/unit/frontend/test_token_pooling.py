@@ -12,13 +12,11 @@ from fakes import FakeWorker, card
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.domain.answer import Answer
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import pool
 from frontend_service.services.embed import EmbeddingService
-from frontend_service.services.pipeline import Pipeline
-from frontend_service.workers.interface import ServedModel
+from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
 from selvage.v1 import embedding_pb2
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
 from shared.jobs import Encode, Job, JobResult, Rows

@@ -10,7 +10,7 @@ from typing import Any
 
 from asgi import HttpApi
 
-from frontend_service.api.http.server import HttpServer
+from frontend_service.api.http.port import HttpServer
 from shared.errors import Unauthenticated
 from shared.security import Fresh, Identity
 from shared.server.calls import Calls

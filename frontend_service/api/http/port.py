@@ -143,11 +143,15 @@ class Protocol(HttpToolsProtocol):
 
 
 class HttpServer:
-    """Serves an App on an address, beside the frontend's gRPC server."""
+    """Serves an App on an address, beside the frontend's gRPC server.
+
+    `local_routes`: names of the routes that are answered without a worker.
+    """
 
     def __init__(self, app: App, tls: Fresh[Identity] | None, drain_seconds: float) -> None:
         """`tls`: the server's certificate; None: plain text. `drain_seconds`: see `stop`."""
-        self._app, self._tls = app, tls
+        self._tls = tls
+        self.local_routes = app.local_routes
         config = uvicorn.Config(
             app,
             http=Protocol,
@@ -184,10 +188,6 @@ class HttpServer:
         await self._server.startup([listener])
         self._ticks = asyncio.create_task(self._server.main_loop())
         log.info("listening over HTTP", address=f"{host}:{self.address[1]}")
-
-    def needs_no_worker(self, method: str) -> bool:
-        """Tells whether calls of a route, by its name, are answered without a worker."""
-        return method in self._app.local_routes
 
     def announce_drain(self) -> None:
         """Makes /health answer 503 from now on, so that load balancers choose another frontend."""
