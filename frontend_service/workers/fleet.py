@@ -306,6 +306,7 @@ class Fleet:
                 if not self._links[address].attached and hosts:
                     self._attaching.pop(address).cancel()
                     del self._links[address]
+                    self._standby = {(place, name) for place, name in self._standby if place != address}
             self._changed.set()
             await asyncio.sleep(REFRESH_SECONDS)
 

@@ -72,6 +72,20 @@ async def test_workers_with_other_formats_are_told_apart() -> None:
             await exact.server.stop(0)
 
 
+async def test_a_worker_that_stood_by_and_is_gone_is_forgotten() -> None:
+    """So another one that stands by at its address later is told of, too."""
+    first, second = FakeWorker(b"1111"), FakeWorker(b"2222", fingerprint="another")
+    async with World(first) as world:
+        await world.until(True)
+        world.fleet._targets = [first.address, second.address]
+        await second.server.start()
+        await eventually(lambda: len(world.fleet._standby) == 1)
+        await second.server.stop(0)
+        world.fleet._targets = [first.address]
+        await eventually(lambda: second.address not in world.fleet._links)
+        assert world.fleet._standby == set()
+
+
 async def test_models_of_several_names_are_chosen_by_name() -> None:
     """Without a name the request is refused, with an unknown one too."""
     one, two = FakeWorker(b"1111", id="one"), FakeWorker(b"2222", id="two", fingerprint="g")
