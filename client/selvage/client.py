@@ -238,7 +238,7 @@ class Blocking:
                         streamed.add_text(next(source))
                     except StopIteration:
                         streamed.end_texts()
-                if not streamed.only_reads or (stream is not None and stream.has_events):
+                if not streamed.only_reads or (stream is not None and stream.record_replies(streamed)):
                     stream = self._loop.run(self._transport.advance(streamed, stream))
         finally:
             if stream is not None:
