@@ -14,9 +14,8 @@ from selvage.bulk.files import FORMATS
 from selvage.bulk.reader import Columns
 from selvage.bulk.sender import IN_FLIGHT
 from selvage.bulk.vectors import OPTIONS
-from selvage.connection import TLS
-from selvage.messages import enums
-from selvage.target import DEFAULT, check_target
+from selvage.connection import DEFAULT, TLS, check_target
+from selvage.messages.options import enum_names
 from selvage.v1 import vectors_pb2
 
 EXAMPLES = """
@@ -181,21 +180,21 @@ def _add_output(group: Any) -> None:
 
 
 def _add_vectors(group: Any) -> None:
-    outputs = [name.replace("_", "-") for name in enums.names(vectors_pb2.OutputKind)]
+    outputs = [name.replace("_", "-") for name in enum_names(vectors_pb2.OutputKind)]
     group.add_argument(
         "--outputs", default="dense", metavar="KINDS", help=f"any of {', '.join(outputs)}, separated by commas"
     )
-    kinds = enums.names(vectors_pb2.DataType)
+    kinds = enum_names(vectors_pb2.DataType)
     group.add_argument("--data-type", choices=kinds, default="float32", help="(default: %(default)s)")
     group.add_argument("--dimensions", type=_at_least(1), help="keep this many leading dimensions")
     group.add_argument(
-        "--input-type", choices=enums.names(vectors_pb2.InputType), help="for models that treat them differently"
+        "--input-type", choices=enum_names(vectors_pb2.InputType), help="for models that treat them differently"
     )
     group.add_argument("--prompt", help="put before each text")
     group.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's files")
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="(default: as the model's files say)")
     group.add_argument("--truncate", action="store_true", help="cut texts over the limit (default: they are bad rows)")
-    group.add_argument("--truncation-side", choices=enums.names(vectors_pb2.TruncationSide))
+    group.add_argument("--truncation-side", choices=enum_names(vectors_pb2.TruncationSide))
     group.add_argument("--max-tokens", type=_at_least(1), help="a lower limit than the model's")
     group.add_argument("--sparse-top-k", type=_at_least(1), metavar="K", help="keep the K largest weights")
     group.add_argument("--pool-factor", type=float, metavar="F", help="keep about 1/F of a text's rows")
@@ -250,7 +249,7 @@ def _add_service(group: Any) -> None:
 
 def _vectors(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of the vectors, as `Client.embed` takes them."""
-    choices = enums.names(vectors_pb2.OutputKind)
+    choices = enum_names(vectors_pb2.OutputKind)
     outputs = [name.replace("-", "_") for name in _names([arguments.outputs])]
     if not outputs or not {*outputs} <= {*choices}:
         names = ", ".join(name.replace("_", "-") for name in choices)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from selvage.messages import enums
 from selvage.messages.inputs import InputPart
+from selvage.messages.options import enum_name
 from selvage.model_card import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2, vectors_pb2
 
@@ -79,4 +79,4 @@ def _value(message: Any, name: str) -> Any:
 
 def _choice(field: str, number: int) -> str:
     """The name of a number in an enum's field; empty for 0, which means none."""
-    return enums.name(ENUMS[field], number) if number else ""
+    return enum_name(ENUMS[field], number) if number else ""

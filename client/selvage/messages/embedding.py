@@ -7,9 +7,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from selvage.errors import Internal
-from selvage.messages import enums, vectors
+from selvage.messages import vectors
 from selvage.messages.inputs import InputPart, Inputs
-from selvage.messages.options import EmbedRequestOptions, request_fields, with_defaults
+from selvage.messages.options import EmbedRequestOptions, enum_number, request_fields, with_defaults
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
 
@@ -25,7 +25,7 @@ class Template:
     def __init__(self, *, outputs: Sequence[str], **options: Unpack[EmbedRequestOptions]) -> None:
         """Raises InvalidInput where an option is not one of its choices, TypeError for one that there is not."""
         self.message = embedding_pb2.EmbedRequest(
-            outputs=[enums.number(vectors_pb2.OutputKind, output, "output") for output in outputs],
+            outputs=[enum_number(vectors_pb2.OutputKind, output, "output") for output in outputs],
             **request_fields(**with_defaults(EmbedRequestOptions, options)),
         )
 

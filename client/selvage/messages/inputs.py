@@ -111,6 +111,17 @@ class Inputs:
                 _check_ids(entry, f"{field}[{place}]")
         return cls(entries=entries, tokenized=True, single=False)
 
+    @classmethod
+    def strings(cls, texts: str | Iterable[str], field: str, *, one: bool = True) -> "Inputs":
+        """As `of`, but without token ids. Raises InvalidInput.
+
+        `one`: whether a single string may stand for a list; one that may not would pass for a list of its letters.
+        """
+        inputs = cls.of(texts, field)
+        if inputs.tokenized or (inputs.single and not one):
+            raise InvalidInput(f"{field} are to be {'strings' if one else 'a list of strings'}", field=field)
+        return inputs
+
     def __len__(self) -> int:
         return len(self.entries)
 
@@ -130,14 +141,6 @@ class Inputs:
             message.tokenized.extend(TokenIds(ids=entry) for entry in self.entries[rows])
         else:
             message.texts.extend(self.entries[rows])
-
-
-def checked_strings(texts: Iterable[str] | str, field: str) -> tuple[list[str], bool]:
-    """Texts that may not be token ids, and whether it was a single one. Raises InvalidInput."""
-    inputs = Inputs.of(texts, field)
-    if inputs.tokenized:
-        raise InvalidInput(f"{field} are to be strings", field=field)
-    return list(inputs.entries), inputs.single
 
 
 def checked_text(value: str, field: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from selvage import SelvageError, Unavailable
 from selvage.bulk.__main__ import main
 from selvage.bulk.flags import parse
-from selvage.target import check_target
+from selvage.connection import check_target
 from support.bulk_fakes import jsonl
 from support.fake_frontend import KINDS, connected
 
