@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.sender import IN_FLIGHT, Sender, Target, Work, card_of
 from selvage.bulk.vectors import OPTIONS, pyarrow, vector_schema
 from selvage.client import Client

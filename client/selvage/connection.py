@@ -26,7 +26,7 @@ LISTEN = f"give the address of a frontend's --listen (default: {DEFAULT})"
 OF_HTTP = f"what answers there is not gRPC but perhaps HTTP; {LISTEN}, not that of its --http-listen"
 OF_A_WORKER = f"the service there has no such method; {LISTEN}, not that of a worker"
 MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest reply. Of requests a service takes 16 MiB, which calls of several entries stay below."""
+"""Most bytes of a reply. A service takes requests of 16 MiB, and calls with several entries make no larger ones."""
 CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),

@@ -12,3 +12,7 @@
 The extra `bulk` (pyarrow) is needed, and imported at its first use. Ray and Daft (`selvage.clusters`) share sender and
 vectors.
 """
+
+
+class Failed(Exception):
+    """Ends the command before its work is done. The message is all that is shown: it names a flag, a file or a target."""

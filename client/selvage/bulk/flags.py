@@ -3,18 +3,15 @@
 import argparse
 import difflib
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from selvage.async_client import AsyncClient
-from selvage.bulk.files import FORMATS
 from selvage.bulk.reader import Columns
 from selvage.bulk.sender import IN_FLIGHT
 from selvage.bulk.vectors import OPTIONS
-from selvage.connection import DEFAULT, TLS, check_target
+from selvage.connection import DEFAULT, TLS, Settings, check_target
 from selvage.messages.options import enum_names
 from selvage.v1 import vectors_pb2
 
@@ -43,7 +40,6 @@ class BulkOptions:
     """
 
     inputs: Sequence[str]
-    input_format: str
     columns: Columns
     keep_empty: bool
     skip_errors: bool
@@ -65,7 +61,6 @@ class BulkOptions:
     def settings_by_flag(self) -> dict[str, Any]:
         """Everything that the output depends on, by the name of its flag."""
         settings = {
-            "input-format": self.input_format,
             "text-column": self.columns.text,
             "id-column": self.columns.id,
             "keep": list(self.columns.copied),
@@ -95,7 +90,6 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
     index, count = _shard(parser, arguments.shard)
     return BulkOptions(
         inputs=arguments.input,
-        input_format=arguments.input_format,
         columns=columns,
         keep_empty=arguments.keep_empty,
         skip_errors=arguments.skip_errors,
@@ -137,9 +131,6 @@ def _add_input(group: Any, parser: argparse.ArgumentParser) -> None:
         metavar="INPUT",
         help="files, folders or patterns; the suffix tells the format: .jsonl .ndjson .csv .tsv .txt (also with .gz), "
         ".parquet; of .txt each line is a text",
-    )
-    group.add_argument(
-        "--input-format", choices=FORMATS, default="", help="the format of all inputs (default: by the suffix)"
     )
     group.add_argument(
         "--text-column", default="text", metavar="NAME", help="the column to embed (default: %(default)s)"
@@ -233,7 +224,6 @@ def _add_service(group: Any) -> None:
     group.add_argument("--tls-certificate", type=Path, metavar="FILE", help="PEM of the client's own, with --tls-key")
     group.add_argument("--tls-key", type=Path, metavar="FILE")
     group.add_argument("--fairness-key", default="", metavar="NAME", help="the service serves keys evenly")
-    group.add_argument("--priority", choices=("interactive", "default", "bulk"), default="bulk", help="(default: bulk)")
     group.add_argument("--batch-size", type=_at_least(1), default=64, help="texts in a message (default: %(default)s)")
     group.add_argument(
         "--in-flight", type=_at_least(1), default=IN_FLIGHT, help="messages ahead of replies (default: %(default)s)"
@@ -270,11 +260,9 @@ def _connection(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
             "key": arguments.key,
             "tls": _tls(arguments),
             "fairness_key": arguments.fairness_key,
-            "priority": arguments.priority,
+            "priority": "bulk",
         }
-        with warnings.catch_warnings(action="ignore"):  # the client that is used warns
-            for target in arguments.target or [DEFAULT]:
-                AsyncClient(target, **connection)  # checks them, and connects at its first call
+        Settings.of(DEFAULT, **connection)  # checks them; the clients of the targets warn of keys in plain text
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
     except OSError as error:

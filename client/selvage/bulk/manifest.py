@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 
 SUFFIX = ".draft"
 """What names of drafts end with; they begin with a dot. A command that is killed leaves drafts behind."""
@@ -22,51 +22,34 @@ NAME = "_manifest.json"
 
 
 class Draft:
-    """A file in the making. `stream` is binary and can be read, written and sought. `publish` makes the file appear."""
+    """A file in the making, at `draft` until `publish_all` names it `path`. `stream`: its bytes, to read and write."""
 
     def __init__(self, path: Path) -> None:
         """Creates the draft. Raises OSError."""
         self.path = path
-        self._draft = path.with_name(f".{path.name}{SUFFIX}")
-        self.stream: Any = self._draft.open("w+b")
-
-    def sync(self) -> None:
-        """Waits until the draft's bytes are on the disk, and closes it. Raises OSError."""
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
-        self.stream.close()
-
-    def publish(self) -> None:
-        """Gives the draft, after `sync`, the file's name, in place of an older file. Raises OSError."""
-        os.replace(self._draft, self.path)
+        self.draft = path.with_name(f".{path.name}{SUFFIX}")
+        self.stream: Any = self.draft.open("w+b")
 
     def discard(self) -> None:
         """Removes the draft. That its last bytes cannot be written is no error here."""
         with suppress(OSError):
             self.stream.close()
-        self._draft.unlink(missing_ok=True)
+        self.draft.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Waits until the names of a folder's files are on the disk. Raises OSError."""
+def publish_all(folder: Path, drafts: list[Draft]) -> None:
+    """Gives drafts in a folder their names, once all are on the disk, and waits until the names are. Raises OSError."""
+    for draft in drafts:
+        draft.stream.flush()
+        os.fsync(draft.stream.fileno())
+        draft.stream.close()
+    for draft in drafts:
+        os.replace(draft.draft, draft.path)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def publish_all(folder: Path, drafts: list[Draft]) -> None:
-    """Publishes drafts in a folder once all of them are on the disk. Raises OSError."""
-    for draft in drafts:
-        draft.sync()
-    for draft in drafts:
-        draft.publish()
-    sync_folder(folder)
-
-
-class NoManifest(ValueError):
-    """A file is no manifest, or the manifest of another program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +72,8 @@ class Manifest:
 
     def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
         """`origin`: the `settings`, `inputs` and `model` that finished shards depend on."""
-        self._path, self._origin = path, {"version": VERSION, **origin}
+        self._path = path
+        self._origin: dict[str, Any] = json.loads(json.dumps({"version": VERSION, **origin}))  # as it is once read
         self.shards: dict[int, FinishedShard] = {}
         self.input_rows: int | None = None
 
@@ -98,15 +82,17 @@ class Manifest:
         """The manifest of an earlier command, None if there is none. Raises Failed where its origin differs."""
         if not path.exists():
             return None
-        try:
-            content, shards = _read(path)
-        except NoManifest as error:
-            raise Failed(f"--output: {path} is no manifest of this command: {error}; --restart begins anew") from None
         manifest = cls(path, origin)
-        if difference := _difference(content, manifest._origin_as_json):
+        try:
+            content = json.loads(path.read_text())
+            shards = [FinishedShard(**shard) for shard in content["shards"]]
+            manifest.input_rows = content["input_rows"]
+            difference = _difference(content, manifest._origin)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Failed(f"--output: {path} is no manifest of this command: {error!r}; --restart begins anew") from None
+        if difference:
             raise Failed(f"--output: {path.parent} was begun with {difference}; --restart throws its shards away")
         manifest.shards = {shard.number: shard for shard in shards}
-        manifest.input_rows = content["input_rows"]
         return manifest
 
     def add_shard(self, shard: FinishedShard) -> None:
@@ -118,12 +104,6 @@ class Manifest:
         """Records that all shards are finished, and the number of rows of the input. Raises OSError."""
         self.input_rows = input_rows
         self.save()
-
-    @property
-    def _origin_as_json(self) -> dict[str, Any]:
-        """The origin as it is after writing and reading it as JSON, to compare it with one that was read."""
-        plain: dict[str, Any] = json.loads(json.dumps(self._origin))
-        return plain
 
     def save(self) -> None:
         """Replaces the file. Raises OSError; the older file stays then."""
@@ -153,17 +133,6 @@ def lock(path: Path) -> Any:
     except OSError:  # a file system without locks
         pass
     return stream
-
-
-def _read(path: Path) -> tuple[dict[str, Any], list[FinishedShard]]:
-    """A manifest's content and its shards. Raises NoManifest, and OSError."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        for name in ("settings", "inputs", "model", "input_rows"):
-            content[name]
-        return content, [FinishedShard(**shard) for shard in content["shards"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NoManifest(repr(error)) from None
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.vectors import vector_table
 from selvage.errors import (
     Cancelled,

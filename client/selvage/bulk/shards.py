@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.manifest import NAME as MANIFEST
 from selvage.bulk.manifest import SUFFIX, Draft, FinishedShard, Manifest, publish_all
 from selvage.bulk.sender import EMPTY

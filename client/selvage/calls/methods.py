@@ -92,7 +92,7 @@ def rerank(
     fields, call = _chosen(self, ScoringOptions, options)
     query = checked_text(query, "query")
     template = ranking_pb2.RerankRequest(query=query, top_n=top_n, explain=explain, **fields)
-    texts = Inputs.strings(documents, "documents", one=False).entries
+    texts = Inputs.strings(documents, "documents", single=False).entries
     return Rerank(template, texts, return_documents=return_documents, **call)
 
 
@@ -121,8 +121,8 @@ def score(
     """
     fields, call = _chosen(self, ScoringOptions, options)
     template = ranking_pb2.ScoreRequest(layout=_layout(pairs), **fields)
-    left = Inputs.strings(queries, "queries", one=False).entries
-    right = Inputs.strings(documents, "documents", one=False).entries
+    left = Inputs.strings(queries, "queries", single=False).entries
+    right = Inputs.strings(documents, "documents", single=False).entries
     return Score(template, left, right, **call)
 
 

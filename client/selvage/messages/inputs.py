@@ -112,14 +112,14 @@ class Inputs:
         return cls(entries=entries, tokenized=True, single=False)
 
     @classmethod
-    def strings(cls, texts: str | Iterable[str], field: str, *, one: bool = True) -> "Inputs":
+    def strings(cls, texts: str | Iterable[str], field: str, *, single: bool = True) -> "Inputs":
         """As `of`, but without token ids. Raises InvalidInput.
 
-        `one`: whether a single string may stand for a list; one that may not would pass for a list of its letters.
+        `single`: whether one string may stand for a list; one that may not would pass for a list of its letters.
         """
         inputs = cls.of(texts, field)
-        if inputs.tokenized or (inputs.single and not one):
-            raise InvalidInput(f"{field} are to be {'strings' if one else 'a list of strings'}", field=field)
+        if inputs.tokenized or (inputs.single and not single):
+            raise InvalidInput(f"{field} are to be {'strings' if single else 'a list of strings'}", field=field)
         return inputs
 
     def __len__(self) -> int:

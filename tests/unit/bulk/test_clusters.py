@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.clusters import BatchEmbedding
 from shared.errors import InputTooLong, WorkerUnavailable
 from support.fake_frontend import FakeFrontend, dense_row, sparse_row, texts

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selvage import errors
-from selvage.bulk import manifest
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed, manifest
 from selvage.bulk.manifest import Draft
 from support.bulk_fakes import FakeClient, bad_rows, contents, embed, jsonl, refuse_bad, rows
 
