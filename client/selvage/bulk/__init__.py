@@ -15,4 +15,4 @@ vectors.
 
 
 class Failed(Exception):
-    """Ends the command before its work is done. The message is all that is shown: it names a flag, a file or a target."""
+    """Ends the command before its work is done. Only its message is shown: it names a flag, a file or a target."""

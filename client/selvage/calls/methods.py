@@ -161,16 +161,11 @@ def max_sim(
     texts = [query for query in queries if isinstance(query, str)]
     if isinstance(queries, str) or (texts and len(texts) != len(queries)):
         raise InvalidInput("queries are to be a list of arrays, or a list of strings", field="queries")
-    template = ranking_pb2.MaxSimRequest(layout=_layout(pairs), normalize=normalize)
+    fields: dict[str, Any] = {"normalize": normalize}
     if texts:
-        template.MergeFrom(
-            ranking_pb2.MaxSimRequest(
-                model=model or self.settings.model,
-                instruction=instruction,
-                max_tokens_per_query=max_tokens_per_query,
-                truncate=truncate,
-            )
-        )
+        fields |= {"model": model or self.settings.model, "instruction": instruction, "truncate": truncate}
+        fields["max_tokens_per_query"] = max_tokens_per_query
+    template = ranking_pb2.MaxSimRequest(layout=_layout(pairs), **request_fields(**fields))
     left: list[Any] = list(texts) or [np.asarray(query) for query in queries]
     right = [np.asarray(document) for document in documents]
     if not texts:

@@ -139,22 +139,22 @@ def enum_number(enum: Any, name: str, field: str) -> Any:
     choices = enum_names(enum)
     if name not in choices:
         raise InvalidInput(f"{field} is {name!r}; there are {', '.join(choices)}", field=field)
-    return enum.DESCRIPTOR.values_by_name[_prefix(enum) + name.upper()].number
+    return enum.DESCRIPTOR.values_by_name[_prefix(enum.DESCRIPTOR) + name.upper()].number
 
 
-def enum_name(enum: Any, value: int) -> str:
-    """The name of a number; the number itself, as text, where only a newer contract has it."""
-    descriptor = enum.DESCRIPTOR.values_by_number.get(value)
-    return descriptor.name.removeprefix(_prefix(enum)).lower() if descriptor else str(value)
+def enum_name(descriptor: Any, number: int) -> str:
+    """The name of a number of an enum; the number itself, as text, where only a newer contract has it."""
+    value = descriptor.values_by_number.get(number)
+    return value.name.removeprefix(_prefix(descriptor)).lower() if value else str(number)
 
 
 @cache
 def enum_names(enum: Any) -> tuple[str, ...]:
     """All names that callers may use; 0 has none, because it stands for the default."""
-    return tuple(enum_name(enum, descriptor.number) for descriptor in enum.DESCRIPTOR.values if descriptor.number)
+    return tuple(enum_name(enum.DESCRIPTOR, value.number) for value in enum.DESCRIPTOR.values if value.number)
 
 
 @cache
-def _prefix(enum: Any) -> str:
+def _prefix(descriptor: Any) -> str:
     """What the names of an enum's values begin with, such as INPUT_TYPE_ for InputType."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper() + "_"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", descriptor.name).upper() + "_"

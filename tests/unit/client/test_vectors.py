@@ -76,9 +76,9 @@ def test_choices_are_the_words_of_the_contract() -> None:
     for enum in (vectors_pb2.DataType, vectors_pb2.OutputKind, vectors_pb2.ScoringMethod, vectors_pb2.InputType):
         for number in enum.values():
             if number:
-                assert enum_number(enum, enum_name(enum, number), "field") == number
+                assert enum_number(enum, enum_name(enum.DESCRIPTOR, number), "field") == number
     assert enum_names(vectors_pb2.OutputKind) == ("dense", "sparse", "multi_vector")
-    assert enum_name(vectors_pb2.OutputKind, 77) == "77"
+    assert enum_name(vectors_pb2.OutputKind.DESCRIPTOR, 77) == "77"
 
 
 @pytest.mark.parametrize("word", ["colbert", "unspecified", "", None])
