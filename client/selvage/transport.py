@@ -53,6 +53,7 @@ class Transport:
         self._settings, self._owner = settings, owner
         self._retries = RetryPolicy(settings.retries)
         self._channel: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._methods: dict[type[Any], Callable[..., Any]] = {}
         self._closed = False
 
@@ -135,12 +136,18 @@ class Transport:
             split_call.record_reply(attempt, reply)
 
     def _method(self, kind: type[Any]) -> Callable[..., Any]:
-        """The callable for the rpc of a request's class. Raises Cancelled after the end, RuntimeError after a fork."""
+        """The callable for the rpc of a request's class.
+
+        Raises Cancelled after the end, RuntimeError after a fork and on another event loop.
+        """
         if self._closed:
             raise self._closed_error()
+        loop = asyncio.get_running_loop()
         if self._channel is None:
             check_process()
-            self._channel = self._settings.channel(grpc.aio)
+            self._channel, self._loop = self._settings.channel(grpc.aio), loop
+        if self._loop is not loop:
+            raise RuntimeError(f"the {self._owner} belongs to the event loop of its first call: make one in each")
         if kind not in self._methods:
             shape = self._channel.stream_stream if kind is EmbedStreamRequest else self._channel.unary_unary
             self._methods[kind] = shape(

@@ -10,13 +10,11 @@ from typing import Any, TextIO
 from selvage.bulk import Failed
 from selvage.bulk.files import InputFile, find_inputs, identity_of
 from selvage.bulk.flags import BulkOptions
-from selvage.bulk.manifest import NAME as MANIFEST
-from selvage.bulk.manifest import Manifest, lock
 from selvage.bulk.reader import NUMBERS, Reader, RowPlan, check_inputs
 from selvage.bulk.sender import Sender, Target, Work, card_of
-from selvage.bulk.shards import Shards, published_files, remove_drafts
+from selvage.bulk.shards import MANIFEST, Manifest, Shards, lock, published_files, remove_drafts
 from selvage.bulk.vectors import pyarrow
-from selvage.model_card import ModelCard
+from selvage.results import ModelCard
 
 TABLE_ROWS = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
 """Rows of a table by output: thousands, so that messages have texts of like length; fewer where tokens have vectors."""

@@ -26,8 +26,7 @@ from selvage.errors import (
     SelvageError,
     Unavailable,
 )
-from selvage.model_card import ModelCard
-from selvage.results import Embeddings
+from selvage.results import Embeddings, ModelCard
 
 IN_FLIGHT = 32
 """Messages under way to each target unless told otherwise."""

@@ -28,8 +28,7 @@ from selvage.messages.options import (
 )
 from selvage.messages.ranking import MaxSim, Rerank, Score
 from selvage.messages.text_results import Classify, ClassifyTokens, Detokenize, Tokenize
-from selvage.model_card import ModelCard
-from selvage.results import Array, Classes, RankedDocument
+from selvage.results import Array, Classes, ModelCard, RankedDocument
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2, vectors_pb2
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -5,7 +5,7 @@ from typing import Any
 
 from selvage.messages.inputs import InputPart
 from selvage.messages.options import enum_name
-from selvage.model_card import LateInteraction, Listwise, ModelCard, QueryRoute
+from selvage.results import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2
 
 NESTED: dict[str, Any] = {"LateInteraction": LateInteraction, "QueryRoute": QueryRoute, "Listwise": Listwise}

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selvage import errors
-from selvage.bulk import Failed, manifest
-from selvage.bulk.manifest import Draft
+from selvage.bulk import Failed
+from selvage.bulk import shards as shards_module
+from selvage.bulk.shards import Draft
 from support.bulk_fakes import FakeClient, bad_rows, contents, embed, jsonl, refuse_bad, rows
 
 TEXTS = [None if i % 11 == 5 else "" if i % 7 == 3 else "bad" if i % 13 == 1 else f"text {i}" for i in range(60)]
@@ -54,8 +55,8 @@ def killed_after(steps: int) -> Iterator[None]:
         opened.append(draft)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest.os, "replace", counted(manifest.os.replace))
-        patch.setattr(manifest.os, "fsync", counted(manifest.os.fsync))
+        patch.setattr(shards_module.os, "replace", counted(shards_module.os.replace))
+        patch.setattr(shards_module.os, "fsync", counted(shards_module.os.fsync))
         patch.setattr(Draft, "__init__", counted(noted))
         patch.setattr(Draft, "discard", lambda _: None)  # whoever is killed tidies nothing
         with suppress(Killed):
@@ -112,7 +113,7 @@ def test_killed_anywhere_it_ends_the_same(undisturbed: dict[str, Any], steps: li
                 embed(folder / "o", *flags, clients=[client()])
         embed(folder / "o", *flags, clients=[client()])
         assert parts(folder / "o") == undisturbed
-        assert [path for path in (folder / "o").iterdir() if path.name.endswith(manifest.SUFFIX)] == []
+        assert [path for path in (folder / "o").iterdir() if path.name.endswith(shards_module.SUFFIX)] == []
 
 
 def disk(folder: Path, kibibytes: int, *options: str) -> None:
@@ -135,7 +136,7 @@ def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(undisturbed: di
                 embed(folder, *flags, clients=[client()])
             except Failed as error:
                 told.append(str(error))
-            assert [path.name for path in folder.iterdir() if path.name.endswith(manifest.SUFFIX)] == []
+            assert [path.name for path in folder.iterdir() if path.name.endswith(shards_module.SUFFIX)] == []
             disk(folder, 1024, "remount")
             embed(folder, *flags, clients=[client()])
             assert parts(folder) == undisturbed
@@ -152,7 +153,7 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
     flags = (source, "--rows-per-shard", "10")
     dying, left = FakeClient(), [2]
-    finished = manifest.Manifest.add_shard
+    finished = shards_module.Manifest.add_shard
 
     def last(self: Any, shard: Any) -> None:
         finished(self, shard)
@@ -161,7 +162,7 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest.Manifest, "add_shard", last)
+        patch.setattr(shards_module.Manifest, "add_shard", last)
         with pytest.raises(Killed):
             embed(tmp_path / "o", *flags, clients=[dying])
     second = FakeClient()
@@ -247,7 +248,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
         embed(folder, source)
     embed(folder, source, "--restart")
     assert sorted(contents(folder)) == ["_manifest.json", "part-000000.parquet"]
-    with manifest.lock(folder / "_manifest.json"), pytest.raises(Failed, match="another command is writing to"):
+    with shards_module.lock(folder / "_manifest.json"), pytest.raises(Failed, match="another command is writing to"):
         embed(folder, source)
     (folder / "_manifest.json").write_text("{")
     with pytest.raises(Failed, match="is no manifest of this command"):

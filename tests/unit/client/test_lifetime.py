@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import os
 import signal
 import sys
@@ -80,6 +81,56 @@ async def test_a_closed_client_says_so(fake: FakeFrontend, kind: str) -> None:
         await client.embed("a")
     with pytest.raises(errors.Cancelled, match="the client was closed"):
         await client.stream(["a"])
+
+
+def test_another_event_loop_is_refused(fake: FakeFrontend) -> None:
+    """By each method, and in words: a second `asyncio.run` would otherwise fail within gRPC."""
+    client = AsyncClient(fake.address)
+
+    async def ask() -> None:
+        await client.embed("a")
+
+    async def stream() -> None:
+        _ = [row async for row in client.embed_stream(["a"])]
+
+    asyncio.run(ask())
+    for method in (ask, stream):
+        with pytest.raises(RuntimeError, match="the client belongs to the event loop of its first call"):
+            asyncio.run(method())
+
+
+async def test_closing_while_a_part_waits_to_be_sent_again(fake: FakeFrontend) -> None:
+    """The call ends with it, not when its wait is over."""
+    fake.refuse = lambda _: served.Overloaded("full", retry_after=600)
+    client = Client(fake.address, timeout=math.inf)
+    waiting = asyncio.ensure_future(asyncio.to_thread(client.embed, "a"))
+    await eventually(lambda: len(fake.asked) == 1)
+    client.close()
+    with pytest.raises(errors.Cancelled, match="the client was closed"):
+        await waiting
+
+
+def test_ctrl_c_while_a_stream_waits_ends_it(fake: FakeFrontend) -> None:
+    """The frontend hears of it, and the client goes on."""
+    ended, sent = threading.Event(), threading.Event()
+
+    def silent(requests: Iterator[Any], _: int) -> Iterator[Any]:
+        try:
+            for _ in requests:
+                sent.set()
+            yield
+        finally:
+            ended.set()
+
+    fake.stream = silent
+    with Client(fake.address) as client:
+        interrupting = threading.Thread(target=lambda: sent.wait() and os.kill(os.getpid(), signal.SIGINT))
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            list(client.embed_stream(["a"], batch_size=1))
+        interrupting.join()
+        assert ended.wait(60)
+        assert client.embed("a").shape == (3,)
 
 
 async def test_a_cancellation_that_comes_while_a_stream_ends_is_not_lost(fake: FakeFrontend) -> None:

@@ -12,7 +12,7 @@ import pytest
 import selvage
 from selvage import connection, errors
 from selvage.messages.card import card_from_pb
-from selvage.model_card import LateInteraction, Listwise, ModelCard, QueryRoute
+from selvage.results import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2
 from shared.server.options import channel_options
 
