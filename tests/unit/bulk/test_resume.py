@@ -1,8 +1,6 @@
 """Killed at any moment, the command goes on: the same files as an undisturbed run, no row twice, no row lost."""
 
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -114,38 +112,6 @@ def test_killed_anywhere_it_ends_the_same(undisturbed: dict[str, Any], steps: li
         embed(folder / "o", *flags, clients=[client()])
         assert parts(folder / "o") == undisturbed
         assert [path for path in (folder / "o").iterdir() if path.name.endswith(shards_module.SUFFIX)] == []
-
-
-def disk(folder: Path, kibibytes: int, *options: str) -> None:
-    """One in memory with so much room at a folder; `remount` gives the one that is there another size."""
-    told = ",".join([*options, f"size={kibibytes}k"])
-    command = ["mount", "-t", "tmpfs", "-o", told, "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a disk wants root")
-
-
-def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(undisturbed: dict[str, Any], tmp_path: Path) -> None:
-    """Wherever it becomes full: from not even a manifest to all but the last file."""
-    flags, folder = (jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS), tmp_path / "o"
-    told: list[str] = []
-    folder.mkdir()
-    for room in range(4, 120, 4):  # a file takes 4 KiB at least
-        disk(folder, room)
-        try:
-            try:
-                embed(folder, *flags, clients=[client()])
-            except Failed as error:
-                told.append(str(error))
-            assert [path.name for path in folder.iterdir() if path.name.endswith(shards_module.SUFFIX)] == []
-            disk(folder, 1024, "remount")
-            embed(folder, *flags, clients=[client()])
-            assert parts(folder) == undisturbed
-        finally:
-            subprocess.run(["umount", str(folder)], check=True)
-    assert len(told) > 10
-    assert {each[: each.index("device")] for each in told} == {
-        f"--output: {folder} cannot be written: No space left on "
-    }
 
 
 def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:

@@ -10,11 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from selvage import AsyncClient, Client, errors
@@ -23,12 +21,6 @@ from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, 
 from support.references import eventually
 
 MANY = texts(1300)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeFrontend]:
-    with FakeFrontend() as running:
-        yield running
 
 
 async def test_cancelling_a_task_ends_its_calls(fake: FakeFrontend) -> None:
@@ -151,48 +143,6 @@ async def test_a_cancellation_that_comes_while_a_stream_ends_is_not_lost(fake: F
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(all_of_it(), 0.5)
     over.set()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_stream_that_is_given_up_ends(fake: FakeFrontend, kind: str) -> None:
-    """Its call and its thread too."""
-    ended = threading.Event()
-
-    def watched(requests: Iterator[Any], _: int) -> Iterator[Any]:
-        try:
-            yield from map(answer_batch, requests)
-        finally:
-            ended.set()
-
-    fake.stream = watched
-    async with connected(kind, fake.address) as client:
-        stream = client.client.embed_stream(MANY, batch_size=1)
-        if isinstance(stream, Iterator):
-            next(stream)
-            stream.close()
-        else:
-            await anext(stream)
-            await stream.aclose()
-        await eventually(ended.is_set)
-        await eventually(lambda: not any(each.name == "selvage-stream" for each in threading.enumerate()))
-
-
-@contextmanager
-def no_call_is_left() -> Iterator[None]:
-    """Checks that a block deletes the streams that it opens, without help of the garbage collector."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-        assert not [alive for alive in gc.get_objects() if issubclass(type(alive), grpc.Call)]
-    finally:
-        gc.enable()
-
-
-def ending_early(requests: Iterator[Any], _: int) -> Iterator[Any]:
-    """Answers one batch, then refuses the stream."""
-    yield answer_batch(next(requests))
-    raise served.Internal("a bug")
 
 
 ENDING = """

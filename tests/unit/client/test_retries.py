@@ -90,22 +90,6 @@ def test_a_refused_part_is_sent_again_when_it_was_told() -> None:
     assert call.result() == 3
 
 
-def test_tries_are_bounded() -> None:
-    """The last error is raised as it came, under its place in the whole input."""
-    clock = Clock()
-    call = split_call(2, clock, retries=2)
-    attempt = call.next_attempt()
-    for _ in range(2):
-        assert attempt is not None
-        call.record_failure(attempt, errors.Unavailable("gone"))
-        assert call.next_attempt() is None
-        clock.now += call.wait_seconds() or 0.0
-        attempt = call.next_attempt()
-    assert attempt is not None
-    with pytest.raises(errors.Unavailable, match="gone"):
-        call.record_failure(attempt, errors.Unavailable("gone"))
-
-
 def test_a_wait_that_ends_between_two_looks_is_no_wait_without_end() -> None:
     """Though another part is under way, which may take for ever."""
     clock = Clock()

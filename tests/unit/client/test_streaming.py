@@ -19,12 +19,6 @@ MANY = texts(768)
 EXPECTED = np.stack([dense_row(each) for each in MANY])
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeFrontend]:
-    with FakeFrontend() as running:
-        yield running
-
-
 def backwards(requests: Iterator[Any], _: int) -> Iterator[Any]:
     """Answers four batches at a time, the last first; there are as many as make up fours."""
     waiting: list[Any] = []
