@@ -184,10 +184,7 @@ class Blocking:
     """What `Client` and `Engine` have in common: methods that block. Threads may share it."""
 
     def __init__(self, settings: Settings, loop: LoopThread, owner: str) -> None:
-        """`loop`: runs the calls, and ends with this object. `owner`: what errors call this object once it is closed.
-
-        Raises ValueError for a target that makes no sense.
-        """
+        """`loop`: runs the calls, and ends with this object. `owner`: what errors call this object that was closed."""
         self.settings = settings
         self._loop, self._transport = loop, Transport(settings, owner)
         loop.call_at_end(self._transport.close)

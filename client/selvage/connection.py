@@ -7,17 +7,18 @@ import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import TypedDict
 from urllib.parse import unquote
 
 import grpc
+import grpc.aio
 
 DEFAULT = "127.0.0.1:50051"
 """The address at which a frontend listens for gRPC unless it is told otherwise."""
 URL = re.compile(r"(https?|grpcs?|tcp)://", re.I)
 LOOKED_UP = re.compile(r"dns:(//[^/]*/|/)?|ipv[46]:/*")
 """Beginnings of targets that are followed by one address, or by several with commas between."""
-ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:/\s]+)(:(?P<port>[0-9]+))?")
+ADDRESS = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/\s]+)(:(?P<port>[0-9]+))?")
 OTHER_SCHEMES = ("unix:", "unix-abstract:", "vsock:", "xds:")
 """Schemes of gRPC without a host or a port; others have `://`."""
 NO_GRPC = "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame"
@@ -110,6 +111,7 @@ class Settings:
         metadata: Headers = (),
     ) -> "Settings":
         """Makes settings of the arguments of a client. Raises ValueError for values that make no sense."""
+        check_target(target, tls=bool(tls))
         for name, value, least in (("timeout", timeout, 0.0), ("retries", retries, 0), ("in_flight", in_flight, 1)):
             if not value >= least:
                 raise ValueError(f"{name} is {value}, must be at least {least}")
@@ -131,14 +133,13 @@ class Settings:
             metadata=headers,
         )
 
-    def channel(self, module: Any) -> Any:
-        """Makes a new channel. `module`: `grpc` or `grpc.aio`. Raises ValueError for a target that makes no sense."""
-        check_target(self.target, tls=self.tls is not None)
+    def channel(self) -> grpc.aio.Channel:
+        """Makes a new channel, of the event loop that runs."""
         if self.tls is None:
-            return module.insecure_channel(self.target, options=CHANNEL_OPTIONS)
+            return grpc.aio.insecure_channel(self.target, options=CHANNEL_OPTIONS)
         credentials = grpc.ssl_channel_credentials(self.tls.ca, self.tls.key, self.tls.certificate)
         named = [("grpc.ssl_target_name_override", self.tls.name)] if self.tls.name else []
-        return module.secure_channel(self.target, credentials, options=[*CHANNEL_OPTIONS, *named])
+        return grpc.aio.secure_channel(self.target, credentials, options=[*CHANNEL_OPTIONS, *named])
 
     def headers(self) -> tuple[str, Metadata]:
         """A request id, and the metadata of a call with it. The id is new unless the caller's metadata has one."""
@@ -172,20 +173,8 @@ LOCAL = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".svc")
 
 def is_public(target: str) -> bool:
     """Whether a target may lie outside the local network: an internet address, or a name with a dot."""
-    scheme, _, rest = target.partition(":")
-    if scheme in ("unix", "unix-abstract", "vsock"):
-        return False
-    if scheme in ("dns", "ipv4", "ipv6"):
-        target = rest.rpartition("/")[2]
-    return any(_is_public_host(_host(address)) for address in target.split(","))
-
-
-def _host(address: str) -> str:
-    """The host of an address, without its port."""
-    address = unquote(address)
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.partition(":")[0] if address.count(":") == 1 else address
+    matches = [] if target.startswith(OTHER_SCHEMES) else map(ADDRESS.fullmatch, _addresses(target))
+    return any(_is_public_host(match["host"].strip("[]")) for match in matches if match)
 
 
 def _is_public_host(host: str) -> bool:
@@ -204,12 +193,16 @@ def check_target(target: str, *, tls: bool = False) -> None:
     elif target.startswith(OTHER_SCHEMES) or ("://" in target and not LOOKED_UP.match(target)):
         return
     else:
-        addresses = LOOKED_UP.sub("", unquote(target), count=1).split(",")
+        addresses = _addresses(target)
         ports = [match["port"] for match in map(ADDRESS.fullmatch, addresses) if match]
         if len(ports) == len(addresses) and all(0 < int(port or 443 * tls) < 65536 for port in ports):
             return
         why = ": it names no port" if ports == [None] * len(addresses) else ""
     raise ValueError(f"target is {target!r}, must be host:port, such as {DEFAULT}{why}")
+
+
+def _addresses(target: str) -> list[str]:
+    return LOOKED_UP.sub("", unquote(target), count=1).split(",")
 
 
 def explained(code: grpc.StatusCode, message: str) -> str:

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from selvage.calls.split_call import Attempt, Operation, RetryPolicy, SplitCall
 from selvage.calls.streamed_call import END_SECONDS, StreamedCall
-from selvage.connection import Settings, check_target
+from selvage.connection import Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
@@ -48,8 +48,7 @@ class Transport:
     """A channel that the first call opens, because it belongs to the event loop that runs then."""
 
     def __init__(self, settings: Settings, owner: str = "client") -> None:
-        """`owner`: what errors call the object that is closed. Raises ValueError for a target that makes no sense."""
-        check_target(settings.target, tls=settings.tls is not None)
+        """`owner`: what errors call the object that is closed."""
         self._settings, self._owner = settings, owner
         self._retries = RetryPolicy(settings.retries)
         self._channel: Any = None
@@ -145,7 +144,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         if self._channel is None:
             check_process()
-            self._channel, self._loop = self._settings.channel(grpc.aio), loop
+            self._channel, self._loop = self._settings.channel(), loop
         if self._loop is not loop:
             raise RuntimeError(f"the {self._owner} belongs to the event loop of its first call: make one in each")
         if kind not in self._methods:

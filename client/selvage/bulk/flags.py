@@ -88,24 +88,16 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
     if arguments.prompt is not None and arguments.prompt_name is not None:
         parser.error("--prompt and --prompt-name exclude each other")
     index, count = _shard(parser, arguments.shard)
+    as_given = ("inputs", "keep_empty", "skip_errors", "output", "rows_per_shard", "restart", "engine", "patience")
     return BulkOptions(
-        inputs=arguments.input,
+        **{name: getattr(arguments, name) for name in (*as_given, "batch_size", "in_flight")},
         columns=columns,
-        keep_empty=arguments.keep_empty,
-        skip_errors=arguments.skip_errors,
-        output=arguments.output,
-        rows_per_shard=arguments.rows_per_shard,
         index=index,
         count=count,
-        restart=arguments.restart,
         vectors=_vectors(parser, arguments),
         targets=arguments.target or [DEFAULT],
         connection=_connection(parser, arguments),
-        engine=arguments.engine,
         engine_options=_engine_options(parser, arguments),
-        batch_size=arguments.batch_size,
-        in_flight=arguments.in_flight,
-        patience=arguments.patience,
     )
 
 
@@ -126,7 +118,7 @@ def _parser() -> "_Parser":
 
 def _add_input(group: Any, parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "input",
+        "inputs",
         nargs="+",
         metavar="INPUT",
         help="files, folders or patterns; the suffix tells the format: .jsonl .ndjson .csv .tsv .txt (also with .gz), "

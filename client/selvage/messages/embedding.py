@@ -1,6 +1,6 @@
 """Embed: a caller's options -> requests, and replies -> arrays. No I/O; both clients have `embed` as a method."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Unpack
 
@@ -119,6 +119,8 @@ class Embed:
     def _embeddings(self) -> Embeddings:
         replies = [self._replies[start] for start in sorted(self._replies)]
         multi_vectors = [reply.multi_vector for reply in replies if reply.HasField("multi_vector")]
+        scaled = multi_vectors if any(message.scales for message in multi_vectors) else []
+        with_ids = multi_vectors if any(message.token_ids for message in multi_vectors) else []
         counts = [count for reply in replies for count in reply.usage.token_counts]
         return Embeddings(
             model=replies[0].model,
@@ -127,9 +129,9 @@ class Embed:
             dense=self._dense,
             dense_scales=_scales([reply.dense for reply in replies]) if self._dense is not None else None,
             sparse=self._sparse([reply.sparse for reply in replies]) if replies[0].HasField("sparse") else None,
-            multi_vector=_multi_vectors(multi_vectors) if multi_vectors else None,
-            multi_vector_scales=_multi_vector_scales(multi_vectors),
-            token_ids=_token_ids(multi_vectors),
+            multi_vector=_by_text(multi_vectors, lambda message: vectors.rows(message).copy()),
+            multi_vector_scales=_by_text(scaled, lambda message: vectors.scales(message).copy()),
+            token_ids=_by_text(with_ids, lambda message: np.array(message.token_ids, dtype=np.int32)),
         )
 
     def _sparse(self, messages: Sequence[Any]) -> Any:
@@ -156,25 +158,7 @@ def _scales(messages: Sequence[Any]) -> Array | None:
     return scales if len(scales) else None
 
 
-def _multi_vectors(messages: Sequence[Any]) -> list[Array]:
-    return [rows for message in messages for rows in vectors.multi_vectors(message)]
-
-
-def _multi_vector_scales(messages: Sequence[Any]) -> list[Array] | None:
-    if not any(message.scales for message in messages):
-        return None
-    return [
-        scales
-        for message in messages
-        for scales in vectors.split_by_lengths(vectors.scales(message).copy(), message.lengths)
-    ]
-
-
-def _token_ids(messages: Sequence[Any]) -> list[Array] | None:
-    if not any(message.token_ids for message in messages):
-        return None
-    return [
-        ids
-        for message in messages
-        for ids in vectors.split_by_lengths(np.array(message.token_ids, dtype=np.int32), message.lengths)
-    ]
+def _by_text(messages: Sequence[Any], array: Callable[[Any], Array]) -> list[Array] | None:
+    """An array of each of the MultiVectors, cut into the rows of each text; None where there are none."""
+    texts = [vectors.split_by_lengths(array(message), message.lengths) for message in messages]
+    return [rows for rows_of_message in texts for rows in rows_of_message] if messages else None
