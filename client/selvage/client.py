@@ -19,10 +19,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from selvage.calls import methods
 from selvage.calls.methods import as_method
 from selvage.calls.progress import progress_shown
-from selvage.calls.split_call import Operation
 from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import DEFAULT, ClientOptions, Settings
 from selvage.errors import Cancelled
+from selvage.messages.inputs import Operation
 from selvage.transport import EmbeddingStream, Transport
 
 P = ParamSpec("P")

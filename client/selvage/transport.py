@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from selvage.calls.split_call import Attempt, Operation, RetryPolicy, SplitCall
+from selvage.calls.split_call import Attempt, RetryPolicy, SplitCall
 from selvage.calls.streamed_call import END_SECONDS, StreamedCall
 from selvage.connection import Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
+from selvage.messages.inputs import Operation
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 

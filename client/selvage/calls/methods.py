@@ -12,11 +12,10 @@ from typing import Any, TypeVar, Unpack, get_args, get_type_hints
 import numpy as np
 
 from selvage.calls.embed_methods import HasSettings, embed, embed_stream
-from selvage.calls.split_call import Operation
 from selvage.errors import InvalidInput
 from selvage.messages import vectors
 from selvage.messages.card import Cards
-from selvage.messages.inputs import Inputs, checked_text
+from selvage.messages.inputs import Inputs, Operation, checked_text
 from selvage.messages.options import (
     DEFAULTS,
     ClassifyOptions,

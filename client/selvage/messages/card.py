@@ -1,9 +1,8 @@
 """GetModel and ListModels: the requests, and the card of a model from its message. No I/O."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from selvage.messages.inputs import InputPart
+from selvage.messages.inputs import InputPart, Operation
 from selvage.messages.options import enum_name
 from selvage.results import LateInteraction, Listwise, ModelCard, QueryRoute
 from selvage.v1 import model_pb2
@@ -12,28 +11,20 @@ NESTED: dict[str, Any] = {"LateInteraction": LateInteraction, "QueryRoute": Quer
 """What messages in the fields of a card become; such a field may be unset."""
 
 
-class Cards:
+class Cards(Operation[Any]):
     """The request and reply of one `model`, for one card, or of one `models`, for all."""
 
     def __init__(self, request: model_pb2.GetModelRequest | model_pb2.ListModelsRequest, seconds: float | None) -> None:
-        self.seconds, self.progress, self.size = seconds, False, 1
+        super().__init__(seconds=seconds)
         self._request = request
         self._cards: Any = None
-
-    def parts(self) -> Iterator[InputPart]:
-        yield InputPart(start=0, stop=1)
 
     def message(self, _: InputPart) -> Any:
         return self._request
 
-    def offsets(self, _: InputPart) -> Mapping[str, int]:
-        return {}
-
     def add_reply(self, _: InputPart, reply: Any) -> None:
-        if isinstance(reply, model_pb2.GetModelResponse):
-            self._cards = card_from_pb(reply.card)
-        else:
-            self._cards = [card_from_pb(card) for card in reply.cards]
+        single = isinstance(reply, model_pb2.GetModelResponse)
+        self._cards = card_from_pb(reply.card) if single else [card_from_pb(card) for card in reply.cards]
 
     def result(self) -> Any:
         return self._cards

@@ -8,7 +8,7 @@ import numpy as np
 
 from selvage.errors import Internal
 from selvage.messages import vectors
-from selvage.messages.inputs import InputPart, Inputs
+from selvage.messages.inputs import InputPart, Inputs, Operation
 from selvage.messages.options import EmbedRequestOptions, enum_number, request_fields, with_defaults
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
@@ -37,7 +37,7 @@ class Template:
         return message
 
 
-class Embed:
+class Embed(Operation[Any]):
     """The requests and replies of one `embed`. Dense rows are copied to their place as they come."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Embed:
             from scipy.sparse import csr_array
 
             self._matrix = csr_array
-        self.seconds, self.progress = seconds, progress
+        super().__init__(seconds=seconds, progress=progress)
         self._template, self._inputs, self._alone, self._csr, self._spans = template, inputs, alone, csr, spans
         counts = [len(bounds.starts) for bounds in spans] or [1] * len(inputs)
         self._row_starts = [0, *accumulate(counts)]  # of the dense rows of each text

@@ -8,20 +8,19 @@ import pytest
 
 from selvage import errors
 from selvage.calls.split_call import FIRST, LONGEST, SPREAD, RetryPolicy, SplitCall
-from selvage.messages.inputs import InputPart
+from selvage.messages.inputs import InputPart, Operation
 
 
-class Words:
+class Words(Operation[int]):
     """An operation of some parts, answered with anything."""
 
-    seconds, progress = None, False
-
     def __init__(self, parts: int) -> None:
-        self.size = parts
+        super().__init__(seconds=None)
+        self._parts = parts
         self.taken: list[InputPart] = []
 
     def parts(self) -> Iterator[InputPart]:
-        return (InputPart(start=place, stop=place + 1) for place in range(self.size))
+        return (InputPart(start=place, stop=place + 1) for place in range(self._parts))
 
     def message(self, part: InputPart) -> InputPart:
         return part
