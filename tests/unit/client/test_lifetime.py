@@ -47,21 +47,35 @@ async def test_an_error_of_one_part_ends_the_others(fake: FakeFrontend, kind: st
         await eventually(lambda: fake.cancelled == len(fake.asked) - 1)
 
 
-async def test_closing_ends_calls_that_are_under_way(fake: FakeFrontend) -> None:
-    """With an error that says so: nobody cancelled the task."""
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("entries", [MANY, ["a"]], ids=["many requests", "one request"])
+async def test_closing_ends_calls_that_are_under_way(fake: FakeFrontend, kind: str, entries: list[str]) -> None:
+    """With an error that says so: nobody cancelled the task. The frontend hears of it."""
     fake.holds = True
-    client = AsyncClient(fake.address)
-    asking = asyncio.ensure_future(client.embed(MANY))
-    await eventually(lambda: fake.at_once > 0)
-    await client.close()
-    with pytest.raises(errors.Cancelled, match="closed"):
+    if kind == "AsyncClient":
+        client = AsyncClient(fake.address)
+        asking = asyncio.ensure_future(client.embed(entries))
+        await eventually(lambda: fake.at_once > 0)
+        await client.close()
+    else:
+        blocking = Client(fake.address)
+        asking = asyncio.ensure_future(asyncio.to_thread(blocking.embed, entries))
+        await eventually(lambda: fake.at_once > 0)
+        blocking.close()
+    with pytest.raises(errors.Cancelled, match="the client was closed"):
         await asking
-    blocking = Client(fake.address)
-    waiting = asyncio.ensure_future(asyncio.to_thread(blocking.embed, MANY))
-    await eventually(lambda: len(fake.asked) > 3)
-    blocking.close()
-    with pytest.raises(errors.Cancelled):
-        await waiting
+    await eventually(lambda: fake.cancelled == len(fake.asked))
+
+
+@pytest.mark.parametrize("entries", [MANY, ["a"]], ids=["many requests", "one request"])
+async def test_a_timeout_around_a_call_is_no_closed_client(fake: FakeFrontend, entries: list[str]) -> None:
+    """Though both cancel what is under way."""
+    fake.holds = True
+    async with AsyncClient(fake.address) as client:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.embed(entries), 0.2)
+        fake.holds = False
+        assert (await client.embed("a")).shape == (3,)
 
 
 @pytest.mark.parametrize("kind", KINDS)
