@@ -46,7 +46,7 @@ class Engine(Blocking):
         """
         loop, address = start(str(model), options)
         try:
-            super().__init__(_settings(address, timeout, in_flight), loop, OWNER)
+            super().__init__(Settings.of(address, timeout=timeout, in_flight=in_flight), loop, OWNER)
         except BaseException:
             loop.stop()
             raise
@@ -69,18 +69,3 @@ def start(model: str, options: EngineOptions) -> tuple[LoopThread, str]:
         if isinstance(error, DeviceLost):
             raise RuntimeError(f"the device is lost: {error}") from error
         raise
-
-
-def _settings(address: str, timeout: float, in_flight: int) -> Settings:
-    return Settings.of(
-        address,
-        model="",
-        key="",
-        tls=False,
-        timeout=timeout,
-        retries=5,
-        in_flight=in_flight,
-        fairness_key="",
-        priority="",
-        metadata=(),
-    )

@@ -9,8 +9,8 @@ because services import this package for its generated code alone.
 
     client, async_client             Client, AsyncClient
     transport                        how both send
-    connection, target               TLS, channel options, headers; what targets look like
-    errors, model_card, results      what calls raise and return
+    connection                       TLS, channel options, headers; what targets look like
+    errors, results                  what calls raise and return
     calls                            the methods, and how their calls are split and retried
     messages                         arguments -> requests, replies -> results
     bulk                             `python -m selvage.bulk`: files of texts -> files of vectors
@@ -44,8 +44,16 @@ _HOMES = {
         "UnsupportedDimensions",
         "UnsupportedTask",
     ],
-    "model_card": ["LateInteraction", "ModelCard"],
-    "results": ["Classes", "Embeddings", "RankedDocument", "TextTokens", "TokenClasses", "TokenMatch"],
+    "results": [
+        "Classes",
+        "Embeddings",
+        "LateInteraction",
+        "ModelCard",
+        "RankedDocument",
+        "TextTokens",
+        "TokenClasses",
+        "TokenMatch",
+    ],
 }
 """The public names, by the module that defines them."""
 _HOMES_BY_NAME = {name: home for home, names in _HOMES.items() for name in names}

@@ -20,10 +20,10 @@ from selvage.errors import Unavailable as Unavailable
 from selvage.errors import UnknownModel as UnknownModel
 from selvage.errors import UnsupportedDimensions as UnsupportedDimensions
 from selvage.errors import UnsupportedTask as UnsupportedTask
-from selvage.model_card import LateInteraction as LateInteraction
-from selvage.model_card import ModelCard as ModelCard
 from selvage.results import Classes as Classes
 from selvage.results import Embeddings as Embeddings
+from selvage.results import LateInteraction as LateInteraction
+from selvage.results import ModelCard as ModelCard
 from selvage.results import RankedDocument as RankedDocument
 from selvage.results import TextTokens as TextTokens
 from selvage.results import TokenClasses as TokenClasses

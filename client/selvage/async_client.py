@@ -4,16 +4,16 @@
 `Transport` sends it.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from selvage.calls import methods
 from selvage.calls.methods import as_method
 from selvage.calls.progress import progress_shown
-from selvage.calls.split_call import Operation
 from selvage.calls.streamed_call import StreamedCall
-from selvage.connection import TLS, Settings
+from selvage.connection import DEFAULT, ClientOptions, Settings
+from selvage.messages.inputs import Operation
 from selvage.transport import EmbeddingStream, Transport
 
 P = ParamSpec("P")
@@ -48,33 +48,9 @@ class AsyncClient:
     It belongs to the event loop of its first call. Cancelling a task cancels its calls.
     """
 
-    def __init__(
-        self,
-        target: str = "127.0.0.1:50051",
-        *,
-        model: str = "",
-        key: str = "",
-        tls: TLS | bool = False,
-        timeout: float = 60.0,
-        retries: int = 5,
-        in_flight: int = 4,
-        fairness_key: str = "",
-        priority: str = "",
-        metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]] = (),
-    ) -> None:
+    def __init__(self, target: str = DEFAULT, **options: Unpack[ClientOptions]) -> None:
         """Takes the options of `Client`. Nothing is sent yet. Raises ValueError."""
-        self.settings = Settings.of(
-            target,
-            model=model,
-            key=key,
-            tls=tls,
-            timeout=timeout,
-            retries=retries,
-            in_flight=in_flight,
-            fairness_key=fairness_key,
-            priority=priority,
-            metadata=metadata,
-        )
+        self.settings = Settings.of(target, **options)
         self._transport = Transport(self.settings)
 
     embed = awaited(methods.embed)

@@ -10,19 +10,19 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from selvage.calls import methods
 from selvage.calls.methods import as_method
 from selvage.calls.progress import progress_shown
-from selvage.calls.split_call import Operation
 from selvage.calls.streamed_call import StreamedCall
-from selvage.connection import TLS, Settings
+from selvage.connection import DEFAULT, ClientOptions, Settings
 from selvage.errors import Cancelled
+from selvage.messages.inputs import Operation
 from selvage.transport import EmbeddingStream, Transport
 
 P = ParamSpec("P")
@@ -184,10 +184,7 @@ class Blocking:
     """What `Client` and `Engine` have in common: methods that block. Threads may share it."""
 
     def __init__(self, settings: Settings, loop: LoopThread, owner: str) -> None:
-        """`loop`: runs the calls, and ends with this object. `owner`: what errors call this object once it is closed.
-
-        Raises ValueError for a target that makes no sense.
-        """
+        """`loop`: runs the calls, and ends with this object. `owner`: what errors call this object that was closed."""
         self.settings = settings
         self._loop, self._transport = loop, Transport(settings, owner)
         loop.call_at_end(self._transport.close)
@@ -238,7 +235,7 @@ class Blocking:
                         streamed.add_text(next(source))
                     except StopIteration:
                         streamed.end_texts()
-                if not streamed.only_reads or (stream is not None and stream.has_events):
+                if not streamed.only_reads or (stream is not None and stream.record_replies(streamed)):
                     stream = self._loop.run(self._transport.advance(streamed, stream))
         finally:
             if stream is not None:
@@ -252,44 +249,20 @@ class Client(Blocking):
     clients after the fork.
     """
 
-    def __init__(
-        self,
-        target: str = "127.0.0.1:50051",
-        *,
-        model: str = "",
-        key: str = "",
-        tls: TLS | bool = False,
-        timeout: float = 60.0,
-        retries: int = 5,
-        in_flight: int = 4,
-        fairness_key: str = "",
-        priority: str = "",
-        metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]] = (),
-    ) -> None:
+    def __init__(self, target: str = DEFAULT, **options: Unpack[ClientOptions]) -> None:
         """`target`: host:port, or dns:///name:port with many addresses, which serve calls in turn.
 
-        - `model`: the model of calls that name none; empty: the only one.
+        - `model`: the model of calls that name none; by default the only one.
         - `key`: the API key, sent as `authorization: Bearer`.
         - `tls`: True, or `TLS` with certificates of your own.
-        - `timeout`: seconds for a call, including all its parts and retries; `math.inf`: as long as it takes.
-        - `retries`: how often a part is sent again where the service is overloaded or unavailable; 0: never.
-        - `in_flight`: how many parts of a large input are sent at a time.
+        - `timeout`: seconds for a call with all its parts and retries, by default 60; `math.inf`: as long as it takes.
+        - `retries`: how often a part is sent again where the service is overloaded or unavailable, by default 5.
+        - `in_flight`: how many parts of a large input are sent at a time, by default 4.
         - `fairness_key`: your name to the service, which serves keys evenly.
-        - `priority`: "interactive", "default" or "bulk".
+        - `priority`: "interactive", "default" or "bulk", by default the service's.
         - `metadata`: sent with each call.
 
         Nothing is sent yet. Raises ValueError for values that make no sense.
         """
-        settings = Settings.of(
-            target,
-            model=model,
-            key=key,
-            tls=tls,
-            timeout=timeout,
-            retries=retries,
-            in_flight=in_flight,
-            fairness_key=fairness_key,
-            priority=priority,
-            metadata=metadata,
-        )
+        settings = Settings.of(target, **options)
         super().__init__(settings, LoopThread("client"), "client")

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.sender import IN_FLIGHT, Sender, Target, Work, card_of
 from selvage.bulk.vectors import OPTIONS, pyarrow, vector_schema
 from selvage.client import Client
-from selvage.messages import enums
+from selvage.messages.options import enum_names
 from selvage.v1 import vectors_pb2
 
 
@@ -121,7 +121,7 @@ class BatchEmbedding:
 def vector_options(output: str | Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `Client.embed` among `options`, and `output` as a list. Raises ValueError for other outputs."""
     outputs = [output] if isinstance(output, str) else list(output)
-    choices = enums.names(vectors_pb2.OutputKind)
+    choices = enum_names(vectors_pb2.OutputKind)
     for name in outputs:
         if name not in choices:
             raise ValueError(f"output is {name!r}; there are {', '.join(choices)}")

@@ -1,20 +1,33 @@
-"""How clients connect, and what they send with every call: channel options, TLS, key, metadata. Makes no calls."""
+"""How clients connect: what a target looks like, channel options, TLS, key and metadata. Makes no calls."""
 
 import ipaddress
 import json
+import re
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 from urllib.parse import unquote
 
 import grpc
+import grpc.aio
 
-from selvage.target import check_target
-
+DEFAULT = "127.0.0.1:50051"
+"""The address at which a frontend listens for gRPC unless it is told otherwise."""
+URL = re.compile(r"(https?|grpcs?|tcp)://", re.I)
+LOOKED_UP = re.compile(r"dns:(//[^/]*/|/)?|ipv[46]:/*")
+"""Beginnings of targets that are followed by one address, or by several with commas between."""
+ADDRESS = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/\s]+)(:(?P<port>[0-9]+))?")
+OTHER_SCHEMES = ("unix:", "unix-abstract:", "vsock:", "xds:")
+"""Schemes of gRPC without a host or a port; others have `://`."""
+NO_GRPC = "Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame"
+"""Words of gRPC for a server that answers in another protocol."""
+LISTEN = f"give the address of a frontend's --listen (default: {DEFAULT})"
+OF_HTTP = f"what answers there is not gRPC but perhaps HTTP; {LISTEN}, not that of its --http-listen"
+OF_A_WORKER = f"the service there has no such method; {LISTEN}, not that of a worker"
 MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest message, which is also the service's limit in both directions."""
+"""Most bytes of a reply. A service takes requests of 16 MiB, and calls with several entries make no larger ones."""
 CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
@@ -32,6 +45,8 @@ CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
 ]
 AUTHORIZATION, KEY, PRIORITY, REQUEST_ID = "authorization", "selvage-key", "selvage-priority", "x-request-id"
 Metadata = tuple[tuple[str, str | bytes], ...]
+Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
+"""Metadata as callers pass it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +68,20 @@ class TLS:
             raise ValueError("certificate and key go together")
 
 
+class ClientOptions(TypedDict, total=False):
+    """The options of both clients, which `Client` explains."""
+
+    model: str
+    key: str
+    tls: TLS | bool
+    timeout: float
+    retries: int
+    in_flight: int
+    fairness_key: str
+    priority: str
+    metadata: Headers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The options of a client; `Client` explains them. `metadata` holds all headers, the key's among them."""
@@ -71,17 +100,18 @@ class Settings:
         cls,
         target: str,
         *,
-        model: str,
-        key: str,
-        tls: TLS | bool,
-        timeout: float,
-        retries: int,
-        in_flight: int,
-        fairness_key: str,
-        priority: str,
-        metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]],
+        model: str = "",
+        key: str = "",
+        tls: TLS | bool = False,
+        timeout: float = 60.0,
+        retries: int = 5,
+        in_flight: int = 4,
+        fairness_key: str = "",
+        priority: str = "",
+        metadata: Headers = (),
     ) -> "Settings":
         """Makes settings of the arguments of a client. Raises ValueError for values that make no sense."""
+        check_target(target, tls=bool(tls))
         for name, value, least in (("timeout", timeout, 0.0), ("retries", retries, 0), ("in_flight", in_flight, 1)):
             if not value >= least:
                 raise ValueError(f"{name} is {value}, must be at least {least}")
@@ -103,14 +133,13 @@ class Settings:
             metadata=headers,
         )
 
-    def channel(self, module: Any) -> Any:
-        """Makes a new channel. `module`: `grpc` or `grpc.aio`. Raises ValueError for a target that makes no sense."""
-        check_target(self.target, tls=self.tls is not None)
+    def channel(self) -> grpc.aio.Channel:
+        """Makes a new channel, of the event loop that runs."""
         if self.tls is None:
-            return module.insecure_channel(self.target, options=CHANNEL_OPTIONS)
+            return grpc.aio.insecure_channel(self.target, options=CHANNEL_OPTIONS)
         credentials = grpc.ssl_channel_credentials(self.tls.ca, self.tls.key, self.tls.certificate)
         named = [("grpc.ssl_target_name_override", self.tls.name)] if self.tls.name else []
-        return module.secure_channel(self.target, credentials, options=[*CHANNEL_OPTIONS, *named])
+        return grpc.aio.secure_channel(self.target, credentials, options=[*CHANNEL_OPTIONS, *named])
 
     def headers(self) -> tuple[str, Metadata]:
         """A request id, and the metadata of a call with it. The id is new unless the caller's metadata has one."""
@@ -144,20 +173,8 @@ LOCAL = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".svc")
 
 def is_public(target: str) -> bool:
     """Whether a target may lie outside the local network: an internet address, or a name with a dot."""
-    scheme, _, rest = target.partition(":")
-    if scheme in ("unix", "unix-abstract", "vsock"):
-        return False
-    if scheme in ("dns", "ipv4", "ipv6"):
-        target = rest.rpartition("/")[2]
-    return any(_is_public_host(_host(address)) for address in target.split(","))
-
-
-def _host(address: str) -> str:
-    """The host of an address, without its port."""
-    address = unquote(address)
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.partition(":")[0] if address.count(":") == 1 else address
+    matches = [] if target.startswith(OTHER_SCHEMES) else map(ADDRESS.fullmatch, _addresses(target))
+    return any(_is_public_host(match["host"].strip("[]")) for match in matches if match)
 
 
 def _is_public_host(host: str) -> bool:
@@ -166,3 +183,32 @@ def _is_public_host(host: str) -> bool:
     except ValueError:
         return "." in host.strip(".") and not host.rstrip(".").endswith((*LOCAL, ".cluster"))
     return not (number.is_private or number.is_loopback or number.is_link_local)
+
+
+def check_target(target: str, *, tls: bool = False) -> None:
+    """Raises ValueError where a target can be no address of a frontend. Without a port gRPC tries 443, that of TLS."""
+    if url := URL.match(target):
+        hint = " Give tls=True for TLS." if url[1].lower() in ("https", "grpcs") else ""
+        why = f", without {url[0]}; calls go to the port of gRPC (--listen), not to that of HTTP (--http-listen).{hint}"
+    elif target.startswith(OTHER_SCHEMES) or ("://" in target and not LOOKED_UP.match(target)):
+        return
+    else:
+        addresses = _addresses(target)
+        ports = [match["port"] for match in map(ADDRESS.fullmatch, addresses) if match]
+        if len(ports) == len(addresses) and all(0 < int(port or 443 * tls) < 65536 for port in ports):
+            return
+        why = ": it names no port" if ports == [None] * len(addresses) else ""
+    raise ValueError(f"target is {target!r}, must be host:port, such as {DEFAULT}{why}")
+
+
+def _addresses(target: str) -> list[str]:
+    return LOOKED_UP.sub("", unquote(target), count=1).split(",")
+
+
+def explained(code: grpc.StatusCode, message: str) -> str:
+    """The message of a failure that did not come from a frontend's service, with what it says of the target, if any."""
+    if code is grpc.StatusCode.UNAVAILABLE and NO_GRPC in message:
+        return f"{OF_HTTP} ({message})"
+    if code is grpc.StatusCode.UNIMPLEMENTED and message == "Method not found!":
+        return f"{OF_A_WORKER} ({message})"
+    return message

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from selvage.target import explained
+from selvage.connection import explained
 
 DETAILS, PUSHBACK = "grpc-status-details-bin", "grpc-retry-pushback-ms"
 

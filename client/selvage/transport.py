@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from selvage.calls.split_call import Attempt, Operation, RetryPolicy, SplitCall
+from selvage.calls.split_call import Attempt, RetryPolicy, SplitCall
 from selvage.calls.streamed_call import END_SECONDS, StreamedCall
 from selvage.connection import Settings
 from selvage.errors import Cancelled, Internal, SelvageError, Unavailable, from_call, from_ended_stream
-from selvage.target import check_target
+from selvage.messages.inputs import Operation
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1.embedding_pb2 import EmbedStreamRequest
 
@@ -49,11 +49,11 @@ class Transport:
     """A channel that the first call opens, because it belongs to the event loop that runs then."""
 
     def __init__(self, settings: Settings, owner: str = "client") -> None:
-        """`owner`: what errors call the object that is closed. Raises ValueError for a target that makes no sense."""
-        check_target(settings.target, tls=settings.tls is not None)
+        """`owner`: what errors call the object that is closed."""
         self._settings, self._owner = settings, owner
         self._retries = RetryPolicy(settings.retries)
         self._channel: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._methods: dict[type[Any], Callable[..., Any]] = {}
         self._closed = False
 
@@ -72,34 +72,32 @@ class Transport:
 
     async def send_all(self, split_call: SplitCall[Any]) -> None:
         """Sends attempts, several at a time, until the call is done. Raises SelvageError."""
-        in_progress: dict[asyncio.Future[Any], tuple[Attempt, str]] = {}
+        in_progress: set[asyncio.Task[None]] = set()
         most = self._settings.in_flight
         try:
             while True:
-                while len(in_progress) < most and (attempt := split_call.next_attempt()) is not None:
-                    request_id, task = self._send(attempt)
-                    in_progress[task] = attempt, request_id
+                attempts: list[Attempt] = []
+                while len(in_progress) + len(attempts) < most and (attempt := split_call.next_attempt()) is not None:
+                    attempts.append(attempt)
                 if split_call.done:
                     return
+                if len(attempts) == 1 and not in_progress:  # as most calls: nothing else is to be sent meanwhile
+                    await self._send(split_call, attempts[0])
+                    continue
+                in_progress.update(asyncio.ensure_future(self._send(split_call, attempt)) for attempt in attempts)
                 wait = split_call.wait_seconds()
                 if not in_progress:
                     await asyncio.sleep(wait or 0)
                     continue
                 ended, _ = await asyncio.wait(in_progress, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
-                    attempt, request_id = in_progress.pop(task)
-                    if task.cancelled():  # not by this coroutine: the channel was closed
-                        raise self._closed_error(request_id)
-                    try:
-                        reply = task.result()
-                    except grpc.aio.AioRpcError as error:
-                        split_call.record_failure(attempt, from_call(error, request_id))
-                    else:
-                        split_call.record_reply(attempt, reply)
+                    task.result()
+                    in_progress.remove(task)
         finally:
-            for task in in_progress:
-                task.cancel()
-            await asyncio.gather(*in_progress, return_exceptions=True)
+            if in_progress:
+                for task in in_progress:
+                    task.cancel()
+                await asyncio.gather(*in_progress, return_exceptions=True)
 
     async def advance(self, streamed: StreamedCall, stream: "EmbeddingStream | None") -> "EmbeddingStream | None":
         """Sends the requests of a streamed call that are ready, and records what has come.
@@ -121,23 +119,35 @@ class Transport:
             raise
         return stream
 
-    def _send(self, attempt: Attempt) -> tuple[str, asyncio.Future[Any]]:
-        """Begins the call of an attempt; its request id, and a task whose result is the reply."""
+    async def _send(self, split_call: SplitCall[Any], attempt: Attempt) -> None:
+        """Sends an attempt, and records its reply or its failure. Raises SelvageError."""
         request_id, metadata = self._settings.headers()
         method = self._method(type(attempt.message))
-
-        async def reply() -> Any:
-            return await method(attempt.message, timeout=attempt.seconds, metadata=metadata)
-
-        return request_id, asyncio.ensure_future(reply())
+        try:
+            reply = await method(attempt.message, timeout=attempt.seconds, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            split_call.record_failure(attempt, from_call(error, request_id))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise self._closed_error(request_id) from None  # nobody cancelled the task: the channel was closed
+        else:
+            split_call.record_reply(attempt, reply)
 
     def _method(self, kind: type[Any]) -> Callable[..., Any]:
-        """The callable for the rpc of a request's class. Raises Cancelled after the end, RuntimeError after a fork."""
+        """The callable for the rpc of a request's class.
+
+        Raises Cancelled after the end, RuntimeError after a fork and on another event loop.
+        """
         if self._closed:
             raise self._closed_error()
+        loop = asyncio.get_running_loop()
         if self._channel is None:
             check_process()
-            self._channel = self._settings.channel(grpc.aio)
+            self._channel, self._loop = self._settings.channel(), loop
+        if self._loop is not loop:
+            raise RuntimeError(f"the {self._owner} belongs to the event loop of its first call: make one in each")
         if kind not in self._methods:
             shape = self._channel.stream_stream if kind is EmbedStreamRequest else self._channel.unary_unary
             self._methods[kind] = shape(
@@ -175,11 +185,6 @@ class EmbeddingStream:
         self._call = method(metadata=metadata)
         self._tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())]
 
-    @property
-    def has_events(self) -> bool:
-        """Whether something has come that was not recorded. May be asked from any thread."""
-        return bool(self._events)
-
     def send(self, request: EmbedStreamRequest) -> None:
         """Sends a request after those before it, without waiting."""
         self._requests.put_nowait(request)
@@ -190,14 +195,17 @@ class EmbeddingStream:
         Returns whether the stream has ended.
         """
         await self._wait_for_event(seconds)
-        while self._events:
-            event = self._events.popleft()
-            if isinstance(event, SelvageError):
-                await self.close()
-                streamed.record_stream_end(event)
-                return True
-            streamed.record_reply(event, self._request_id)
-        return False
+        if not self.record_replies(streamed):
+            return False
+        await self.close()
+        streamed.record_stream_end(self._events[0])
+        return True
+
+    def record_replies(self, streamed: StreamedCall) -> bool:
+        """Records the replies that have come. Returns whether the stream has ended. May be called in any thread."""
+        while self._events and not isinstance(self._events[0], SelvageError):
+            streamed.record_reply(self._events.popleft(), self._request_id)
+        return bool(self._events)
 
     async def close(self, *, cancel: bool = True) -> None:
         """Ends the requests. `cancel`: ends the replies too."""

@@ -256,7 +256,9 @@ async def test_other_ports_of_a_pair_are_told(pair: Stack, kind: str) -> None:
     told = []
     for address in (pair.frontends[0].http_address, pair.worker.address):
         async with connected(kind, address, retries=0) as client:
-            with pytest.raises(errors.SelvageError) as raised:
-                await in_thread(client, "embed", "a")
-        told.append(str(raised.value).partition(";")[0])
-    assert told == ["what answers there is not gRPC but perhaps HTTP", "the service there has no such method"]
+            for method, argument in (("embed", "a"), ("stream", ["a"])):
+                with pytest.raises(errors.SelvageError) as raised:
+                    await in_thread(client, method, argument)
+                told.append(str(raised.value).partition(";")[0])
+    http, worker = "what answers there is not gRPC but perhaps HTTP", "the service there has no such method"
+    assert told == [http, http, worker, worker]

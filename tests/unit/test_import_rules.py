@@ -160,7 +160,7 @@ RULES = {
         {"embedded", "shared", "frontend_service", "gpu_worker", "harness", "torch"},
     ),
     "what the client's calls return and raise knows no messages": (
-        files(*(f"client/selvage/{name}.py" for name in ("results", "model_card", "errors"))),
+        files(*(f"client/selvage/{name}.py" for name in ("results", "errors"))),
         {"selvage.messages", "selvage.calls", "selvage.v1"},
     ),
     "the services know no client, only its generated code": (

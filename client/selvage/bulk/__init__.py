@@ -5,10 +5,13 @@
     reader     inputs -> tables of rows, by pyarrow's readers
     sender     texts -> vectors, by `embed` of all targets' clients; it decides on retries and on texts at fault
     vectors    replies -> Arrow columns
-    shards     rows and vectors in order -> files, renamed when whole
-    manifest   which shards are finished, of which inputs, with which settings
+    shards     rows and vectors in order -> files, renamed when whole; which of them are finished, of what
     job        all of these together, and how far it is
 
 The extra `bulk` (pyarrow) is needed, and imported at its first use. Ray and Daft (`selvage.clusters`) share sender and
 vectors.
 """
+
+
+class Failed(Exception):
+    """Ends the command before its work is done. Only its message is shown: it names a flag, a file or a target."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.flags import BulkOptions, parse
 from selvage.bulk.job import Meter, Summary, clock_time, run
 from selvage.bulk.sender import Target

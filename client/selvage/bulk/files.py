@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.shards import is_output_name
 
 SUFFIXES = {
@@ -20,7 +20,6 @@ SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-FORMATS = ("jsonl", "csv", "tsv", "text", "parquet")
 HASHED_BYTES = 64 * 1024
 """Bytes at either end of a file that are hashed."""
 
@@ -35,11 +34,11 @@ class InputFile:
     size: int
 
 
-def find_inputs(patterns: Sequence[str], format_: str = "", output: Path | None = None) -> list[InputFile]:
+def find_inputs(patterns: Sequence[str], output: Path | None = None) -> list[InputFile]:
     """The files that patterns and folders name, in the order of the patterns, and by name within each.
 
-    `format_`: the format of all; "": by each file's suffix. `output`: the folder that is written to, where files of
-    an earlier command are left out. Raises Failed for any other input there, and for a pattern without a file.
+    `output`: the folder that is written to, where files of an earlier command are left out. Raises Failed for any other
+    input there, and for a pattern without a file.
     """
     files: dict[str, InputFile] = {}
     real_path = cache(os.path.realpath)  # thousands of files share a folder
@@ -51,7 +50,7 @@ def find_inputs(patterns: Sequence[str], format_: str = "", output: Path | None 
         if not paths:
             raise Failed(f"INPUT: there is no file {pattern!r}")
         for path in paths:
-            files.setdefault(path, _file(path, format_))
+            files.setdefault(path, _file(path))
     return list(files.values())
 
 
@@ -96,11 +95,10 @@ def _suffix(path: str) -> tuple[str, bool]:
     return SUFFIXES.get(os.path.splitext(name.removesuffix(".gz"))[1], ""), zipped
 
 
-def _file(path: str, format_: str) -> InputFile:
-    by_suffix, zipped = _suffix(path)
-    chosen = format_ or by_suffix
-    if not chosen:
-        raise Failed(f"INPUT: the name of {path} tells no format; give --input-format ({', '.join(FORMATS)})")
-    if zipped and chosen == "parquet":
+def _file(path: str) -> InputFile:
+    kind, zipped = _suffix(path)
+    if not kind:
+        raise Failed(f"INPUT: the name of {path} tells no format; it must end with {', '.join(SUFFIXES)} (or .gz)")
+    if zipped and kind == "parquet":
         raise Failed(f"INPUT: {path} is zipped; Parquet is compressed inside, and read as it is only")
-    return InputFile(path=path, format=chosen, zipped=zipped, size=os.path.getsize(path))
+    return InputFile(path=path, format=kind, zipped=zipped, size=os.path.getsize(path))

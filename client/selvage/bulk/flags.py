@@ -3,20 +3,16 @@
 import argparse
 import difflib
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from selvage.async_client import AsyncClient
-from selvage.bulk.files import FORMATS
 from selvage.bulk.reader import Columns
 from selvage.bulk.sender import IN_FLIGHT
 from selvage.bulk.vectors import OPTIONS
-from selvage.connection import TLS
-from selvage.messages import enums
-from selvage.target import DEFAULT, check_target
+from selvage.connection import DEFAULT, TLS, Settings, check_target
+from selvage.messages.options import enum_names
 from selvage.v1 import vectors_pb2
 
 EXAMPLES = """
@@ -44,7 +40,6 @@ class BulkOptions:
     """
 
     inputs: Sequence[str]
-    input_format: str
     columns: Columns
     keep_empty: bool
     skip_errors: bool
@@ -66,7 +61,6 @@ class BulkOptions:
     def settings_by_flag(self) -> dict[str, Any]:
         """Everything that the output depends on, by the name of its flag."""
         settings = {
-            "input-format": self.input_format,
             "text-column": self.columns.text,
             "id-column": self.columns.id,
             "keep": list(self.columns.copied),
@@ -94,25 +88,16 @@ def parse(command_line: Sequence[str]) -> BulkOptions:
     if arguments.prompt is not None and arguments.prompt_name is not None:
         parser.error("--prompt and --prompt-name exclude each other")
     index, count = _shard(parser, arguments.shard)
+    as_given = ("inputs", "keep_empty", "skip_errors", "output", "rows_per_shard", "restart", "engine", "patience")
     return BulkOptions(
-        inputs=arguments.input,
-        input_format=arguments.input_format,
+        **{name: getattr(arguments, name) for name in (*as_given, "batch_size", "in_flight")},
         columns=columns,
-        keep_empty=arguments.keep_empty,
-        skip_errors=arguments.skip_errors,
-        output=arguments.output,
-        rows_per_shard=arguments.rows_per_shard,
         index=index,
         count=count,
-        restart=arguments.restart,
         vectors=_vectors(parser, arguments),
         targets=arguments.target or [DEFAULT],
         connection=_connection(parser, arguments),
-        engine=arguments.engine,
         engine_options=_engine_options(parser, arguments),
-        batch_size=arguments.batch_size,
-        in_flight=arguments.in_flight,
-        patience=arguments.patience,
     )
 
 
@@ -133,14 +118,11 @@ def _parser() -> "_Parser":
 
 def _add_input(group: Any, parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "input",
+        "inputs",
         nargs="+",
         metavar="INPUT",
         help="files, folders or patterns; the suffix tells the format: .jsonl .ndjson .csv .tsv .txt (also with .gz), "
         ".parquet; of .txt each line is a text",
-    )
-    group.add_argument(
-        "--input-format", choices=FORMATS, default="", help="the format of all inputs (default: by the suffix)"
     )
     group.add_argument(
         "--text-column", default="text", metavar="NAME", help="the column to embed (default: %(default)s)"
@@ -181,21 +163,21 @@ def _add_output(group: Any) -> None:
 
 
 def _add_vectors(group: Any) -> None:
-    outputs = [name.replace("_", "-") for name in enums.names(vectors_pb2.OutputKind)]
+    outputs = [name.replace("_", "-") for name in enum_names(vectors_pb2.OutputKind)]
     group.add_argument(
         "--outputs", default="dense", metavar="KINDS", help=f"any of {', '.join(outputs)}, separated by commas"
     )
-    kinds = enums.names(vectors_pb2.DataType)
+    kinds = enum_names(vectors_pb2.DataType)
     group.add_argument("--data-type", choices=kinds, default="float32", help="(default: %(default)s)")
     group.add_argument("--dimensions", type=_at_least(1), help="keep this many leading dimensions")
     group.add_argument(
-        "--input-type", choices=enums.names(vectors_pb2.InputType), help="for models that treat them differently"
+        "--input-type", choices=enum_names(vectors_pb2.InputType), help="for models that treat them differently"
     )
     group.add_argument("--prompt", help="put before each text")
     group.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's files")
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="(default: as the model's files say)")
     group.add_argument("--truncate", action="store_true", help="cut texts over the limit (default: they are bad rows)")
-    group.add_argument("--truncation-side", choices=enums.names(vectors_pb2.TruncationSide))
+    group.add_argument("--truncation-side", choices=enum_names(vectors_pb2.TruncationSide))
     group.add_argument("--max-tokens", type=_at_least(1), help="a lower limit than the model's")
     group.add_argument("--sparse-top-k", type=_at_least(1), metavar="K", help="keep the K largest weights")
     group.add_argument("--pool-factor", type=float, metavar="F", help="keep about 1/F of a text's rows")
@@ -234,7 +216,6 @@ def _add_service(group: Any) -> None:
     group.add_argument("--tls-certificate", type=Path, metavar="FILE", help="PEM of the client's own, with --tls-key")
     group.add_argument("--tls-key", type=Path, metavar="FILE")
     group.add_argument("--fairness-key", default="", metavar="NAME", help="the service serves keys evenly")
-    group.add_argument("--priority", choices=("interactive", "default", "bulk"), default="bulk", help="(default: bulk)")
     group.add_argument("--batch-size", type=_at_least(1), default=64, help="texts in a message (default: %(default)s)")
     group.add_argument(
         "--in-flight", type=_at_least(1), default=IN_FLIGHT, help="messages ahead of replies (default: %(default)s)"
@@ -250,7 +231,7 @@ def _add_service(group: Any) -> None:
 
 def _vectors(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of the vectors, as `Client.embed` takes them."""
-    choices = enums.names(vectors_pb2.OutputKind)
+    choices = enum_names(vectors_pb2.OutputKind)
     outputs = [name.replace("-", "_") for name in _names([arguments.outputs])]
     if not outputs or not {*outputs} <= {*choices}:
         names = ", ".join(name.replace("_", "-") for name in choices)
@@ -271,11 +252,9 @@ def _connection(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
             "key": arguments.key,
             "tls": _tls(arguments),
             "fairness_key": arguments.fairness_key,
-            "priority": arguments.priority,
+            "priority": "bulk",
         }
-        with warnings.catch_warnings(action="ignore"):  # the client that is used warns
-            for target in arguments.target or [DEFAULT]:
-                AsyncClient(target, **connection)  # checks them, and connects at its first call
+        Settings.of(DEFAULT, **connection)  # checks them; the clients of the targets warn of keys in plain text
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
     except OSError as error:

@@ -3,21 +3,18 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.files import InputFile, find_inputs, identity_of
 from selvage.bulk.flags import BulkOptions
-from selvage.bulk.manifest import NAME as MANIFEST
-from selvage.bulk.manifest import Manifest, lock
 from selvage.bulk.reader import NUMBERS, Reader, RowPlan, check_inputs
 from selvage.bulk.sender import Sender, Target, Work, card_of
-from selvage.bulk.shards import Shards, published_files, remove_drafts
+from selvage.bulk.shards import MANIFEST, Manifest, Shards, lock, published_files, remove_drafts
 from selvage.bulk.vectors import pyarrow
-from selvage.model_card import ModelCard
+from selvage.results import ModelCard
 
 TABLE_ROWS = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
 """Rows of a table by output: thousands, so that messages have texts of like length; fewer where tokens have vectors."""
@@ -44,7 +41,7 @@ def run(options: BulkOptions, connect: Callable[[], Sequence[Target]], meter: "M
     Raises Failed; finished shards stay.
     """
     pyarrow("the command")
-    files = find_inputs(options.inputs, options.input_format, options.output)
+    files = find_inputs(options.inputs, options.output)
     schema = check_inputs(files, options.columns)
     targets = connect()
     card = card_of(targets, options.patience, meter.tell)
@@ -117,7 +114,7 @@ def _embed(
         show()
 
     most = min(TABLE_ROWS[output] for output in options.vectors["output"])
-    with _closed(sender, shards):
+    try:
         for table in reader.tables(most):
             meter.begin(reader.fraction_read)
             while len(under_way) > len(targets):
@@ -128,17 +125,10 @@ def _embed(
         while under_way:
             write_oldest()
         shards.complete(reader.total)
-    return sender.answered
-
-
-@contextmanager
-def _closed(sender: Sender, shards: Shards) -> Iterator[None]:
-    """Ends what is under way, and removes the files of a shard that is not whole."""
-    try:
-        yield
     finally:
         sender.close()
         shards.discard()
+    return sender.answered
 
 
 def _values(column: Any) -> list[Any]:
@@ -191,39 +181,31 @@ def _begin(options: BulkOptions, files: list[InputFile], card: ModelCard) -> Man
 
 
 class Meter:
-    """A line such as `12,345 texts, 2,300 a second, 25 %, 0:03:10 left`."""
+    """A line such as `12,345 texts, 2,300 a second, 25 %, 0:03:10 left`, where somebody watches."""
 
     def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = sys.stderr if out is None else out
-        self._clock, self._shown = clock, float("-inf")
-        self._wanted = self._out.isatty()
-        self._width = 0
-        self.start = clock()
+        self._clock, self._start, self._shown = clock, clock(), float("-inf")
         self._skipped: float | None = None
+        self._width = 0
 
     @property
     def seconds(self) -> float:
         """Seconds since the first text was read; before that, since the meter was made."""
-        return max(self._clock() - self.start, 1e-9)
+        return max(self._clock() - self._start, 1e-9)
 
     def begin(self, fraction: float) -> None:
         """Starts the time where the first text was read; `fraction` of the input before it was finished earlier."""
         if self._skipped is None:
-            self._skipped, self.start = fraction, self._clock()
+            self._skipped, self._start = fraction, self._clock()
 
     def show(self, texts: int, fraction: float) -> None:
-        """Shows now and then that `texts` are done and a `fraction` of the input, from 0 to 1, has been read.
-
-        Before `begin` it shows how much of the input has been skipped.
-        """
-        if not self._wanted or self._clock() - self._shown < EVERY:
+        """Shows now and then that `texts` are done and a `fraction` of the input, from 0 to 1, has been read."""
+        if not self._out.isatty() or self._clock() - self._shown < EVERY:
             return
         self._shown = self._clock()
-        if self._skipped is None:
-            self._write(f"reading past rows that are finished or not for this command, {fraction:.0%}")
-            return
-        done = fraction - self._skipped
-        left = f", {clock_time(self.seconds * (1 - fraction) / done)} left" if done > 0 else ""
+        done = fraction - (self._skipped or 0.0)
+        left = f", {clock_time(self.seconds * (1 - fraction) / done)} left" if texts and done > 0 else ""
         self._write(f"{texts:,} texts, {texts / self.seconds:,.0f} a second, {fraction:.0%}{left}")
 
     def tell(self, line: str) -> None:
@@ -233,10 +215,9 @@ class Meter:
 
     def end(self) -> None:
         """Clears the line."""
-        if self._wanted:
+        if self._width:
             self._write("")
             self._out.write("\r")
-            self._out.flush()
 
     def _write(self, line: str) -> None:
         self._out.write("\r" + line.ljust(self._width))

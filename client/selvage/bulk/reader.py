@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.files import InputFile
 
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -126,7 +126,7 @@ class Reader:
         """Yields pyarrow.RecordBatches of at most `most` wanted rows."""
         for file in self._files:
             self._starts.append(self.total)
-            with _readable(file) as raw, _named(file, lambda: self.total - self._starts[-1]):
+            with _opened(file, lambda: self.total - self._starts[-1]) as raw:
                 self._position = raw.tell
                 for rows, batch in self._batches(file, raw):
                     first, self.total = self.total, self.total + rows
@@ -183,7 +183,7 @@ def check_inputs(files: Iterable[InputFile], columns: Columns) -> Any:
 
     merged: Any = None
     for file in files:
-        with _readable(file) as raw, _named(file):
+        with _opened(file) as raw:
             schema = _schema_of(file, raw, columns)
         if schema is None:
             continue
@@ -305,24 +305,16 @@ def _unzipped(file: InputFile, raw: Any) -> Any:
 
 
 @contextmanager
-def _readable(file: InputFile) -> Iterator[Any]:
-    """The file, opened. Raises Failed."""
+def _opened(file: InputFile, rows: Callable[[], int] = lambda: 0) -> Iterator[Any]:
+    """The file, opened. Raises Failed, which names it and the rows before, where it cannot be opened or read."""
     import pyarrow as pa
 
     try:
         raw = pa.OSFile(file.path)
     except OSError as error:
         raise Failed(f"INPUT: {file.path} cannot be opened: {error}") from error
-    with raw:
-        yield raw
-
-
-@contextmanager
-def _named(file: InputFile, rows: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Raises Failed, which names the file and the rows before, for what pyarrow raises where it cannot read it."""
-    import pyarrow as pa
-
     try:
-        yield
+        with raw:
+            yield raw
     except (pa.ArrowException, OSError, EOFError) as error:
         raise Failed(f"{file.path}: cannot be read after its row {rows():,}: {error}") from error

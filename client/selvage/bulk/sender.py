@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.bulk.vectors import vector_table
 from selvage.errors import (
     Cancelled,
@@ -26,8 +26,7 @@ from selvage.errors import (
     SelvageError,
     Unavailable,
 )
-from selvage.model_card import ModelCard
-from selvage.results import Embeddings
+from selvage.results import Embeddings, ModelCard
 
 IN_FLIGHT = 32
 """Messages under way to each target unless told otherwise."""

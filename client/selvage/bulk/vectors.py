@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.results import Array, Embeddings
 
 OPTIONS = (

@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Any, Literal, Protocol, Unpack, overload
 
-from selvage.calls.split_call import Operation, RetryPolicy
+from selvage.calls.split_call import RetryPolicy
 from selvage.calls.streamed_call import StreamedCall
 from selvage.connection import Settings
 from selvage.errors import InvalidInput
 from selvage.messages.embedding import Embed, Template
-from selvage.messages.inputs import Inputs, Texts, checked_spans
+from selvage.messages.inputs import Inputs, Operation, Texts, checked_spans
 from selvage.messages.options import EmbedOptions, VectorOptions, with_defaults
 from selvage.results import Array, Embeddings
 

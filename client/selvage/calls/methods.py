@@ -5,23 +5,29 @@ in embed_methods.py.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from typing import Any, TypeVar, Unpack, get_args, get_type_hints
 
 import numpy as np
 
 from selvage.calls.embed_methods import HasSettings, embed, embed_stream
-from selvage.calls.split_call import Operation
 from selvage.errors import InvalidInput
 from selvage.messages import vectors
 from selvage.messages.card import Cards
-from selvage.messages.inputs import Inputs, checked_strings, checked_text
-from selvage.messages.options import DEFAULTS, ScoringOptions, request_fields, with_defaults
+from selvage.messages.inputs import Inputs, Operation, checked_text
+from selvage.messages.options import (
+    DEFAULTS,
+    ClassifyOptions,
+    ClassifyTokensOptions,
+    ScoringOptions,
+    TokenizeOptions,
+    request_fields,
+    with_defaults,
+)
 from selvage.messages.ranking import MaxSim, Rerank, Score
 from selvage.messages.text_results import Classify, ClassifyTokens, Detokenize, Tokenize
-from selvage.model_card import ModelCard
-from selvage.results import Array, Classes, RankedDocument
+from selvage.results import Array, Classes, ModelCard, RankedDocument
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2, vectors_pb2
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,12 +87,11 @@ def rerank(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    chosen = with_defaults(ScoringOptions, options, self.settings.model)
-    seconds, progress = chosen.pop("timeout"), chosen.pop("progress")
+    fields, call = _chosen(self, ScoringOptions, options)
     query = checked_text(query, "query")
-    template = ranking_pb2.RerankRequest(query=query, top_n=top_n, explain=explain, **request_fields(**chosen))
-    texts, _ = checked_strings(_as_list(documents, "documents"), "documents")
-    return Rerank(template, texts, return_documents=return_documents, seconds=seconds, progress=progress)
+    template = ranking_pb2.RerankRequest(query=query, top_n=top_n, explain=explain, **fields)
+    texts = Inputs.strings(documents, "documents", single=False).entries
+    return Rerank(template, texts, return_documents=return_documents, **call)
 
 
 def score(
@@ -112,13 +117,11 @@ def score(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    chosen = with_defaults(ScoringOptions, options, self.settings.model)
-    seconds, progress = chosen.pop("timeout"), chosen.pop("progress")
-    layout = vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX
-    template = ranking_pb2.ScoreRequest(layout=layout, **request_fields(**chosen))
-    left, _ = checked_strings(_as_list(queries, "queries"), "queries")
-    right, _ = checked_strings(_as_list(documents, "documents"), "documents")
-    return Score(template, left, right, seconds=seconds, progress=progress)
+    fields, call = _chosen(self, ScoringOptions, options)
+    template = ranking_pb2.ScoreRequest(layout=_layout(pairs), **fields)
+    left = Inputs.strings(queries, "queries", single=False).entries
+    right = Inputs.strings(documents, "documents", single=False).entries
+    return Score(template, left, right, **call)
 
 
 def max_sim(
@@ -156,18 +159,11 @@ def max_sim(
     texts = [query for query in queries if isinstance(query, str)]
     if isinstance(queries, str) or (texts and len(texts) != len(queries)):
         raise InvalidInput("queries are to be a list of arrays, or a list of strings", field="queries")
-    template = ranking_pb2.MaxSimRequest(
-        layout=vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX, **request_fields(normalize=normalize)
-    )
+    fields: dict[str, Any] = {"normalize": normalize}
     if texts:
-        template.MergeFrom(
-            ranking_pb2.MaxSimRequest(
-                model=model or self.settings.model,
-                instruction=instruction,
-                max_tokens_per_query=max_tokens_per_query,
-                **request_fields(truncate=truncate),
-            )
-        )
+        fields |= {"model": model or self.settings.model, "instruction": instruction, "truncate": truncate}
+        fields["max_tokens_per_query"] = max_tokens_per_query
+    template = ranking_pb2.MaxSimRequest(layout=_layout(pairs), **request_fields(**fields))
     left: list[Any] = list(texts) or [np.asarray(query) for query in queries]
     right = [np.asarray(document) for document in documents]
     if not texts:
@@ -180,15 +176,7 @@ def classify(
     self: HasSettings,
     texts: str | Iterable[str],
     text_pairs: str | Iterable[str] = (),
-    *,
-    model: str = "",
-    prompt: str | None = None,
-    prompt_name: str | None = None,
-    normalize: bool | None = None,
-    truncate: bool | None = None,
-    max_tokens: int | None = None,
-    progress: bool = False,
-    timeout: float | None = None,
+    **options: Unpack[ClassifyOptions],
 ) -> Operation[Classes]:
     """Scores every label for each text: `Classes` with scores [texts, labels] float32, [labels] for a single string.
 
@@ -207,30 +195,13 @@ def classify(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    template = classification_pb2.ClassifyRequest(
-        model=model or self.settings.model,
-        **request_fields(
-            prompt=prompt, prompt_name=prompt_name, normalize=normalize, truncate=truncate, max_tokens=max_tokens
-        ),
-    )
-    pairs, _ = checked_strings(text_pairs, "text_pairs")
-    return Classify(template, _strings(texts), pairs=pairs, seconds=timeout, progress=progress)
+    fields, call = _chosen(self, ClassifyOptions, options)
+    pairs = Inputs.strings(text_pairs, "text_pairs").entries
+    return Classify(classification_pb2.ClassifyRequest(**fields), Inputs.strings(texts, "texts"), pairs=pairs, **call)
 
 
 def classify_tokens(
-    self: HasSettings,
-    texts: str | Iterable[str],
-    *,
-    model: str = "",
-    prompt: str | None = None,
-    prompt_name: str | None = None,
-    token_id: int | None = None,
-    normalize: bool | None = None,
-    truncate: bool | None = None,
-    truncation_side: str | None = None,
-    max_tokens: int | None = None,
-    progress: bool = False,
-    timeout: float | None = None,
+    self: HasSettings, texts: str | Iterable[str], **options: Unpack[ClassifyTokensOptions]
 ) -> Operation[Any]:
     """Scores every label for each token: a list of `TokenClasses`, or one for a single string.
 
@@ -250,34 +221,12 @@ def classify_tokens(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    template = classification_pb2.ClassifyTokensRequest(
-        model=model or self.settings.model,
-        token_id=token_id,
-        **request_fields(
-            prompt=prompt,
-            prompt_name=prompt_name,
-            normalize=normalize,
-            truncate=truncate,
-            truncation_side=truncation_side,
-            max_tokens=max_tokens,
-        ),
-    )
-    return ClassifyTokens(template, _strings(texts), seconds=timeout, progress=progress)
+    fields, call = _chosen(self, ClassifyTokensOptions, options)
+    template = classification_pb2.ClassifyTokensRequest(**fields)
+    return ClassifyTokens(template, Inputs.strings(texts, "texts"), **call)
 
 
-def tokenize(
-    self: HasSettings,
-    texts: str | Iterable[str],
-    *,
-    model: str = "",
-    input_type: str | None = None,
-    prompt: str | None = None,
-    prompt_name: str | None = None,
-    truncate: bool | None = None,
-    truncation_side: str | None = None,
-    max_tokens: int | None = None,
-    timeout: float | None = None,
-) -> Operation[Any]:
+def tokenize(self: HasSettings, texts: str | Iterable[str], **options: Unpack[TokenizeOptions]) -> Operation[Any]:
     """Returns the tokens that `embed` would feed the model: a list of `TextTokens`, or one for a single string.
 
     - `model`: the model's name, by default the client's, else the only one.
@@ -289,18 +238,8 @@ def tokenize(
     Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
     `selvage.errors`.
     """
-    template = model_pb2.TokenizeRequest(
-        model=model or self.settings.model,
-        **request_fields(
-            input_type=input_type,
-            prompt=prompt,
-            prompt_name=prompt_name,
-            truncate=truncate,
-            truncation_side=truncation_side,
-            max_tokens=max_tokens,
-        ),
-    )
-    return Tokenize(template, _strings(texts), seconds=timeout)
+    fields, call = _chosen(self, TokenizeOptions, options)
+    return Tokenize(model_pb2.TokenizeRequest(**fields), Inputs.strings(texts, "texts"), **call)
 
 
 def detokenize(
@@ -349,16 +288,18 @@ def models(self: HasSettings, *, timeout: float | None = None) -> Operation[list
     return Cards(model_pb2.ListModelsRequest(), timeout)
 
 
-def _as_list(texts: Iterable[str], field: str) -> list[str]:
-    """Texts as a list. Raises InvalidInput for a string, which would otherwise pass for a list of its letters."""
-    if isinstance(texts, str):
-        raise InvalidInput(f"{field} are to be a list of strings", field=field)
-    return list(texts)
+def _chosen(self: HasSettings, kind: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a request from the options of a call, and how long it may take and whether to show how far it is.
+
+    `kind`: the TypedDict of the options. Raises InvalidInput, and TypeError for an option that there is not.
+    """
+    chosen = with_defaults(kind, options, self.settings.model)
+    call = {"seconds": chosen.pop("timeout"), "progress": chosen.pop("progress", False)}
+    return request_fields(**chosen), call
 
 
-def _strings(texts: str | Iterable[str]) -> Inputs:
-    entries, single = checked_strings(texts, "texts")
-    return Inputs(entries=entries, tokenized=False, single=single)
+def _layout(pairs: bool) -> vectors_pb2.Layout:
+    return vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX
 
 
 def as_method(run: F, method: Callable[..., Any]) -> F:

@@ -7,14 +7,13 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 from selvage.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError, Unavailable
-from selvage.messages.inputs import InputPart
+from selvage.messages.inputs import InputPart, Operation
 
-R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 FIRST, LONGEST = 0.1, 5.0
 """Seconds before the second try, doubled for each further one up to the longest; where the service says no time."""
@@ -35,43 +34,6 @@ HALVED = {
 """Fields at fault in a LIMIT_EXCEEDED that a request with fewer entries may avoid."""
 PART = "part_of_list"
 """Field at fault where a model scores documents beside each other, so that a list must stay whole."""
-
-
-class Operation(Protocol[R_co]):
-    """One use of a client's method: the requests for the parts of its input, and the result of their replies.
-
-    `seconds`: the time limit of the whole call; None: the client's own. `progress`: whether to show how far it is.
-    """
-
-    seconds: float | None
-    progress: bool
-
-    @property
-    def size(self) -> int:
-        """Number of results of all parts together."""
-
-    def parts(self) -> Iterator[InputPart]:
-        """The parts of the input, which cover each place once."""
-
-    def message(self, part: InputPart) -> Any:
-        """The request for a part."""
-
-    def add_reply(self, part: InputPart, reply: Any) -> None:
-        """Stores what the reply for a part holds; replies come in any order."""
-
-    def result(self) -> R_co:
-        """What the client's method returns, once every part has its reply."""
-
-    def offsets(self, part: InputPart) -> Mapping[str, int]:
-        """For each list in the request of a part, the place of its first entry in the whole input."""
-
-
-@runtime_checkable
-class ListOperation(Protocol):
-    """An operation whose list of documents may have to stay whole."""
-
-    def undivided(self) -> Iterator[InputPart]:
-        """The parts of the input, each with all documents, which no halves of it lose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +137,8 @@ class SplitCall(Generic[R]):
         whole = attempt.part.indivisible or attempt.part.whole_columns
         if self._undivided and not whole:  # what it would have brought comes with the whole list
             return
-        if error.field == PART and not whole and isinstance(self._operation, ListOperation):
-            self._parts, self._undivided, self._all_begun = self._operation.undivided(), True, False
+        if error.field == PART and not whole and (parts := list(self._operation.undivided())):
+            self._parts, self._undivided, self._all_begun = iter(parts), True, False
             self._again.clear()
             return
         halves = attempt.part.halves() if _too_much(error) else []

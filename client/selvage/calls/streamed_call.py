@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selvage.calls.split_call import RetryPolicy
-from selvage.errors import InvalidInput, SelvageError, from_stream
+from selvage.errors import Internal, InvalidInput, SelvageError, from_stream
 from selvage.messages.embedding import Template, results_by_text
 from selvage.messages.inputs import ENTRY_LETTERS, ID_LETTERS, Inputs
 from selvage.v1.embedding_pb2 import EmbedStreamRequest, EmbedStreamResponse
@@ -121,8 +121,13 @@ class StreamedCall:
         return max(0.0, self._resume - self._clock()) if self._unsent else None
 
     def record_reply(self, reply: EmbedStreamResponse, request_id: str) -> None:
-        """Stores a reply, or a part of one. Raises the error of a batch that another try would not help."""
-        batch = self._batches[reply.id]
+        """Stores a reply, or a part of one.
+
+        Raises the error of a batch that another try would not help, Internal where it is no reply to what was sent.
+        """
+        batch = self._batches.get(reply.id)
+        if batch is None or batch.answered:
+            raise Internal(f"the stream has a reply {reply.id}, which nothing waits for", request_id=request_id)
         if reply.WhichOneof("outcome") == "error":
             batch.results.clear()
             batch.failures += 1
@@ -132,6 +137,10 @@ class StreamedCall:
             return
         batch.results[reply.start] = results_by_text(reply.response, self._output)
         if not reply.more:
+            count = sum(map(len, batch.results.values()))
+            if count != len(batch.inputs):
+                fault = f"the stream has {count} results for {len(batch.inputs)} texts"
+                raise Internal(fault, request_id=request_id)
             batch.answered, self._stream_ends = True, 0
 
     def record_stream_end(self, error: SelvageError) -> None:

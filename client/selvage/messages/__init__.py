@@ -1,7 +1,6 @@
 """What the client's methods take and return, as messages of the contract and back. No calls.
 
-options         the options of Embed, Rerank and Score, and how requests hold them
-enums           names such as "dense" <-> numbers of enums
+options         the options of calls, and how requests hold them; names such as "dense" <-> numbers of enums
 vectors         numpy arrays <-> vectors in messages
 inputs          texts or token ids, checked; where a large input is cut
 embedding       embed

@@ -1,15 +1,15 @@
 """Embed: a caller's options -> requests, and replies -> arrays. No I/O; both clients have `embed` as a method."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Unpack
 
 import numpy as np
 
 from selvage.errors import Internal
-from selvage.messages import enums, vectors
-from selvage.messages.inputs import InputPart, Inputs
-from selvage.messages.options import EmbedRequestOptions, request_fields, with_defaults
+from selvage.messages import vectors
+from selvage.messages.inputs import InputPart, Inputs, Operation
+from selvage.messages.options import EmbedRequestOptions, enum_number, request_fields, with_defaults
 from selvage.results import Array, Embeddings
 from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
 
@@ -25,7 +25,7 @@ class Template:
     def __init__(self, *, outputs: Sequence[str], **options: Unpack[EmbedRequestOptions]) -> None:
         """Raises InvalidInput where an option is not one of its choices, TypeError for one that there is not."""
         self.message = embedding_pb2.EmbedRequest(
-            outputs=[enums.number(vectors_pb2.OutputKind, output, "output") for output in outputs],
+            outputs=[enum_number(vectors_pb2.OutputKind, output, "output") for output in outputs],
             **request_fields(**with_defaults(EmbedRequestOptions, options)),
         )
 
@@ -37,7 +37,7 @@ class Template:
         return message
 
 
-class Embed:
+class Embed(Operation[Any]):
     """The requests and replies of one `embed`. Dense rows are copied to their place as they come."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Embed:
             from scipy.sparse import csr_array
 
             self._matrix = csr_array
-        self.seconds, self.progress = seconds, progress
+        super().__init__(seconds=seconds, progress=progress)
         self._template, self._inputs, self._alone, self._csr, self._spans = template, inputs, alone, csr, spans
         counts = [len(bounds.starts) for bounds in spans] or [1] * len(inputs)
         self._row_starts = [0, *accumulate(counts)]  # of the dense rows of each text
@@ -119,6 +119,8 @@ class Embed:
     def _embeddings(self) -> Embeddings:
         replies = [self._replies[start] for start in sorted(self._replies)]
         multi_vectors = [reply.multi_vector for reply in replies if reply.HasField("multi_vector")]
+        scaled = multi_vectors if any(message.scales for message in multi_vectors) else []
+        with_ids = multi_vectors if any(message.token_ids for message in multi_vectors) else []
         counts = [count for reply in replies for count in reply.usage.token_counts]
         return Embeddings(
             model=replies[0].model,
@@ -127,9 +129,9 @@ class Embed:
             dense=self._dense,
             dense_scales=_scales([reply.dense for reply in replies]) if self._dense is not None else None,
             sparse=self._sparse([reply.sparse for reply in replies]) if replies[0].HasField("sparse") else None,
-            multi_vector=_multi_vectors(multi_vectors) if multi_vectors else None,
-            multi_vector_scales=_multi_vector_scales(multi_vectors),
-            token_ids=_token_ids(multi_vectors),
+            multi_vector=_by_text(multi_vectors, lambda message: vectors.rows(message).copy()),
+            multi_vector_scales=_by_text(scaled, lambda message: vectors.scales(message).copy()),
+            token_ids=_by_text(with_ids, lambda message: np.array(message.token_ids, dtype=np.int32)),
         )
 
     def _sparse(self, messages: Sequence[Any]) -> Any:
@@ -156,25 +158,7 @@ def _scales(messages: Sequence[Any]) -> Array | None:
     return scales if len(scales) else None
 
 
-def _multi_vectors(messages: Sequence[Any]) -> list[Array]:
-    return [rows for message in messages for rows in vectors.multi_vectors(message)]
-
-
-def _multi_vector_scales(messages: Sequence[Any]) -> list[Array] | None:
-    if not any(message.scales for message in messages):
-        return None
-    return [
-        scales
-        for message in messages
-        for scales in vectors.split_by_lengths(vectors.scales(message).copy(), message.lengths)
-    ]
-
-
-def _token_ids(messages: Sequence[Any]) -> list[Array] | None:
-    if not any(message.token_ids for message in messages):
-        return None
-    return [
-        ids
-        for message in messages
-        for ids in vectors.split_by_lengths(np.array(message.token_ids, dtype=np.int32), message.lengths)
-    ]
+def _by_text(messages: Sequence[Any], array: Callable[[Any], Array]) -> list[Array] | None:
+    """An array of each of the MultiVectors, cut into the rows of each text; None where there are none."""
+    texts = [vectors.split_by_lengths(array(message), message.lengths) for message in messages]
+    return [rows for rows_of_message in texts for rows in rows_of_message] if messages else None

@@ -1,14 +1,16 @@
 """The texts that callers pass: one or many, as strings or as token ids, checked, and cut into parts. Knows no calls."""
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from selvage.errors import InvalidInput
 from selvage.v1.embedding_pb2 import Spans, TokenIds
 
+R_co = TypeVar("R_co", covariant=True)
 Texts = str | Sequence[int] | Iterable[str] | Iterable[Sequence[int]]
 """One text or many, each a string or token ids."""
 ENTRY_LETTERS = 16
@@ -56,6 +58,43 @@ class InputPart:
             return [replace(self, stop=middle), replace(self, start=middle)]
         middle = self.left + columns // 2
         return [replace(self, right=middle), replace(self, left=middle)]
+
+
+class Operation(ABC, Generic[R_co]):
+    """One use of a client's method: the requests for the parts of its input, and the result of their replies."""
+
+    def __init__(self, *, seconds: float | None, progress: bool = False) -> None:
+        """`seconds`: the time limit of the whole call; None: the client's own. `progress`: show how far it is."""
+        self.seconds, self.progress = seconds, progress
+
+    @property
+    def size(self) -> int:
+        """Number of results of all parts together."""
+        return 1
+
+    def parts(self) -> Iterator[InputPart]:
+        """The parts of the input, which cover each place once."""
+        yield InputPart(start=0, stop=1)
+
+    def undivided(self) -> Iterator[InputPart]:
+        """The parts of the input, each with all documents, which no halves of it lose; none where no list is one."""
+        yield from ()
+
+    def offsets(self, _: InputPart) -> Mapping[str, int]:
+        """For each list in the request of a part, the place of its first entry in the whole input."""
+        return {}
+
+    @abstractmethod
+    def message(self, part: InputPart) -> Any:
+        """The request for a part."""
+
+    @abstractmethod
+    def add_reply(self, part: InputPart, reply: Any) -> None:
+        """Stores what the reply for a part holds; replies come in any order."""
+
+    @abstractmethod
+    def result(self) -> R_co:
+        """What the client's method returns, once every part has its reply."""
 
 
 def runs(sizes: Iterable[int], *, most: int, room: int) -> Iterator[tuple[int, int]]:
@@ -111,6 +150,17 @@ class Inputs:
                 _check_ids(entry, f"{field}[{place}]")
         return cls(entries=entries, tokenized=True, single=False)
 
+    @classmethod
+    def strings(cls, texts: str | Iterable[str], field: str, *, single: bool = True) -> "Inputs":
+        """As `of`, but without token ids. Raises InvalidInput.
+
+        `single`: whether one string may stand for a list; one that may not would pass for a list of its letters.
+        """
+        inputs = cls.of(texts, field)
+        if inputs.tokenized or (inputs.single and not single):
+            raise InvalidInput(f"{field} are to be {'strings' if single else 'a list of strings'}", field=field)
+        return inputs
+
     def __len__(self) -> int:
         return len(self.entries)
 
@@ -130,14 +180,6 @@ class Inputs:
             message.tokenized.extend(TokenIds(ids=entry) for entry in self.entries[rows])
         else:
             message.texts.extend(self.entries[rows])
-
-
-def checked_strings(texts: Iterable[str] | str, field: str) -> tuple[list[str], bool]:
-    """Texts that may not be token ids, and whether it was a single one. Raises InvalidInput."""
-    inputs = Inputs.of(texts, field)
-    if inputs.tokenized:
-        raise InvalidInput(f"{field} are to be strings", field=field)
-    return list(inputs.entries), inputs.single
 
 
 def checked_text(value: str, field: str) -> str:

@@ -1,13 +1,14 @@
-"""The options of Embed, Rerank and Score: each stands here alone, with its type and how a request holds it.
+"""The options of calls: each stands here alone, with its type and how a request holds it.
 
-The docstrings of `embed` and `rerank` explain them. An option that is not given, or None, is left to the service.
+The docstrings of the client's methods explain them. An option that is not given, or None, is left to the service.
 """
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal, TypedDict
 
 from selvage.errors import InvalidInput
-from selvage.messages import enums
 from selvage.v1 import ranking_pb2, vectors_pb2
 
 
@@ -60,6 +61,39 @@ class ScoringOptions(TypedDict, total=False):
     timeout: float | None
 
 
+class ClassifyOptions(TypedDict, total=False):
+    """The options of `classify`."""
+
+    model: str
+    prompt: str | None
+    prompt_name: str | None
+    normalize: bool | None
+    truncate: bool | None
+    max_tokens: int | None
+    progress: bool
+    timeout: float | None
+
+
+class ClassifyTokensOptions(ClassifyOptions, total=False):
+    """The options of `classify_tokens`."""
+
+    token_id: int | None
+    truncation_side: Literal["left", "right"] | None
+
+
+class TokenizeOptions(TypedDict, total=False):
+    """The options of `tokenize`."""
+
+    model: str
+    input_type: Literal["query", "document"] | None
+    prompt: str | None
+    prompt_name: str | None
+    truncate: bool | None
+    truncation_side: Literal["left", "right"] | None
+    max_tokens: int | None
+    timeout: float | None
+
+
 DEFAULTS: dict[str, Any] = {
     "model": "",
     "data_type": "float32",
@@ -90,11 +124,37 @@ def request_fields(**options: Any) -> dict[str, Any]:
     """Options as a request holds them. Raises InvalidInput for a choice that is none, and for two prompts."""
     if options.get("prompt") is not None and options.get("prompt_name") is not None:
         raise InvalidInput("prompt and prompt_name exclude each other", field="prompt")
-    fields = {name: value for name, value in options.items() if value is not None}
+    fields = {name: value for name, value in options.items() if value is not None and (name not in ENUMS or value)}
     for name in ENUMS.keys() & fields.keys():
-        fields[name] = enums.number_or_none(ENUMS[name], fields[name], name)
+        fields[name] = enum_number(ENUMS[name], fields[name], name)
     if "weights" in fields:
         for name in fields["weights"]:
-            enums.number(vectors_pb2.OutputKind, name, "weights")
+            enum_number(vectors_pb2.OutputKind, name, "weights")
         fields["weights"] = ranking_pb2.HybridWeights(**fields["weights"])
     return fields
+
+
+def enum_number(enum: Any, name: str, field: str) -> Any:
+    """The number of a name such as "late_interaction". Raises InvalidInput where there is no such name."""
+    choices = enum_names(enum)
+    if name not in choices:
+        raise InvalidInput(f"{field} is {name!r}; there are {', '.join(choices)}", field=field)
+    return enum.DESCRIPTOR.values_by_name[_prefix(enum.DESCRIPTOR) + name.upper()].number
+
+
+def enum_name(descriptor: Any, number: int) -> str:
+    """The name of a number of an enum; the number itself, as text, where only a newer contract has it."""
+    value = descriptor.values_by_number.get(number)
+    return value.name.removeprefix(_prefix(descriptor)).lower() if value else str(number)
+
+
+@cache
+def enum_names(enum: Any) -> tuple[str, ...]:
+    """All names that callers may use; 0 has none, because it stands for the default."""
+    return tuple(enum_name(enum.DESCRIPTOR, value.number) for value in enum.DESCRIPTOR.values if value.number)
+
+
+@cache
+def _prefix(descriptor: Any) -> str:
+    """What the names of an enum's values begin with, such as INPUT_TYPE_ for InputType."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", descriptor.name).upper() + "_"

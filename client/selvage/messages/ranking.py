@@ -6,7 +6,7 @@ documents are sent in one.
 """
 
 import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from selvage.errors import InvalidInput
 from selvage.messages import vectors
-from selvage.messages.inputs import ENTRY_LETTERS, InputPart, runs
+from selvage.messages.inputs import ENTRY_LETTERS, InputPart, Operation, runs
 from selvage.results import Array, RankedDocument, TokenMatch
 from selvage.v1 import ranking_pb2, vectors_pb2
 
@@ -29,7 +29,7 @@ LETTER_BYTES = 4
 """Most bytes of a letter in a message, so that no request of several entries has over 16 MiB."""
 
 
-class Rerank:
+class Rerank(Operation[list[RankedDocument]]):
     """The requests and replies of one `rerank`. Replies carry no documents, because the caller has them."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Rerank:
         seconds: float | None,
         progress: bool,
     ) -> None:
-        self.seconds, self.progress = seconds, progress
+        super().__init__(seconds=seconds, progress=progress)
         self._template, self._documents, self._return = template, documents, return_documents
         self._results: list[tuple[float, RankedDocument]] = []
 
@@ -79,7 +79,7 @@ class Rerank:
         return best[: self._template.top_n] if self._template.HasField("top_n") else best
 
 
-class Scores(ABC):
+class Scores(Operation[Array]):
     """A matrix of scores that comes in blocks, or a column of the scores of pairs that comes in runs.
 
     `most`: entries of either side of a request. `rooms`: the largest sums of the sizes of its queries, and of its
@@ -99,7 +99,7 @@ class Scores(ABC):
         progress: bool,
     ) -> None:
         """`template`: the request without its texts or arrays. Raises InvalidInput where pairs do not match."""
-        self.seconds, self.progress = seconds, progress
+        super().__init__(seconds=seconds, progress=progress)
         self._template, self._queries, self._documents = template, queries, documents
         self._pairs = template.layout == vectors_pb2.LAYOUT_PAIRS
         left, right = map(self._size, queries), map(self._size, documents)

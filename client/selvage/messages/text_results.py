@@ -1,6 +1,6 @@
 """Classify, ClassifyTokens, Tokenize and Detokenize: texts -> requests, and replies -> a result a text. No I/O."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from selvage.errors import InvalidInput
 from selvage.messages.embedding import LETTERS, TEXTS
-from selvage.messages.inputs import InputPart, Inputs
+from selvage.messages.inputs import InputPart, Inputs, Operation
 from selvage.messages.vectors import split_by_lengths
 from selvage.results import Classes, TextTokens, TokenClasses
 
 
-class TextResults(ABC):
+class TextResults(Operation[Any]):
     """The requests and replies of one call whose reply has a result for each text, the same for a text in any part."""
 
     def __init__(
@@ -25,7 +25,7 @@ class TextResults(ABC):
         """
         if pairs and len(pairs) != len(inputs):
             raise InvalidInput(f"there are {len(inputs)} texts and {len(pairs)} text_pairs", field="text_pairs")
-        self.seconds, self.progress = seconds, progress
+        super().__init__(seconds=seconds, progress=progress)
         self._template, self._inputs, self._pairs = template, inputs, pairs
         self._results: dict[int, list[Any]] = {}
 

@@ -1,16 +1,15 @@
 """Batches of texts as rows of a table: each at its place, whoever answers and whatever is wrong with some."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.clusters import BatchEmbedding
-from shared.errors import InputTooLong, WorkerUnavailable
+from shared.errors import InputTooLong
 from support.fake_frontend import FakeFrontend, dense_row, sparse_row, texts
 
 
@@ -71,12 +70,6 @@ def test_rows_without_a_vector_say_why(made: Any, fake: FakeFrontend) -> None:
         assert each.schema == table.schema == embedding.schema
 
 
-def test_empty_texts_can_be_kept(made: Any) -> None:
-    """Null is one of them."""
-    table = made(keep_empty=True).table(["", None, "a"])
-    assert table["dense"].to_pylist() == [dense_row(each).tolist() for each in ("", "", "a")]
-
-
 def test_the_first_bad_row_is_named(made: Any, fake: FakeFrontend) -> None:
     """By its place and its id; the embedding goes on with other batches."""
     fake.refuse = refuse_long
@@ -92,17 +85,6 @@ def test_ids_are_given_where_they_are_named(made: Any) -> None:
     for options, ids in (({"id_column": "doc"}, None), ({}, [])):
         with pytest.raises(ValueError, match="`ids` and `id_column` go together"):
             made(**options).table([], ids)
-
-
-def test_a_batch_is_sent_while_another_waits(made: Any, fake: FakeFrontend) -> None:
-    """Of three threads: nothing is answered before all have sent."""
-    embedding = made()
-    fake.together = 3
-    with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(embedding.table, (["one"], ["two"], ["three"])))
-    assert [each["dense"].to_pylist() for each in found] == [
-        [dense_row(each).tolist()] for each in ("one", "two", "three")
-    ]
 
 
 def test_targets_share_a_batch(made: Any, fake: FakeFrontend) -> None:
@@ -141,14 +123,6 @@ def test_what_makes_no_sense_is_told_at_once(made: Any, options: Any, kind: type
     """Before a batch comes, and not as the command would, which has flags."""
     with pytest.raises(kind, match=f"^{told}"):
         made(**options)
-
-
-def test_a_service_that_stays_away_ends_the_wait(made: Any, fake: FakeFrontend) -> None:
-    """With what it says, after the patience that was given."""
-    embedding = made(patience=0.2)
-    fake.refuse = lambda _: WorkerUnavailable("no worker is ready")
-    with pytest.raises(Failed, match=r"^no target has answered for 0.2 s \(patience\); the last one says: no worker"):
-        embedding.table(["one"])
 
 
 def test_tables_are_arrow_s(made: Any) -> None:

@@ -10,15 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from selvage.bulk import job, reader
+from selvage.bulk import Failed
 from selvage.bulk.__main__ import main
-from selvage.bulk.failures import Failed
 from selvage.bulk.flags import parse
 from selvage.bulk.job import Meter
 from selvage.bulk.sender import CARD_SECONDS, FIRST_SECONDS, Target, card_of
 from selvage.errors import DeadlineExceeded
 from shared.errors import InputTooLong
-from support.bulk_fakes import FakeClient, embed, jsonl
+from support.bulk_fakes import FakeClient, jsonl
 from support.fake_frontend import FakeFrontend, dense_row, sparse_row
 
 
@@ -152,21 +151,6 @@ def test_the_line_tells_rate_and_time_left() -> None:
     seconds[0] = 110.1
     meter.show(12_001, 0.6)
     assert screen.getvalue() == "\r12,000 texts, 1,200 a second, 60%, 0:00:40 left"
-
-
-def test_the_line_tells_what_is_read_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minutes may pass until the first row comes that is not finished."""
-    monkeypatch.setattr(reader, "BLOCK_BYTES", 250)
-    monkeypatch.setattr(job, "EVERY", 0.0)
-    source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
-    screen, fresh = Screen(), Screen()
-    embed(tmp_path / "o", source, "--rows-per-shard", "35", "--shard", "1/2", out=screen)
-    lines = [line.strip() for line in screen.getvalue().split("\r") if line.strip()]
-    told = "reading past rows that are finished or not for this command, "
-    assert len([line for line in lines if line.startswith(told)]) >= 3
-    assert lines[-1].startswith("5 texts, ")
-    embed(tmp_path / "p", source, out=fresh)
-    assert told not in fresh.getvalue()
 
 
 @pytest.mark.parametrize(

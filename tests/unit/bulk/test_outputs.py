@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from selvage.results import Embeddings
 from support.bulk_fakes import FakeClient, embed, jsonl, rows
 

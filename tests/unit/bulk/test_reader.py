@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selvage.bulk import Failed
 from selvage.bulk import reader as reader_module
-from selvage.bulk.failures import Failed
 from selvage.bulk.files import find_inputs
 from selvage.bulk.reader import NUMBERS, Columns, Reader, RowPlan, check_inputs
 from support.bulk_fakes import bad_rows, embed, rows
@@ -24,8 +24,8 @@ PLAIN = Columns(text="text", id="", copied=())
 ROWS = [("a", "1", "x"), ("b, c", "2", ""), ('say "d"', "3", "y\nz"), ("", "4", "w"), ("é 你", "5", "v")]
 
 
-def opened(*paths: Path, columns: Columns = COLUMNS, plan: RowPlan = ALL, format_: str = "") -> Reader:
-    files = find_inputs([str(path) for path in paths], format_)
+def opened(*paths: Path, columns: Columns = COLUMNS, plan: RowPlan = ALL) -> Reader:
+    files = find_inputs([str(path) for path in paths])
     return Reader(files, columns, check_inputs(files, columns), plan)
 
 
@@ -252,7 +252,7 @@ def test_what_is_no_input_is_told(tmp_path: Path) -> None:
     """By the file; of a folder, names that readers of Parquet skip are left out."""
     (tmp_path / "a.bin").write_bytes(b"no")
     (tmp_path / "a.parquet.gz").write_bytes(b"no")
-    with pytest.raises(Failed, match=r"INPUT: the name of .*a\.bin tells no format; give --input-format"):
+    with pytest.raises(Failed, match=r"INPUT: the name of .*a\.bin tells no format; it must end with .jsonl, "):
         find_inputs([str(tmp_path / "a.bin")])
     with pytest.raises(Failed, match=r"a\.parquet\.gz is zipped; Parquet is compressed inside"):
         find_inputs([str(tmp_path / "a.parquet.gz")])

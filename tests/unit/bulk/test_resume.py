@@ -1,8 +1,6 @@
 """Killed at any moment, the command goes on: the same files as an undisturbed run, no row twice, no row lost."""
 
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selvage import errors
-from selvage.bulk import manifest
-from selvage.bulk.failures import Failed
-from selvage.bulk.manifest import Draft
+from selvage.bulk import Failed
+from selvage.bulk import shards as shards_module
+from selvage.bulk.shards import Draft
 from support.bulk_fakes import FakeClient, bad_rows, contents, embed, jsonl, refuse_bad, rows
 
 TEXTS = [None if i % 11 == 5 else "" if i % 7 == 3 else "bad" if i % 13 == 1 else f"text {i}" for i in range(60)]
@@ -55,8 +53,8 @@ def killed_after(steps: int) -> Iterator[None]:
         opened.append(draft)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest.os, "replace", counted(manifest.os.replace))
-        patch.setattr(manifest.os, "fsync", counted(manifest.os.fsync))
+        patch.setattr(shards_module.os, "replace", counted(shards_module.os.replace))
+        patch.setattr(shards_module.os, "fsync", counted(shards_module.os.fsync))
         patch.setattr(Draft, "__init__", counted(noted))
         patch.setattr(Draft, "discard", lambda _: None)  # whoever is killed tidies nothing
         with suppress(Killed):
@@ -113,39 +111,7 @@ def test_killed_anywhere_it_ends_the_same(undisturbed: dict[str, Any], steps: li
                 embed(folder / "o", *flags, clients=[client()])
         embed(folder / "o", *flags, clients=[client()])
         assert parts(folder / "o") == undisturbed
-        assert [path for path in (folder / "o").iterdir() if path.name.endswith(manifest.SUFFIX)] == []
-
-
-def disk(folder: Path, kibibytes: int, *options: str) -> None:
-    """One in memory with so much room at a folder; `remount` gives the one that is there another size."""
-    told = ",".join([*options, f"size={kibibytes}k"])
-    command = ["mount", "-t", "tmpfs", "-o", told, "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a disk wants root")
-
-
-def test_a_full_disk_is_told_and_with_more_room_it_ends_the_same(undisturbed: dict[str, Any], tmp_path: Path) -> None:
-    """Wherever it becomes full: from not even a manifest to all but the last file."""
-    flags, folder = (jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS), tmp_path / "o"
-    told: list[str] = []
-    folder.mkdir()
-    for room in range(4, 120, 4):  # a file takes 4 KiB at least
-        disk(folder, room)
-        try:
-            try:
-                embed(folder, *flags, clients=[client()])
-            except Failed as error:
-                told.append(str(error))
-            assert [path.name for path in folder.iterdir() if path.name.endswith(manifest.SUFFIX)] == []
-            disk(folder, 1024, "remount")
-            embed(folder, *flags, clients=[client()])
-            assert parts(folder) == undisturbed
-        finally:
-            subprocess.run(["umount", str(folder)], check=True)
-    assert len(told) > 10
-    assert {each[: each.index("device")] for each in told} == {
-        f"--output: {folder} cannot be written: No space left on "
-    }
+        assert [path for path in (folder / "o").iterdir() if path.name.endswith(shards_module.SUFFIX)] == []
 
 
 def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
@@ -153,7 +119,7 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)])
     flags = (source, "--rows-per-shard", "10")
     dying, left = FakeClient(), [2]
-    finished = manifest.Manifest.add_shard
+    finished = shards_module.Manifest.add_shard
 
     def last(self: Any, shard: Any) -> None:
         finished(self, shard)
@@ -162,7 +128,7 @@ def test_finished_shards_are_not_sent_again(tmp_path: Path) -> None:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest.Manifest, "add_shard", last)
+        patch.setattr(shards_module.Manifest, "add_shard", last)
         with pytest.raises(Killed):
             embed(tmp_path / "o", *flags, clients=[dying])
     second = FakeClient()
@@ -248,7 +214,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
         embed(folder, source)
     embed(folder, source, "--restart")
     assert sorted(contents(folder)) == ["_manifest.json", "part-000000.parquet"]
-    with manifest.lock(folder / "_manifest.json"), pytest.raises(Failed, match="another command is writing to"):
+    with shards_module.lock(folder / "_manifest.json"), pytest.raises(Failed, match="another command is writing to"):
         embed(folder, source)
     (folder / "_manifest.json").write_text("{")
     with pytest.raises(Failed, match="is no manifest of this command"):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selvage import errors
+from selvage.bulk import Failed
 from selvage.bulk import sender as sender_module
-from selvage.bulk.failures import Failed
 from selvage.bulk.sender import Sender, Target, Work, messages
 from support.bulk_fakes import FakeClient, embeddings, refuse_bad, too_long
 from support.fake_frontend import dense_row

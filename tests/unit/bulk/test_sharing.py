@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from selvage.bulk.failures import Failed
+from selvage.bulk import Failed
 from support.bulk_fakes import embed, jsonl, rows
 
 TEXTS = [f"text {i}" for i in range(40)]

@@ -2,28 +2,15 @@
 
 import math
 import time
-from typing import Any
 
-import numpy as np
 import pytest
 
 from selvage import errors
 from shared import errors as served
-from support.fake_frontend import KINDS, FakeFrontend, connected, dense_row, texts
+from support.fake_frontend import KINDS, FakeFrontend, connected, texts
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 MANY = texts(1300)
-
-
-async def test_a_refusal_is_tried_again_when_it_was_told(fake: FakeFrontend, kind: str) -> None:
-    """By the wait of the error, and every part once in the end."""
-    fake.refusals += [served.Overloaded("full", retry_after=0.3), served.WorkerUnavailable("gone", retry_after=0.1)]
-    start = time.monotonic()
-    async with connected(kind, fake.address, in_flight=1) as client:
-        found = await client.embed(MANY)
-    assert time.monotonic() - start >= 0.4
-    assert np.array_equal(found, np.stack([dense_row(each) for each in MANY]))
-    assert len(fake.asked) == 5
 
 
 @pytest.mark.parametrize(
@@ -59,23 +46,6 @@ async def test_errors_have_their_class_and_tries_are_bounded(
     assert len(fake.asked) == times
 
 
-async def test_a_bad_text_is_named_by_its_place_in_all_texts(fake: FakeFrontend, kind: str) -> None:
-    """And what else is under way is given up."""
-
-    def refuse(request: Any) -> served.SelvageError | None:
-        if MANY[1100] in request.texts:
-            place = list(request.texts).index(MANY[1100])
-            return served.InputTooLong(f"texts[{place}] has 402 tokens", field=f"texts[{place}]")
-        return None
-
-    fake.refuse = refuse
-    async with connected(kind, fake.address) as client:
-        with pytest.raises(errors.InputTooLong, match=r"texts\[1100\] has 402 tokens") as raised:
-            await client.embed(MANY)
-        assert raised.value.field == "texts[1100]"
-        assert (await client.embed(MANY[:5])).shape == (5, 3)
-
-
 @pytest.mark.parametrize("where", ["client", "call"])
 async def test_a_deadline_covers_all_parts(fake: FakeFrontend, kind: str, where: str) -> None:
     """No part begins anew with all of it."""
@@ -89,11 +59,3 @@ async def test_a_deadline_covers_all_parts(fake: FakeFrontend, kind: str, where:
         assert isinstance(raised.value, errors.DeadlineExceeded)
         assert len(fake.asked) < 3
         assert (await client.embed("a", timeout=math.inf)).shape == (3,)
-
-
-async def test_where_nobody_listens_it_is_unavailable(kind: str) -> None:
-    """After all tries, within the time."""
-    async with connected(kind, "127.0.0.1:1", retries=1, timeout=120) as client:
-        with pytest.raises(ConnectionError) as raised:
-            await client.embed("a")
-    assert isinstance(raised.value, errors.Unavailable)

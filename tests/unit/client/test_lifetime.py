@@ -3,17 +3,16 @@
 import asyncio
 import gc
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from selvage import AsyncClient, Client, errors
@@ -22,12 +21,6 @@ from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, 
 from support.references import eventually
 
 MANY = texts(1300)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeFrontend]:
-    with FakeFrontend() as running:
-        yield running
 
 
 async def test_cancelling_a_task_ends_its_calls(fake: FakeFrontend) -> None:
@@ -54,21 +47,35 @@ async def test_an_error_of_one_part_ends_the_others(fake: FakeFrontend, kind: st
         await eventually(lambda: fake.cancelled == len(fake.asked) - 1)
 
 
-async def test_closing_ends_calls_that_are_under_way(fake: FakeFrontend) -> None:
-    """With an error that says so: nobody cancelled the task."""
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("entries", [MANY, ["a"]], ids=["many requests", "one request"])
+async def test_closing_ends_calls_that_are_under_way(fake: FakeFrontend, kind: str, entries: list[str]) -> None:
+    """With an error that says so: nobody cancelled the task. The frontend hears of it."""
     fake.holds = True
-    client = AsyncClient(fake.address)
-    asking = asyncio.ensure_future(client.embed(MANY))
-    await eventually(lambda: fake.at_once > 0)
-    await client.close()
-    with pytest.raises(errors.Cancelled, match="closed"):
+    if kind == "AsyncClient":
+        client = AsyncClient(fake.address)
+        asking = asyncio.ensure_future(client.embed(entries))
+        await eventually(lambda: fake.at_once > 0)
+        await client.close()
+    else:
+        blocking = Client(fake.address)
+        asking = asyncio.ensure_future(asyncio.to_thread(blocking.embed, entries))
+        await eventually(lambda: fake.at_once > 0)
+        blocking.close()
+    with pytest.raises(errors.Cancelled, match="the client was closed"):
         await asking
-    blocking = Client(fake.address)
-    waiting = asyncio.ensure_future(asyncio.to_thread(blocking.embed, MANY))
-    await eventually(lambda: len(fake.asked) > 3)
-    blocking.close()
-    with pytest.raises(errors.Cancelled):
-        await waiting
+    await eventually(lambda: fake.cancelled == len(fake.asked))
+
+
+@pytest.mark.parametrize("entries", [MANY, ["a"]], ids=["many requests", "one request"])
+async def test_a_timeout_around_a_call_is_no_closed_client(fake: FakeFrontend, entries: list[str]) -> None:
+    """Though both cancel what is under way."""
+    fake.holds = True
+    async with AsyncClient(fake.address) as client:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.embed(entries), 0.2)
+        fake.holds = False
+        assert (await client.embed("a")).shape == (3,)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,6 +87,56 @@ async def test_a_closed_client_says_so(fake: FakeFrontend, kind: str) -> None:
         await client.embed("a")
     with pytest.raises(errors.Cancelled, match="the client was closed"):
         await client.stream(["a"])
+
+
+def test_another_event_loop_is_refused(fake: FakeFrontend) -> None:
+    """By each method, and in words: a second `asyncio.run` would otherwise fail within gRPC."""
+    client = AsyncClient(fake.address)
+
+    async def ask() -> None:
+        await client.embed("a")
+
+    async def stream() -> None:
+        _ = [row async for row in client.embed_stream(["a"])]
+
+    asyncio.run(ask())
+    for method in (ask, stream):
+        with pytest.raises(RuntimeError, match="the client belongs to the event loop of its first call"):
+            asyncio.run(method())
+
+
+async def test_closing_while_a_part_waits_to_be_sent_again(fake: FakeFrontend) -> None:
+    """The call ends with it, not when its wait is over."""
+    fake.refuse = lambda _: served.Overloaded("full", retry_after=600)
+    client = Client(fake.address, timeout=math.inf)
+    waiting = asyncio.ensure_future(asyncio.to_thread(client.embed, "a"))
+    await eventually(lambda: len(fake.asked) == 1)
+    client.close()
+    with pytest.raises(errors.Cancelled, match="the client was closed"):
+        await waiting
+
+
+def test_ctrl_c_while_a_stream_waits_ends_it(fake: FakeFrontend) -> None:
+    """The frontend hears of it, and the client goes on."""
+    ended, sent = threading.Event(), threading.Event()
+
+    def silent(requests: Iterator[Any], _: int) -> Iterator[Any]:
+        try:
+            for _ in requests:
+                sent.set()
+            yield
+        finally:
+            ended.set()
+
+    fake.stream = silent
+    with Client(fake.address) as client:
+        interrupting = threading.Thread(target=lambda: sent.wait() and os.kill(os.getpid(), signal.SIGINT))
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            list(client.embed_stream(["a"], batch_size=1))
+        interrupting.join()
+        assert ended.wait(60)
+        assert client.embed("a").shape == (3,)
 
 
 async def test_a_cancellation_that_comes_while_a_stream_ends_is_not_lost(fake: FakeFrontend) -> None:
@@ -100,48 +157,6 @@ async def test_a_cancellation_that_comes_while_a_stream_ends_is_not_lost(fake: F
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(all_of_it(), 0.5)
     over.set()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_stream_that_is_given_up_ends(fake: FakeFrontend, kind: str) -> None:
-    """Its call and its thread too."""
-    ended = threading.Event()
-
-    def watched(requests: Iterator[Any], _: int) -> Iterator[Any]:
-        try:
-            yield from map(answer_batch, requests)
-        finally:
-            ended.set()
-
-    fake.stream = watched
-    async with connected(kind, fake.address) as client:
-        stream = client.client.embed_stream(MANY, batch_size=1)
-        if isinstance(stream, Iterator):
-            next(stream)
-            stream.close()
-        else:
-            await anext(stream)
-            await stream.aclose()
-        await eventually(ended.is_set)
-        await eventually(lambda: not any(each.name == "selvage-stream" for each in threading.enumerate()))
-
-
-@contextmanager
-def no_call_is_left() -> Iterator[None]:
-    """Checks that a block deletes the streams that it opens, without help of the garbage collector."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-        assert not [alive for alive in gc.get_objects() if issubclass(type(alive), grpc.Call)]
-    finally:
-        gc.enable()
-
-
-def ending_early(requests: Iterator[Any], _: int) -> Iterator[Any]:
-    """Answers one batch, then refuses the stream."""
-    yield answer_batch(next(requests))
-    raise served.Internal("a bug")
 
 
 ENDING = """

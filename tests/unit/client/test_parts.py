@@ -64,18 +64,7 @@ def test_halves_cover_the_part(start: int, rows: int, left: int, columns: int) -
 class Nobody:
     """As much of a client as asking needs."""
 
-    settings = Settings.of(
-        "nowhere",
-        model="",
-        key="",
-        tls=False,
-        timeout=60,
-        retries=5,
-        in_flight=3,
-        fairness_key="",
-        priority="",
-        metadata=(),
-    )
+    settings = Settings.of("nowhere:1", in_flight=3)
 
 
 LONG = "\N{GRINNING FACE}" * 1000  # four bytes a letter

@@ -8,20 +8,19 @@ import pytest
 
 from selvage import errors
 from selvage.calls.split_call import FIRST, LONGEST, SPREAD, RetryPolicy, SplitCall
-from selvage.messages.inputs import InputPart
+from selvage.messages.inputs import InputPart, Operation
 
 
-class Words:
+class Words(Operation[int]):
     """An operation of some parts, answered with anything."""
 
-    seconds, progress = None, False
-
     def __init__(self, parts: int) -> None:
-        self.size = parts
+        super().__init__(seconds=None)
+        self._parts = parts
         self.taken: list[InputPart] = []
 
     def parts(self) -> Iterator[InputPart]:
-        return (InputPart(start=place, stop=place + 1) for place in range(self.size))
+        return (InputPart(start=place, stop=place + 1) for place in range(self._parts))
 
     def message(self, part: InputPart) -> InputPart:
         return part
@@ -88,22 +87,6 @@ def test_a_refused_part_is_sent_again_when_it_was_told() -> None:
     assert call.next_attempt() is None
     assert call.done
     assert call.result() == 3
-
-
-def test_tries_are_bounded() -> None:
-    """The last error is raised as it came, under its place in the whole input."""
-    clock = Clock()
-    call = split_call(2, clock, retries=2)
-    attempt = call.next_attempt()
-    for _ in range(2):
-        assert attempt is not None
-        call.record_failure(attempt, errors.Unavailable("gone"))
-        assert call.next_attempt() is None
-        clock.now += call.wait_seconds() or 0.0
-        attempt = call.next_attempt()
-    assert attempt is not None
-    with pytest.raises(errors.Unavailable, match="gone"):
-        call.record_failure(attempt, errors.Unavailable("gone"))
 
 
 def test_a_wait_that_ends_between_two_looks_is_no_wait_without_end() -> None:

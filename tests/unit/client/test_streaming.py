@@ -19,12 +19,6 @@ MANY = texts(768)
 EXPECTED = np.stack([dense_row(each) for each in MANY])
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeFrontend]:
-    with FakeFrontend() as running:
-        yield running
-
-
 def backwards(requests: Iterator[Any], _: int) -> Iterator[Any]:
     """Answers four batches at a time, the last first; there are as many as make up fours."""
     waiting: list[Any] = []
@@ -147,6 +141,27 @@ async def test_streams_that_bring_nothing_are_given_up(fake: FakeFrontend, kind:
         with pytest.raises(errors.Unavailable):
             await client.stream(MANY)
     assert fake.streams == 3
+
+
+async def test_a_reply_to_nothing_and_one_of_too_few_rows_are_no_results(fake: FakeFrontend, kind: str) -> None:
+    """Results would belong to other texts."""
+
+    def twice(requests: Iterator[Any], _: int) -> Iterator[Any]:
+        for each in requests:
+            yield from (answer_batch(each), answer_batch(each))
+
+    def short(requests: Iterator[Any], _: int) -> Iterator[Any]:
+        reply = answer_batch(next(requests))
+        reply.response.dense.data = reply.response.dense.data[12:]
+        yield reply
+
+    async with connected(kind, fake.address) as client:
+        for fake.stream, words in (
+            (twice, "a reply [0-9]+, which nothing waits for"),
+            (short, "63 results for 64 texts"),
+        ):
+            with pytest.raises(errors.Internal, match=words):
+                await client.stream(MANY)
 
 
 async def test_a_refused_stream_tells_why(fake: FakeFrontend, kind: str) -> None:

@@ -1,20 +1,10 @@
 """A target that is no frontend's address: refused when the client is made where its form says so, explained else."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
-from typing import Any
-
-import grpc
 import pytest
 
-from selvage import SelvageError, Unavailable
-from selvage.bulk.__main__ import main
 from selvage.bulk.flags import parse
-from selvage.target import check_target
-from support.bulk_fakes import jsonl
-from support.fake_frontend import KINDS, connected
+from selvage.connection import check_target
+from support.fake_frontend import KINDS
 
 MUST = "must be host:port, such as 127.0.0.1:50051"
 NOT_HTTP = "calls go to the port of gRPC (--listen), not to that of HTTP (--http-listen)."
@@ -84,67 +74,3 @@ def test_the_bulk_command_says_so_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code == 2
     told = f"--target: target is '127.0.0.1', {MUST}: it names no port (--help explains)"
     assert capsys.readouterr().err == f"python -m selvage.bulk: {told}\n"
-
-
-@pytest.fixture
-def http_address() -> Iterator[str]:
-    """An HTTP server, as a frontend has one beside its gRPC port."""
-    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    server.RequestHandlerClass.log_message = lambda *_: None  # type: ignore[method-assign, assignment]
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture
-def worker_address() -> Iterator[str]:
-    """A gRPC server that has none of a frontend's methods, as a worker is."""
-    server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
-
-
-async def failure(kind: str, address: str, method: str, *arguments: Any) -> SelvageError:
-    """The error of a call that is not tried again."""
-    async with connected(kind, address, retries=0) as client:
-        with pytest.raises(SelvageError) as raised:
-            await getattr(client, method)(*arguments)
-    return raised.value
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("method", "argument"), [("embed", "a"), ("stream", ["a"])])
-async def test_the_port_of_http_is_told(kind: str, method: str, argument: Any, http_address: str) -> None:
-    """gRPC's own words come last."""
-    error = await failure(kind, http_address, method, argument)
-    assert isinstance(error, Unavailable)
-    assert str(error).startswith(
-        "what answers there is not gRPC but perhaps HTTP; give the address of a frontend's --listen "
-        "(default: 127.0.0.1:50051), not that of its --http-listen ("
-    )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("method", "argument"), [("embed", "a"), ("stream", ["a"])])
-async def test_the_port_of_a_worker_is_told(kind: str, method: str, argument: Any, worker_address: str) -> None:
-    """So is that of a frontend that does not serve selvage.v1."""
-    error = await failure(kind, worker_address, method, argument)
-    assert error.code is grpc.StatusCode.UNIMPLEMENTED
-    assert str(error) == (
-        "the service there has no such method; give the address of a frontend's --listen (default: 127.0.0.1:50051), "
-        "not that of a worker (Method not found!)"
-    )
-
-
-def test_the_bulk_command_ends_at_the_port_of_a_worker(
-    worker_address: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Waiting would not help."""
-    source = jsonl(tmp_path / "a.jsonl", ["one"])
-    assert main([source, "--output", str(tmp_path / "o"), "--target", worker_address]) == 1
-    assert capsys.readouterr().err.startswith(f"{worker_address}: the service there has no such method; give the ")

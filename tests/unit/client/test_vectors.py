@@ -8,7 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from frontend_service.postprocess import pack
 from selvage.errors import InvalidInput
-from selvage.messages import enums, vectors
+from selvage.messages import vectors
+from selvage.messages.options import enum_name, enum_names, enum_number
 from selvage.v1 import vectors_pb2
 from shared import vectors as domain
 from shared.value_codec import vectors_from_pb
@@ -75,14 +76,14 @@ def test_choices_are_the_words_of_the_contract() -> None:
     for enum in (vectors_pb2.DataType, vectors_pb2.OutputKind, vectors_pb2.ScoringMethod, vectors_pb2.InputType):
         for number in enum.values():
             if number:
-                assert enums.number(enum, enums.name(enum, number), "field") == number
-    assert enums.names(vectors_pb2.OutputKind) == ("dense", "sparse", "multi_vector")
-    assert enums.name(vectors_pb2.OutputKind, 77) == "77"
+                assert enum_number(enum, enum_name(enum.DESCRIPTOR, number), "field") == number
+    assert enum_names(vectors_pb2.OutputKind) == ("dense", "sparse", "multi_vector")
+    assert enum_name(vectors_pb2.OutputKind.DESCRIPTOR, 77) == "77"
 
 
 @pytest.mark.parametrize("word", ["colbert", "unspecified", "", None])
 def test_another_word_is_refused(word: str) -> None:
     """With those that there are."""
     with pytest.raises(InvalidInput, match="dense, sparse, multi_vector") as raised:
-        enums.number(vectors_pb2.OutputKind, word, "output")
+        enum_number(vectors_pb2.OutputKind, word, "output")
     assert raised.value.field == "output"

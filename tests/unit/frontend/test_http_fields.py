@@ -213,50 +213,42 @@ async def test_a_path_of_llama_cpp_answers_as_its_kin(request_: Request) -> None
 
 
 def page() -> str:
-    """The tables as Markdown; paths with equal tables have one."""
-    groups: list[list[Request]] = []
-    for request in sorted(REQUESTS, key=lambda request: request.original):
-        alike = [group for group in groups if _told(group[0]) == _told(request)]
-        alike[0].append(request) if alike else groups.append([request])
-    own = [
-        f"| {path} | {', '.join(f'`{name}` ({why})' for name, why in fields.items())} |"
-        for path, fields in OURS.items()
-    ]
+    """A table for each path as Markdown; paths with equal tables have one."""
+    paths: dict[str, list[str]] = {}
+    for path in sorted({request.path for request in REQUESTS}):
+        requests = sorted((each for each in REQUESTS if each.path == path), key=lambda request: request.original)
+        rows = [
+            f"| {each.original} | {_told(each, Fate.HONOURED)} | {_told(each, Fate.REFUSED)} |" for each in requests
+        ]
+        own = ", ".join(f"`{name}` ({why})" for name, why in OURS.get(path, {}).items())
+        rows += [f"| others | {own} | |"] if own else []
+        paths.setdefault("\n".join(["| original | honoured | refused |", "|---|---|---|", *rows, ""]), []).append(path)
+    sources = {request.original.partition(",")[0]: request.source.partition(",")[0] for request in REQUESTS}
     return "\n".join(
         [
             "# Fields of imitated requests",
             "",
-            "Every field that an original knows, and what becomes of it: it is honoured, it is refused by an error",
-            "that names it, or it has no meaning here and changes nothing. `null` is absence of every field that may",
-            "be absent, and a whole number is an integer however it is written. Fields that no original of a path",
-            "knows are ignored, unless their name says that they change the answer (a dimension, `top_k`, a prompt):",
-            "these are refused by name. `tests/unit/frontend/test_http_fields.py` holds each line, and writes this",
-            "page: `python tests/unit/frontend/test_http_fields.py`.",
+            "Each field that an original knows is honoured, or refused by an error that names it. What is in no table",
+            "changes nothing; one whose name says that it changes answers (a dimension, `top_k`, a prompt) is refused.",
+            "`null` is absence of each field that may be absent; a `model` that is not served is 404.",
+            "A test holds each line, and `python tests/unit/frontend/test_http_fields.py` writes this page.",
             "",
-            *(_table(group) for group in groups),
-            "## Beyond these",
+            *(line for table, named in paths.items() for line in (f"## {', '.join(named)}", "", table)),
+            "## Sources",
             "",
-            "| path | fields |",
-            "|---|---|",
-            *own,
+            *(f"- {original}: {source}" for original, source in sorted(sources.items())),
             "",
         ]
     )
 
 
-def _told(request: Request) -> tuple[Any, ...]:
-    """The part of a table that two paths may have in common."""
-    fields = [(field.name, field.fate, field.why) for field in request.fields]
-    return request.original, request.source, fields
-
-
-def _table(requests: list[Request]) -> str:
-    """A table for requests that differ in their paths alone."""
-    first = requests[0]
-    rows = [f"| `{field.name}` | {field.fate.value} | {field.why} |" for field in first.fields]
-    paths = ", ".join(request.path for request in requests)
-    about = [f"## {first.original}", "", f"{paths}. Source: {first.source}.", ""]
-    return "\n".join([*about, "| field | here | |", "|---|---|---|", *rows, ""])
+def _told(request: Request, fate: Fate) -> str:
+    """The fields of a request that have a fate, and what is to be said of them."""
+    names: dict[str, list[str]] = {}
+    for field in request.fields:
+        if field.fate is fate:
+            names.setdefault(field.why if field.name != "model" else "", []).append(f"`{field.name}`")
+    return "; ".join(", ".join(alike) + (f" ({why})" if why else "") for why, alike in names.items())
 
 
 def test_the_page_is_what_the_tables_say() -> None:
