@@ -44,7 +44,6 @@ def batch(encoder: Encoder, lengths: list[int]) -> RaggedBatch:
 
 
 def captured(encoder: PackedEncoder, run: Run, step_tokens: int) -> GraphedEncoder:
-    """With every size."""
     record = CudaRecorder()
     return GraphedEncoder(encoder, [Graph(size, encoder, run, record) for size in ladder(step_tokens, 640)])
 

@@ -58,7 +58,6 @@ def test_it_equals_the_twin(cuda: torch.device, width: int, dtype: torch.dtype, 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_negative_maxima(cuda: torch.device, dtype: torch.dtype) -> None:
-    """No row of zeros wins."""
     queries, documents = unit_rows(33, 128, dtype, 0).abs(), -unit_rows(170, 128, dtype, 1).abs()
     compared = [Comparison(queries=texts([33]), documents=texts([1, 15, 17, 137]), layout=Layout.MATRIX)]
     scores = TritonMaxSim()(queries.to(cuda), documents.to(cuda), compared).cpu()
@@ -78,7 +77,6 @@ def test_the_same_bits_every_time(cuda: torch.device, dtype: torch.dtype) -> Non
 
 
 def test_rows_beyond_two_billion_numbers(cuda: torch.device) -> None:
-    """Offsets have 64 bits."""
     count = 2**31 // 128 + 1000
     documents = torch.empty(count, 128, dtype=torch.bfloat16, device=cuda)
     rows = unit_rows(300, 128, torch.bfloat16, 1)

@@ -92,7 +92,6 @@ def modules() -> Iterator[list[ModuleType]]:
 
 @pytest.fixture(scope="module")
 def kernel(modules: list[ModuleType]) -> ModuleType:
-    """What launches them."""
     return modules[1]
 
 

@@ -54,7 +54,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Adapter 'default'")  # peft take
 
 @pytest.mark.parametrize("form", FORMS)
 def test_its_rows_are_those_of_peft(encoder: Path, tmp_path: Path, form: str) -> None:
-    """The base's are far from them."""
     folder = write_sentence_model(tmp_path / "adapter", encoder, **FORMS[form])
     served = embed(folder, TEXTS)
     assert np.abs(served - peft_rows(folder, encoder, TEXTS)).max() < 1e-5
@@ -62,7 +61,6 @@ def test_its_rows_are_those_of_peft(encoder: Path, tmp_path: Path, form: str) ->
 
 
 def test_an_adapter_beside_weights_is_merged_into_these(encoder: Path, tmp_path: Path) -> None:
-    """Whatever base its description names."""
     folder = beside_weights(tmp_path / "both", encoder)
     expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     change_config(folder, base_model_name_or_path="someone/elsewhere")
@@ -86,7 +84,6 @@ def test_an_adapter_alone_is_read_without_modules(encoder: Path, tmp_path: Path)
 
 
 def test_an_adapter_in_the_folder_of_a_module(encoder: Path, tmp_path: Path) -> None:
-    """As older releases of sentence-transformers save it."""
     folder = tmp_path / "saved"
     write_adapter(folder / "0_Transformer", encoder)
     reader().save_pretrained(folder / "0_Transformer")
@@ -99,7 +96,6 @@ def test_an_adapter_in_the_folder_of_a_module(encoder: Path, tmp_path: Path) -> 
 
 
 def test_an_adapter_of_a_class_with_a_head_fits_the_encoder(encoder: Path, tmp_path: Path) -> None:
-    """Its names begin otherwise."""
     folder = write_sentence_model(tmp_path / "adapter", encoder, auto=AutoModelForMaskedLM)
     assert np.abs(embed(folder, TEXTS) - SentenceTransformer(str(folder), device="cpu").encode(TEXTS)).max() < 1e-5
 
@@ -266,7 +262,6 @@ def test_weights_of_other_forms_are_to_be_merged(encoder: Path, tmp_path: Path, 
 
 
 def test_layers_of_gpt2_are_to_be_merged(tmp_path: Path) -> None:
-    """They are of Conv1D, not nn.Linear."""
     write_gpt2(tmp_path / "base")
     layers = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
     folder = write_sentence_model(tmp_path / "adapter", tmp_path / "base", **layers)
@@ -285,7 +280,6 @@ def test_what_peft_merged_is_served(encoder: Path, tmp_path: Path) -> None:
 
 
 def test_an_adapter_of_another_base_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """By the tensor that has no place."""
     write_encoder(tmp_path / "other", "tiny-qwen3")
     folder = write_sentence_model(tmp_path / "adapter", tmp_path / "other", target_modules=["q_proj"])
     change_config(folder, base_model_name_or_path=str(encoder))

@@ -52,7 +52,6 @@ def loads(draw: st.DrawFn) -> Load:
 def test_the_reason_is_the_first_limit_that_the_estimate_exceeds(
     load: Load, cost: int, queued: int, limit: float, remaining: float | None
 ) -> None:
-    """And every refusal tells the wait."""
     estimate = load.estimate(cost, Priority.DEFAULT, 0)
     exceeded = {
         "queued_tokens": load.queued_tokens > 0 and load.queued_tokens + cost > queued,
@@ -92,7 +91,6 @@ def learn(pace: Pace, tokens: int, seconds: float) -> None:
 
 
 def test_small_steps_do_not_make_full_ones_look_slow() -> None:
-    """Each has costs of its own."""
     pace = Pace()
     assert pace.speed(1000) == 0
     learn(pace, 1000, 0.1)
@@ -143,7 +141,6 @@ def test_what_looks_fast_for_once_is_no_measure() -> None:
 
 
 def test_a_small_step_without_sequences_makes_no_full_one_look_fast() -> None:
-    """Where larger steps are known."""
     pace = Pace()
     learn(pace, 22, 0.002)
     assert pace.speed(512) == 11_000
@@ -152,7 +149,6 @@ def test_a_small_step_without_sequences_makes_no_full_one_look_fast() -> None:
 
 
 def test_of_sizes_that_never_ended_a_smaller_one_tells() -> None:
-    """Or, where there is none, a larger one."""
     pace = Pace()
     learn(pace, 100, 0.1)
     assert (pace.speed(10), pace.speed(100), pace.speed(10_000)) == (1000, 1000, 1000)

@@ -94,7 +94,6 @@ def test_a_model_that_short_texts_change_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_encoder_decoder_without_modules_gives_its_encoder(tmp_path: Path) -> None:
-    """T5ForConditionalGeneration as transformers saves it."""
     config = miniature.config_of("t5")
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     reader().save_pretrained(tmp_path)

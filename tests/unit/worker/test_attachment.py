@@ -66,7 +66,6 @@ def everything() -> Outboxes:
 
 @in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: HeldJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much all together may have."""
     monkeypatch.setattr(outbox, "UNSENT_BYTES", 1000)
     slow = Frontend(jobs, Outboxes(10_000), 0)
     first = await slow.leaves(1000)
@@ -264,7 +263,6 @@ def test_a_frontend_that_is_expelled_again_and_again_is_told_once(lines: list[An
 
 
 def test_each_kind_of_error_and_field_is_told_once(lines: list[Any]) -> None:
-    """Whatever the number in the field is."""
     log = FrontendLog()
     log.attached("it")
     for number in range(3):
@@ -276,7 +274,6 @@ def test_each_kind_of_error_and_field_is_told_once(lines: list[Any]) -> None:
 
 
 def test_a_bounded_number_of_frontends_is_remembered(lines: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were heard of last."""
     monkeypatch.setattr(attachment, "REMEMBERED", 2)
     log = FrontendLog()
     for name in ("one", "two", "three", "one", "three"):

@@ -78,7 +78,6 @@ class States:
     def of(
         cls, length: int, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype = torch.float32
     ) -> "States":
-        """Random ones."""
         torch.manual_seed(length)
         shapes = ((heads[0], widths[0]), (heads[1], widths[0]), (heads[1], widths[1]))
         query, key, value = (torch.randn(length, *shape).to(dtype).transpose(0, 1) for shape in shapes)
@@ -315,7 +314,6 @@ def test_a_wrong_piece_is_found_out(flaw: str) -> None:
     ],
 )
 def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -> None:
-    """After an honest attention has passed it."""
     register()
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", CPU).eval()
@@ -360,7 +358,6 @@ def test_the_gate_needs_no_more_positions_than_a_model_has() -> None:
 
 
 def test_texts_share_nothing_on_an_accelerator() -> None:
-    """Whatever its attention could do there."""
     model = load(random_model("tiny-qwen3"), CPU, LoadOptions(max_tokens=64))
     assert not model.unshared
     config, _ = synthetic.shape_of("tiny-qwen3")

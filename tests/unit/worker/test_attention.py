@@ -108,7 +108,6 @@ def test_causal_models_are_told_before_they_run(name: str) -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
 def test_runs_cover_the_batch(lengths: list[int]) -> None:
-    """Each sequence lies in exactly one run."""
     runs = batch_of(lengths).runs()
     assert [run.length for run in runs for _ in range(run.count)] == lengths
     assert [run.start for run in runs[1:]] == [run.stop for run in runs[:-1]]
@@ -234,7 +233,6 @@ def test_the_gate_refuses_a_wrong_run(
     ],
 )
 def test_the_gate_refuses_a_wrong_run_in_bfloat16(name: str, flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each mistake once; above all families."""
     gate_refuses(name, flaw, torch.bfloat16, monkeypatch)
 
 

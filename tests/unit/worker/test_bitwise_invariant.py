@@ -179,7 +179,6 @@ def test_a_text_has_the_same_bits_in_any_batch(name: str, number_format: str) ->
 
 @pytest.mark.parametrize("number_format", FORMATS)
 def test_minilm_gives_a_text_the_same_bits_in_any_batch(number_format: str) -> None:
-    """The real weights."""
     running = engine("minilm", number_format)
     assert card_of(running.model).bitwise_invariant
     draw = Draw(
@@ -272,7 +271,6 @@ def test_layers_keep_their_shapes() -> None:
 @pytest.mark.parametrize("dtype", NATIVE, ids=str)
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_is_pytorchs(approximate: str, dtype: torch.dtype) -> None:
-    """But for rounding."""
     x = torch.linspace(-9, 9, 1001).to(dtype)
     ours, expected = EvenGelu(approximate)(x), F.gelu(x, approximate=approximate)
     assert ours.dtype == dtype
@@ -294,7 +292,6 @@ def test_what_several_modules_share_stays_one() -> None:
 
 @pytest.mark.parametrize("name", ["tiny-deberta-v2", "tiny-t5"])
 def test_layers_that_do_not_run_by_the_kernels_promise_nothing(name: str) -> None:
-    """The log and --check say why."""
     model = engine(name, "float32").model
     assert not card_of(model).bitwise_invariant
     assert model.bits == "may differ in another batch: its layers do not run whole by the processor's kernels"

@@ -42,7 +42,6 @@ def test_a_load_sets_the_device_of_its_thread(
 
 
 def test_the_thread_that_waits_sets_it_too(entered: list[tuple[torch.device, int]]) -> None:
-    """Once; a processor has neither."""
     arrivals = create_arrivals_thread(ON_THE_SECOND)
     assert arrivals is not None
     with arrivals:

@@ -53,7 +53,6 @@ async def test_what_comes_in_the_same_moment_is_one_step(device: Executor) -> No
 
 
 async def test_jobs_of_a_message_to_an_idle_worker_are_one_step() -> None:
-    """However many pauses their submission takes."""
     engine, count = FakeEngine(Inline()), 4 * JOBS_IN_A_ROW
     jobs = [replace(job(number, 1), work=Classify()) for number in range(1, count + 1)]
     async with running_driver(engine, step_tokens=10 * count) as running:
@@ -67,7 +66,6 @@ async def test_jobs_of_a_message_to_an_idle_worker_are_one_step() -> None:
 
 
 async def test_a_bug_fails_its_own_job_only(device: Executor) -> None:
-    """Its batch mates are computed again without it."""
     engine = FakeEngine(device)
     engine.gate.clear()
     async with running_driver(engine) as running:
@@ -87,7 +85,6 @@ async def test_memory_is_found_by_cutting(device: Executor) -> None:
 
 
 async def test_a_passed_deadline_is_an_error_and_frees_the_queue(device: Executor) -> None:
-    """Without being computed."""
     engine = FakeEngine(device)
     async with running_driver(engine) as running:
         assert await outcome(ask(running, job(1, 5, remaining=0.0))) is DeadlineExceeded
@@ -125,7 +122,6 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
 
 
 async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> None:
-    """The first job of that id is answered."""
     async with running_driver(FakeEngine(device)) as running:
         first = ask(running, job(1, 5))
         with pytest.raises(InvalidInput):
@@ -149,7 +145,6 @@ async def test_draining_answers_what_is_held_and_takes_no_more(device: Executor)
 async def test_a_result_that_cannot_be_made_fails_its_own_job(
     device: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any exception there; the others go on."""
     engine = FakeEngine(device)
 
     def fail(progress: FakeProgress) -> JobResult:
@@ -200,7 +195,6 @@ async def test_a_job_may_be_cancelled_while_its_step_is_collected(
 
 
 async def test_closing_fails_what_is_still_held(device: Executor) -> None:
-    """Rather than leaving callers waiting."""
     engine = FakeEngine(device)
     engine.gate.clear()
     async with running_driver(engine) as running:
@@ -273,7 +267,6 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
 
 
 async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
-    """The probe that follows it succeeds."""
     engine = FakeEngine(device)
     async with running_driver(engine, device_check=job(99, 1)) as running:
         assert await outcome(ask(running, job(1, 13))) is Internal
@@ -304,7 +297,6 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
 
 
 async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch ends, and with it the process."""
     monkeypatch.setattr(driver, "LEAST_SECONDS", 0.05)
     monkeypatch.setattr(driver, "LOST_SECONDS", 0.1)
     monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
@@ -327,7 +319,6 @@ async def _nobody(stalls: bool) -> None:
 def test_a_step_is_late_at_ten_times_what_its_tokens_predict(
     seconds: float, tokens: int, speed: float, late: bool
 ) -> None:
-    """And not before five seconds."""
     assert (driver.overdue(seconds, tokens, speed) > 0) is late
 
 

@@ -134,7 +134,6 @@ def test_mixed_jobs_equal_the_same_jobs_alone(engine: ModelEngine, width: int | 
 
 
 def test_pairs_are_the_diagonal_of_the_matrix(engine: ModelEngine) -> None:
-    """Both layouts, both methods."""
     for method in (ScoringMethod.LATE_INTERACTION, ScoringMethod.DENSE):
         texts = tokens(4, 9, 2, 30, 1, 17, seed=11)
         layouts = (Layout.MATRIX, Layout.PAIRS)
@@ -186,8 +185,6 @@ def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
     "error", [torch.OutOfMemoryError("full"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) -> None:
-    """So that the scheduler can cut the step."""
-
     def full(_: torch.Tensor) -> torch.Tensor:
         raise error
 

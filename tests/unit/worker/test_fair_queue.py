@@ -62,7 +62,6 @@ def test_a_small_job_is_in_the_next_step_however_much_waits(big_jobs: int) -> No
 
 
 def test_big_jobs_share_evenly() -> None:
-    """Three equal jobs progress together."""
     queue = FairQueue[int](quantum=32)
     for job in range(3):
         queue.add_job(job, [16] * 300)
@@ -86,7 +85,6 @@ def test_no_job_starves_under_a_stream_of_small_ones() -> None:
 
 
 def test_a_removed_job_is_not_served() -> None:
-    """What waits of it is forgotten."""
     queue = FairQueue[int](quantum=8)
     queue.add_job(1, [5] * 10)
     queue.next_step(10)

@@ -185,7 +185,6 @@ def test_a_rerank_among_callers_of_its_key_is_served_in_its_turn(ahead: int) -> 
 
 
 def test_a_long_job_among_callers_of_its_key_gets_its_part() -> None:
-    """An eighth of what its key gets."""
     queue = FairQueue[int](quantum=64)
     queue.add_job(64_000, [64] * 100)
     assert tokens_until(queue, 64_000, keyed=False) == pytest.approx((SHORT_SHARE + 1) * 100 * 64, rel=0.1)
@@ -215,7 +214,6 @@ def test_an_interactive_job_is_in_the_very_next_step() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(BULK, INTERACTIVE), (DEFAULT, INTERACTIVE), (BULK, DEFAULT)])
 def test_a_lower_class_keeps_its_share(low: Priority, high: Priority) -> None:
-    """However much waits above it."""
     queue, served = FairQueue[int](quantum=32), Counter[int]()
     queue.add_job(0, [16] * 100_000, priority=low)
     queue.add_job(1, [16] * 100_000, priority=high)

@@ -83,7 +83,6 @@ def test_what_no_row_depends_on_does_not_count(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", RELEVANT)
 def test_what_a_row_may_depend_on_counts(folder: Path, name: str) -> None:
-    """When it comes, and when it changes."""
     prints = {fingerprint(folder)}
     put(folder, name, RELEVANT[name])
     prints.add(fingerprint(folder))
@@ -93,7 +92,6 @@ def test_what_a_row_may_depend_on_counts(folder: Path, name: str) -> None:
 
 
 def test_code_counts_where_it_is_run(folder: Path) -> None:
-    """With --trust-remote-code."""
     before = fingerprint(folder, code=True)
     put(folder, "modeling_own.py", "x = 1")
     assert fingerprint(folder, code=True) != before
@@ -122,7 +120,6 @@ def importable(folder: Path, name: str) -> None:
 def test_a_package_that_computes_in_transformers_place_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """With its version; another one does not."""
     monkeypatch.syspath_prepend(tmp_path)
     assert name not in sys.modules
     before = installed_packages()
@@ -133,14 +130,12 @@ def test_a_package_that_computes_in_transformers_place_counts(
 
 
 def test_transformers_counts_with_its_version() -> None:
-    """It computes the rows."""
     assert f"transformers {transformers.__version__}" in installed_packages()
 
 
 def test_packages_are_part_of_a_model_s_fingerprint(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same files."""
     before = load(str(encoder), CPU).fingerprint
     assert load(str(encoder), CPU).fingerprint == before
     monkeypatch.syspath_prepend(tmp_path)

@@ -86,7 +86,6 @@ def test_special_tokens_that_fill_the_limit_are_refused(encoder: Path, tmp_path:
 
 @pytest.mark.parametrize("name", ["query", "document", "anything"])
 def test_a_prompt_that_fills_the_limit_is_refused(encoder: Path, tmp_path: Path, name: str) -> None:
-    """By its name; one token less is enough."""
     folder = tmp_path / "model"
     shutil.copytree(encoder, folder)
     described = {"prompts": {name: "w5 " * 6}}
@@ -98,7 +97,6 @@ def test_a_prompt_that_fills_the_limit_is_refused(encoder: Path, tmp_path: Path,
 
 
 def test_max_tokens_below_a_prompt_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """By the setting."""
     folder = tmp_path / "model"
     shutil.copytree(encoder, folder)
     modules(folder, config_sentence_transformers={"prompts": {"query": "w5 " * 6}})
@@ -107,7 +105,6 @@ def test_max_tokens_below_a_prompt_is_refused(encoder: Path, tmp_path: Path) -> 
 
 
 def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """Late interaction has a limit a side."""
     described = {"model_type": "ColBERT", "query_prefix": "w7 w8 ", "document_prefix": "w7 w8 w9 ", "query_length": 5}
     folder = write_pylate(tmp_path / "model", encoder, described | {"document_length": 5, "do_query_expansion": False})
     with pytest.raises(
@@ -120,7 +117,6 @@ def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) 
 
 
 def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
-    """Two texts have three special tokens."""
     write_encoder(tmp_path, "tiny-bert", "sequence-classification", labels=1)
     with pytest.raises(
         ModelRefused, match="special tokens and a word of each text take 5 tokens, and --max-tokens is 4"
@@ -130,7 +126,6 @@ def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
 
 
 def test_the_model_s_positions_are_the_last_word(tmp_path: Path) -> None:
-    """There no setting helps, and none is named."""
     write_encoder(tmp_path, "tiny-bert")
     config = json.loads((tmp_path / "config.json").read_text())
     PreTrainedTokenizerFast(tokenizer_object=reader().backend_tokenizer, **NAMES).save_pretrained(tmp_path)

@@ -138,7 +138,6 @@ def test_a_load_captures_every_size_with_compiled_layers() -> None:
 
 @pytest.mark.usefixtures("on_a_processor")
 def test_each_can_be_switched_off() -> None:
-    """Without graphs nothing is compiled either."""
     counting = Counting()
     written = GraphSettings(compile=False, step_tokens=256)
     for settings, serves in ((written, f"varlen, {ALL} graphs"), (None, "varlen")):
@@ -224,7 +223,6 @@ class Failing(Playing):
 
 @pytest.mark.usefixtures("on_a_processor")
 def test_a_size_that_cannot_be_captured_runs_without() -> None:
-    """All others have their graphs."""
     failing = Failing(1, RuntimeError("not this one"))
     model = loaded("tiny-bert", GRAPHS, backend=Counting(), recorder=lambda: failing)
     assert isinstance(model.encoder, GraphedEncoder)

@@ -67,7 +67,6 @@ def test_pages_are_as_large_as_the_kernel_says(
 
 
 def test_weights_keep_their_numbers() -> None:
-    """By this machine's own kernel, whatever it does."""
     layer = nn.Linear(2048, 2048)
     before = {name: numbers.clone() for name, numbers in layer.state_dict().items()}
     address = layer.weight.data_ptr()

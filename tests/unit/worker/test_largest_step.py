@@ -172,20 +172,17 @@ def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 255])
 def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
-    """Somebody may ask for it."""
     memory = FakeMemory(available=10**6)
     assert try_step_sizes(engine("tiny-colbert", memory), memory, tokens)[-1].tokens == tokens
 
 
 def test_nothing_is_rehearsed_on_a_processor() -> None:
-    """Whose step keeps its tokens."""
     memory = FakeMemory(available=1)
     assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory, 10**9) == []
     assert memory.batches == []
 
 
 def test_another_failure_is_no_lack_of_memory() -> None:
-    """It is raised as it is."""
     memory = FakeMemory(available=10**6)
 
     def fail(batch: RaggedBatch) -> None:

@@ -123,7 +123,6 @@ def test_an_explanation_adds_up_to_the_score(engine: ModelEngine, width: int | N
 
 
 def test_query_tokens_without_a_vector_are_not_explained() -> None:
-    """BGE-M3's first token."""
     engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     result = ask(engine, score(LATE, 1, explain=True), [[30, 31, 32], [40, 41]])
     winners, _ = explained(result, 3)
@@ -134,7 +133,6 @@ def test_query_tokens_without_a_vector_are_not_explained() -> None:
     "work", [score(LATE, 2, explain=True), score(ScoringMethod.DENSE, 1, explain=True)], ids=["two queries", "dense"]
 )
 def test_what_cannot_be_explained_is_refused(work: object) -> None:
-    """One query at a time, by late interaction."""
     engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     with pytest.raises(InvalidInput, match="explain needs"):
         ask(engine, work, [[30], [31], [32]])  # type: ignore[arg-type]

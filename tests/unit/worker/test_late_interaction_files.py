@@ -168,7 +168,6 @@ BESIDE_PYLATE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("beside", BESIDE_PYLATE)
 def test_what_lies_beside_the_transformer_wins(encoder: Path, tmp_path: Path, beside: str) -> None:
-    """Null included."""
     described = MARKED | {"query_length": 24, "document_length": 30, "model_type": "ColBERT"}
     write_pylate(tmp_path, encoder, described, **BESIDE_PYLATE[beside])
     assert_reads_as_the_oracle(tmp_path)
@@ -270,7 +269,6 @@ def test_other_models_have_no_reading_of_their_own(encoder: Path, tmp_path: Path
     [("tiny-colbert", QueryExpansion.FIXED, False), ("tiny-colbert-attended", QueryExpansion.MIN, True)],
 )
 def test_known_shapes_read_without_a_disk(shape: str, expansion: QueryExpansion, attend: bool) -> None:
-    """Markers that are words, 32 tokens, punctuation."""
     card = card_of(load(random_model(shape), CPU))
     late = card.late_interaction
     assert late is not None

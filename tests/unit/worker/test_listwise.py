@@ -124,7 +124,6 @@ def test_neighbours_change_nothing(engine: ModelEngine, twin: Twin, neighbours: 
 
 @needs_kernels
 def test_neighbours_change_no_bit(whole: ModelEngine, twin: Twin) -> None:
-    """Of the projector's rows either."""
     engine = whole
     assert not engine.model.other_bits
     for neighbours in (1, 63):

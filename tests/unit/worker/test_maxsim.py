@@ -207,7 +207,6 @@ def test_an_absent_row_is_minus_infinity(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_document_of_skipped_rows_alone_has_the_lowest_score(kernel: str) -> None:
-    """All punctuation: not NaN, not infinity."""
     texts = Texts.end_to_end(np.array([2, 2]))
     comparison = Comparison(queries=Texts.end_to_end(np.array([3])), documents=texts, layout=Layout.MATRIX)
     scores = kernel_of(kernel)(rows(3), rows(4), [comparison], np.array([False, False, True, False]))
@@ -246,7 +245,6 @@ def test_winners_are_the_rows_that_make_the_score(
 
 
 def test_a_processor_without_kernels_takes_products_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its own kernel is chosen."""
     cpu = torch.device("cpu")
     ours = NativeMaxSim if torch.float32 in LIBRARY.formats else PlainMaxSim
     assert isinstance(maxsim_kernels.choose(cpu, 128), ours)

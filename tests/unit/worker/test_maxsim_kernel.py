@@ -46,7 +46,6 @@ def tiles(modules: list[ModuleType]) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def kernel(modules: list[ModuleType]) -> ModuleType:
-    """What launches it."""
     return modules[1]
 
 
@@ -130,12 +129,10 @@ def test_every_length(kernel: ModuleType, dtype: torch.dtype, longest: int) -> N
 
 @pytest.mark.slow
 def test_long_queries_against_long_documents(kernel: ModuleType) -> None:
-    """Both far beyond a block."""
     agree(kernel, unit_rows(1024, 32), unit_rows(8192, 32, seed=1), [matrix(texts(1024), texts(8192))])
 
 
 def test_views_at_odd_addresses_and_with_strides(kernel: ModuleType) -> None:
-    """They are copied rather than read wrongly."""
     queries, documents = unit_rows(40, 70, torch.bfloat16)[:, :64], unit_rows(41, 8, torch.bfloat16).flatten()[3:]
     documents = documents[: 5 * 64].reshape(5, 64)
     assert documents.data_ptr() % 16
@@ -290,7 +287,6 @@ def test_starting_up_calls_every_variant(kernel: ModuleType, monkeypatch: pytest
 def test_more_pairs_than_one_table_holds_take_several(
     kernel: ModuleType, comparisons: list[Comparison], kept: Mask | None
 ) -> None:
-    """With the same scores in the same order."""
     queries, documents = unit_rows(ROWS, 16), unit_rows(ROWS, 16, seed=1)
     whole = kernel.TritonMaxSim()(queries, documents, comparisons, kept)
     with pytest.MonkeyPatch.context() as patch:

@@ -89,7 +89,6 @@ REFUSED: dict[tuple[str, ...], str] = {
 
 @pytest.mark.parametrize("kinds", REFUSED, ids=lambda kinds: "-".join(kinds) or "nothing")
 def test_an_order_that_the_reference_fails_on_is_refused(encoder: Path, tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    """By the module, in one line."""
     folder = write(tmp_path / "model", encoder, kinds)
     with pytest.raises((KeyError, AttributeError, ValueError)):
         oracle(folder)
@@ -193,7 +192,6 @@ def test_truncate_dim_cuts_vectors(encoder: Path, tmp_path: Path, kinds: Sequenc
 
 
 def test_a_truncate_dim_beyond_the_width_cuts_nothing(encoder: Path, tmp_path: Path) -> None:
-    """Likewise."""
     folder = write(tmp_path / "model", encoder, (T, P), config_sentence_transformers={"truncate_dim": 999})
     assert embed(folder, TEXTS).shape == oracle(folder).shape == (2, 64)
 

@@ -285,7 +285,6 @@ def test_numbers_that_are_none_stay_in_their_sequence() -> None:
 @needs_kernels
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF])
 def test_a_query_that_is_no_number_gives_none(bits: int) -> None:
-    """Whatever the bits of its NaN are."""
     batch = batch_of([(40, 0)])
     query, key, value = states_of(batch, torch.float32, (2, 2), 32)
     query.view(torch.int32)[:, 3] = bits

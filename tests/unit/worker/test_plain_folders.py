@@ -150,7 +150,6 @@ SAID: dict[str, tuple[dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("said", SAID)
 def test_of_several_limits_the_reference_s_holds(encoder: Path, tmp_path: Path, said: str) -> None:
-    """Told by the ids that the reference feeds."""
     folder = tmp_path / "model"
     shutil.copytree(encoder, folder)
     settings, limit = SAID[said]
@@ -211,7 +210,6 @@ def test_other_arguments_of_a_call_are_refused_by_name(
 
 
 def test_every_key_that_the_reference_takes_is_read() -> None:
-    """And no other."""
     taken = set(inspect.signature(Transformer.__init__).parameters) - {"self", "model_name_or_path", "backend"}
     assert text_settings.KEYS - {"model_args", "tokenizer_args", "config_args", "cache_dir"} == taken
 

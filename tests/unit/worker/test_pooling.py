@@ -86,7 +86,6 @@ def test_a_text_that_is_all_prompt_becomes_zeros(texts: list[tuple[int, int]]) -
 def test_a_pooled_row_does_not_depend_on_its_neighbours(
     texts: list[tuple[int, int]], mode: str, data: st.DataObject
 ) -> None:
-    """Not in one bit."""
     lengths, skip = [length for length, _ in texts], np.array([skip for _, skip in texts])
     hidden, batch = hidden_of(lengths)
     place = data.draw(st.integers(0, len(texts) - 1))

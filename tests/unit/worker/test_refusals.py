@@ -30,7 +30,6 @@ def test_the_repository_itself_loads(whole: Path) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_repository_is_refused_by_file_and_key(whole: Path, broken: str) -> None:
-    """One thing wrong each."""
     change, named = BROKEN[broken]
     change(whole)
     said = refusal(whole)
@@ -45,7 +44,6 @@ SERVED_THERE = ("a number that is a truth",)
 
 @pytest.mark.parametrize("broken", BLAMED)
 def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
-    """At its load or at its first text."""
     BROKEN[broken][0](whole)
     kinds = (TypeError, OverflowError, AttributeError, ValueError, RuntimeError, StrictDataclassError)
     with nullcontext() if broken in SERVED_THERE else pytest.raises(kinds):
@@ -74,7 +72,6 @@ def test_an_activation_has_a_short_and_a_long_name(whole: Path, named: str) -> N
 
 
 def test_lexical_weights_are_one_number_a_token(whole: Path) -> None:
-    """A sparse_linear.pt of another width."""
     torch.save({"weight": torch.ones(2, 64), "bias": torch.ones(2)}, whole / "sparse_linear.pt")
     assert "sparse_linear" in refusal(whole)
 
@@ -89,14 +86,12 @@ def test_a_head_that_is_not_known_is_refused(encoder: Path, tmp_path: Path, arch
 
 @pytest.mark.parametrize("labels", [{"a": "yes", "b": "no"}, ["yes", "no"]])
 def test_labels_of_another_form_are_refused(tmp_path: Path, labels: object) -> None:
-    """In one line, as everything else."""
     write_encoder(tmp_path, "tiny-bert", "sequence-classification", labels=2)
     settings("config.json", id2label=labels)(tmp_path)
     refusal(tmp_path)
 
 
 def test_a_classifier_that_reads_a_decoder_is_refused(tmp_path: Path) -> None:
-    """Whatever goes wrong in it, and wherever."""
     t5 = {"d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 64, "num_layers": 2, "decoder_start_token_id": 0}
     config = AutoConfig.for_model("t5", vocab_size=1000, num_labels=1, pad_token_id=0, **t5)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
@@ -105,7 +100,6 @@ def test_a_classifier_that_reads_a_decoder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_arguments_of_old_saves_count(tmp_path: Path) -> None:
-    """config_args override config.json, tokenizer_args the limit."""
     write_encoder(tmp_path, "tiny-mistral")
     modules = [module | {"idx": number, "name": str(number)} for number, module in enumerate(MODULES[:2])]
     write_json(tmp_path, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})

@@ -34,7 +34,6 @@ def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_plain_transformers_repository_gets_a_mean(encoder: Path) -> None:
-    """As sentence-transformers reads it."""
     texts = ["w1 w2 w3", "w9 w8"]
     expected = SentenceTransformer(str(encoder), device="cpu").encode(texts)
     assert np.abs(embed(encoder, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())

@@ -153,7 +153,6 @@ def test_weights_in_several_files(tmp_path: Path, encoder: Path, suffix: str, pa
 
 
 def test_weights_as_a_pickle(tmp_path: Path, encoder: Path) -> None:
-    """pytorch_model.bin, as many repositories still have it."""
     model = write_encoder(tmp_path, "tiny-bert")
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").unlink()

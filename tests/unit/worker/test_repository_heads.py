@@ -86,7 +86,6 @@ def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None
 
 
 def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
-    """MLMTransformer by its old name, and word_embedding_dimension."""
     write_encoder(tmp_path, "tiny-bert", "masked-lm")
     base = "sentence_transformers.sparse_encoder.models"
     kinds = {"MLMTransformer": "", "SpladePooling": "1_Splade"}
@@ -153,7 +152,6 @@ def test_a_plain_classifier_has_the_labels_and_the_activation_of_its_config(tmp_
 
 
 def test_a_cross_encoder_over_pooled_rows(encoder: Path, tmp_path: Path) -> None:
-    """Transformer, Pooling, Dense, Dense to scores."""
     torch.manual_seed(3)
     head = Dense(32, 1, activation_function=nn.Identity(), module_output_name="scores")
     modules = [Transformer(str(encoder)), Pooling(64, "cls"), Dense(64, 32, activation_function=nn.GELU()), head]
@@ -251,7 +249,6 @@ def test_a_reranker_whose_question_is_not_known_is_refused(
 
 
 def test_a_tokenizer_without_the_words_is_refused(tmp_path: Path) -> None:
-    """By both words."""
     folder = write_plain_reranker(tmp_path / "model", "tiny-qwen3", ASKED)
     file = folder / "tokenizer.json"
     file.write_text(file.read_text().replace('"yes"', '"yea"'))

@@ -59,7 +59,6 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_native_form(encoder: Path, tmp_path: Path, layers: str) -> None:
-    """MultiVectorEncoder of sentence-transformers 6, saved by itself."""
     torch.manual_seed(4)
     chain = [
         token_dense(each["in_features"], each["out_features"], bias=each["bias"], use_residual="use_residual" in each)
@@ -83,7 +82,6 @@ def test_unit_length_between_layers_is_a_layer(encoder: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("named", [True, False], ids=["with model_type", "before model_type"])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_form_of_pylate(tmp_path: Path, layers: str, named: bool) -> None:
-    """modules.json with pylate.models.Dense.Dense, whose config names no features."""
     write_encoder(tmp_path, "tiny-bert")
     generator = torch.Generator().manual_seed(6)
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]

@@ -66,7 +66,6 @@ def test_others_are_served(encoder: Path, tmp_path: Path, named: str) -> None:
 
 
 def test_they_count_beside_modules_alone(encoder: Path, tmp_path: Path) -> None:
-    """As the rest of their file."""
     folder = write(tmp_path / "model", encoder, {"transformers": ">=99"})
     (folder / "modules.json").unlink()
     assert load(str(folder), CPU).recipe.dense is not None

@@ -102,18 +102,15 @@ def test_the_hub_is_asked_for_that_revision(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_revision_that_is_not_there_is_refused() -> None:
-    """By name."""
     with pytest.raises(ModelRefused, match="of --revision = 'v3'"):
         load(HUB_ID, CPU, LoadOptions(revision="v3"))
 
 
 def test_the_model_of_a_package_is_refused_with_one() -> None:
-    """Else it would be ignored in silence."""
     with pytest.raises(ModelRefused, match="--revision = 'v1' is for models of the hub, this is in a package"):
         load("minilm", CPU, LoadOptions(revision="v1"))
 
 
 def test_a_directory_is_refused_with_one(hub: Path) -> None:
-    """Likewise."""
     with pytest.raises(ModelRefused, match="this is a directory"):
         load(str(hub), CPU, LoadOptions(revision="v1"))

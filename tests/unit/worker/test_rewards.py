@@ -84,7 +84,6 @@ def test_rewards_of_long_texts_in_pieces(tmp_path: Path) -> None:
 
 
 def test_without_an_id_every_token_is_scored(tmp_path: Path, texts: list[list[int]]) -> None:
-    """The marked ones among them."""
     write_rewards(tmp_path)
     engine = ModelEngine(load(str(tmp_path), CPU))
     every = ask(engine, Classify(tokens=True), texts)
@@ -95,7 +94,6 @@ def test_without_an_id_every_token_is_scored(tmp_path: Path, texts: list[list[in
 
 
 def test_what_such_a_model_cannot_do_is_refused(tmp_path: Path, texts: list[list[int]]) -> None:
-    """Labels of whole texts; an id without tokens."""
     write_rewards(tmp_path)
     engine = ModelEngine(load(str(tmp_path), CPU))
     with pytest.raises(UnsupportedTask, match="classifies no texts"):

@@ -159,12 +159,10 @@ def test_room_is_what_counting_gives(seed: int, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_many_random_jobs_leave_no_room_taken(count: int) -> None:
-    """Cancelled ones included, in whatever state they were."""
     try_random_jobs(random.Random(count), count)
 
 
 def test_a_long_text_is_not_kept_waiting_by_shorter_ones() -> None:
-    """Although there is always room for these."""
     queue = FairQueue[int](quantum=16, room=CAPACITY)
     under_way = deque[dict[int, range]]()
     costs, room = cut([CAPACITY], 8)

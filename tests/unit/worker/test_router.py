@@ -251,7 +251,6 @@ def test_a_table_elsewhere_or_alone_is_refused(tmp_path: Path) -> None:
 
 
 def test_vectors_of_other_ids_are_refused(tmp_path: Path) -> None:
-    """They would compare nothing."""
     inference_free(tmp_path)
     folder = tmp_path / "saved" / "query_0_SparseStaticEmbedding"
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -264,7 +263,6 @@ def test_vectors_of_other_ids_are_refused(tmp_path: Path) -> None:
 
 
 def test_check_prints_the_route_and_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How queries go, and who looks them up."""
     inference_free(tmp_path)
     assert checked(tmp_path / "saved", "--step-tokens", "512") == 0
     printed = capsys.readouterr().out

@@ -119,7 +119,6 @@ def test_ties_are_rounded_to_even(kernels: RowKernels, data_type: DataType) -> N
 
 
 def test_views_at_odd_addresses_and_with_strides(kernels: RowKernels) -> None:
-    """They are copied rather than read wrongly."""
     wide, flat = some_rows(20, 30, torch.bfloat16), some_rows(20, 9, torch.bfloat16).flatten()
     for rows in (wide[:, :16], wide[3:, 5:9], wide.T, flat[3:163].view(20, 8)):
         assert torch.equal(kernels.finished(rows, None, 0, False), rows.float())
@@ -151,7 +150,6 @@ def launches(modules: list[ModuleType], monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_one_launch_a_form_and_none_for_nothing(kernel: ModuleType, launches: list[Launches]) -> None:
-    """Two where a text is split."""
     kernels: RowKernels = kernel.TritonRows()
     rows, (sums, finishes) = some_rows(300, 16), launches
     total(kernels, segments_of([0, 9], [4, 128]), rows)

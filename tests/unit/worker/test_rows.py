@@ -45,7 +45,6 @@ def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, boo
 @pytest.mark.parametrize("data_type", list(DataType))
 @pytest.mark.parametrize("width", [1, 7, 8, 384])
 def test_packed_bytes_have_the_size_that_was_promised(data_type: DataType, width: int) -> None:
-    """And read back as what they rounded."""
     rows = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
     data, scales = row_kernels.pack(rows, data_type)
     assert data.shape == (5, data_type.row_bytes(width))
@@ -68,7 +67,6 @@ def test_binary_equals_sentence_transformers() -> None:
 
 
 def test_int8_of_a_zero_row_is_zero() -> None:
-    """No division by nothing."""
     data, scales = row_kernels.pack(torch.zeros(1, 3), DataType.INT8)
     assert scales is not None
     assert not data.any()
@@ -76,7 +74,6 @@ def test_int8_of_a_zero_row_is_zero() -> None:
 
 
 def test_a_download_returns_what_was_put_in() -> None:
-    """In order, in shape."""
     download = StepDownload()
     tensors = [torch.randn(2, 3), torch.zeros(4, dtype=torch.uint8), torch.tensor([True, False])]
     downloaded = [download.add_tensor(tensor) for tensor in tensors]

@@ -56,7 +56,6 @@ def test_every_job_is_answered_once_and_whole(lengths: list[list[int]], step_tok
 
 
 def test_out_of_memory_in_the_next_step_leaves_the_last_one_answered() -> None:
-    """And itself fails its own job only."""
     engine = FakeEngine(failing=10)
     answers = served(engine, job(1, 100), job(2, 13, 87), job(3, 100))
     assert sorted(map(shown, answers)) == [(1, (100,)), (2, InputTooLarge), (3, (100,))]
@@ -237,7 +236,6 @@ def test_a_step_is_bounded_in_time(overhead: float) -> None:
 
 
 def test_a_slow_device_computes_small_steps_but_not_tiny_ones() -> None:
-    """A step has costs of its own."""
     device = Device(speed=10.0)
     scheduler = device.scheduler(step_tokens=5000, step_seconds=0.1)
     scheduler.submit(job(1, *[8] * 500))
@@ -256,7 +254,6 @@ def test_a_loop_tells_its_budget() -> None:
 
 
 def test_jobs_are_planned_by_their_class_key_and_deadline() -> None:
-    """As they say."""
     scheduler = Device().scheduler(step_tokens=10)
     scheduler.submit(job(1, 10, priority=Priority.BULK))
     scheduler.submit(job(2, *[10] * 10, key="a"))

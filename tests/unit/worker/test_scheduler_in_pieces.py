@@ -151,13 +151,11 @@ def step(scheduler: Scheduler) -> list[EndedJob]:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 1 << 32), st.integers(1, 40))
 def test_every_job_is_answered_and_all_room_comes_back(seed: int, count: int) -> None:
-    """In any order of what happens."""
     try_random_jobs(random.Random(seed), count)
 
 
 @pytest.mark.slow
 def test_ten_thousand_jobs_leave_no_room_taken() -> None:
-    """In one scheduler."""
     try_random_jobs(random.Random(0), 10_000)
 
 
@@ -204,7 +202,6 @@ async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Exe
 
 
 async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Executor) -> None:
-    """The one behind it has room enough."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
     async with running_driver(engine, cache_bytes=CAPACITY + 30, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine)
@@ -250,7 +247,6 @@ async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed:
 
 
 async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
-    """Its room goes to the one that waits."""
     async with running_driver(threaded_engine.FakeEngine(device, chunk=20), cache_bytes=CAPACITY) as running:
         futures = [
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((1, 53), (2, 60))

@@ -45,7 +45,6 @@ def unused_output(name: str, config: PretrainedConfig) -> int:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_is_that_of_the_published_config(name: str) -> None:
-    """Every width that its speed depends on."""
     config, _ = described(name)
     sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
     key_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
@@ -63,13 +62,11 @@ def test_parameters_are_within_one_percent_of_the_published(name: str) -> None:
 
 
 def test_the_names_of_published_models_are_known_in_any_case() -> None:
-    """As they are written on the hub."""
     assert described("Qwen3-Embedding-0.6B")[0].vocab_size == 151669
     assert described("GritLM-7B")[1] == described("gritlm-7b")[1]
 
 
 def test_bge_m3_has_three_outputs_as_the_tiny_one_has() -> None:
-    """The same recipe with wider layers."""
     _, large = described("bge-m3")
     _, tiny = described("tiny-bge-m3")
     assert large.multi_vector is not None
@@ -127,6 +124,5 @@ def test_every_headed_shape_has_a_encoder() -> None:
 
 
 def test_an_unknown_shape_is_refused_with_those_known() -> None:
-    """Published ones among them."""
     with pytest.raises(ValueError, match=r"gritlm-7b.*qwen3-embedding-0\.6b"):
         synthetic.shape_of("gritlm-8b")

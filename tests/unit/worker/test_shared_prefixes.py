@@ -374,7 +374,6 @@ def _alike(first: np.ndarray, second: np.ndarray) -> int:
 
 
 def test_no_text_shares_where_the_user_wants_none() -> None:
-    """`--share-prefixes` off."""
     engine = vector_engine("tiny-qwen3", "float32", True)
     job = Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of([PREFIX, PREFIX]))
     before = engine.shared_tokens

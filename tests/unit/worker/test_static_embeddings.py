@@ -67,7 +67,6 @@ def model2vec(folder: Path, normalize: bool = True, **tensors: torch.Tensor) -> 
 
 
 def test_a_direction_that_is_none_is_refused(tmp_path: Path) -> None:
-    """By the file and the key."""
     folder = model2vec(tmp_path / "m2v", embeddings=numbers(ROWS, 8))
     described = json.loads((folder / "tokenizer.json").read_text())
     write_json(folder, tokenizer=described | {"truncation": {"max_length": 7, "direction": "up"}})

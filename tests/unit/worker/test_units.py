@@ -99,7 +99,6 @@ def test_room_is_taken_for_a_sequence_at_once_and_given_back(
 
 
 def test_units_without_a_long_sequence_need_no_room() -> None:
-    """Nothing is counted for them."""
     assert units_of([3, 16]).room == []
     assert units_of([3, 17]).room == [0, 17, -17]
 
@@ -117,7 +116,6 @@ def test_what_never_fits_is_refused_with_the_number_that_would() -> None:
 
 @given(st.integers(1, 500), st.integers(0, 10**12))
 def test_the_longest_text_is_the_one_whose_bytes_fit(token_bytes: int, cache_bytes: int) -> None:
-    """One token more does not."""
     longest = int(PieceLimits(cache_bytes=cache_bytes, token_bytes=token_bytes).cache_tokens)
     assert longest * token_bytes <= cache_bytes < (longest + 1) * token_bytes
 

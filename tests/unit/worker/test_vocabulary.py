@@ -62,27 +62,23 @@ def test_a_folder_without_a_tokenizer_is_refused(
 def test_a_vocabulary_of_a_few_words_is_refused(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """For a matrix of a thousand rows."""
     folder = bare(tmp_path / "model", encoder, SPECIAL + words)
     tokens = len(SPECIAL + words)
     assert f"its tokenizer has {tokens} tokens for the model's 1000 embeddings" in refusal(folder, capsys)
 
 
 def test_a_quarter_of_the_matrix_is_enough(encoder: Path, tmp_path: Path) -> None:
-    """Matrices are padded."""
     words = [chr(letter) for letter in range(97, 123)] + [f"##{chr(letter)}" for letter in range(97, 123)]
     words += [f"word{number}" for number in range(250 - len(words) - len(SPECIAL))]
     assert load(str(bare(tmp_path / "model", encoder, SPECIAL + words)), CPU).notice == ""
 
 
 def test_an_empty_vocabulary_is_refused(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No frontend could open it."""
     said = refusal(bare(tmp_path / "model", encoder, []), capsys)
     assert "tokenizer" in said
 
 
 def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
-    """By what the library says, panics included."""
     broken = finish({"version": "1.0", "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"b": 0}}}, {})
     with pytest.raises(ModelRefused, match="its tokenizer can read no text: "):
         TokenizerReader(broken)
@@ -94,7 +90,6 @@ def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
 def test_a_special_token_beyond_the_matrix_is_refused(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str
 ) -> None:
-    """By its role and its id."""
     folder = tmp_path / "model"
     shutil.copytree(encoder, folder)
     named = reader()
@@ -115,7 +110,6 @@ def test_a_token_of_every_text_beyond_the_matrix_is_refused(encoder: Path, tmp_p
 
 
 def test_a_token_that_answers_are_scored_by_is_within_the_matrix(tmp_path: Path) -> None:
-    """The id that LogitScore's file names."""
     write_encoder(tmp_path, "tiny-qwen3", "causal-lm")
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -141,7 +135,6 @@ def test_a_token_that_fills_up_queries_is_within_the_matrix(encoder: Path, tmp_p
 def test_tokens_that_were_never_trained_are_told_at_load(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the card, which log and `--check` show."""
     folder = tmp_path / "model"
     shutil.copytree(encoder, folder)
     named = reader()
@@ -157,7 +150,6 @@ def test_tokens_that_were_never_trained_are_told_at_load(
 
 
 def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) -> None:
-    """Every tiny shape, and the census's tokenizer."""
     for name, (_, _, values) in synthetic.SHAPES.items():
         if name.startswith("tiny-"):
             rows = int(values.get("vocab_size", 1000))

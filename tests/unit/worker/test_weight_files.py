@@ -39,7 +39,6 @@ def test_weights_that_nothing_loads_may_be_anything(whole: Path, name: str, cont
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "sparse_linear.pt"])
 def test_no_refusal_advises_to_run_a_pickle(whole: Path, name: str) -> None:
-    """As PyTorch's own message does."""
     if name.endswith("pytorch_model.bin"):
         (whole / name).with_name("model.safetensors").unlink()
     torch.save({"a": Path()}, whole / name)
@@ -101,6 +100,5 @@ def test_the_poison_works(tmp_path: Path) -> None:
 
 
 def test_a_pickle_of_something_else_is_refused(whole: Path) -> None:
-    """Tensors by name, and nothing but."""
     torch.save([torch.ones(1)], whole / "colbert_linear.pt")
     assert "colbert_linear.pt holds something else than tensors by name" in refusal(whole)

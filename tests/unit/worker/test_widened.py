@@ -79,7 +79,6 @@ def test_every_architecture_has_the_bits_of_the_whole_conversion(kind: str, dtyp
 
 
 def test_the_types_that_are_tried_at_every_run_exist() -> None:
-    """Else they would be left out in silence."""
     assert set(LISTED) >= OFTEN
     assert set(CONFIG_MAPPING) >= OFTEN
 
@@ -218,7 +217,6 @@ def test_a_load_holds_one_module_in_float32(name: str, dtype: Dtype, monkeypatch
 
 
 def test_all_at_once_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control of the count."""
     counter = Counter(monkeypatch)
     model = built("bert", torch.bfloat16)
     with own_run.as_read(model):

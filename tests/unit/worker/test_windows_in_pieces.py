@@ -60,7 +60,6 @@ def models(kind: str, reach: int) -> tuple[Any, Any]:
 
 
 def text_of(length: int, seed: int = 0) -> Ids:
-    """Token ids."""
     return np.array(random_ids([length], vocabulary=100, seed=seed)[0], dtype=np.int32)
 
 
