@@ -111,12 +111,6 @@ def test_a_load_captures_every_size(cuda: torch.device) -> None:
     assert " graphs captured in " in capturing, capturing
 
 
-def test_graphs_can_be_switched_off(cuda: torch.device) -> None:
-    loaded = load(random_model("tiny-bert"), Placement.choose(DEVICE))
-    assert isinstance(loaded.encoder, PackedEncoder)
-    assert [each for each in loaded.findings if "layers compiled" in each or "graphs" in each] == []
-
-
 @torch.inference_mode()
 def test_work_that_waits_is_refused_and_harms_nothing(cuda: torch.device) -> None:
     """Before it is captured, so that other work is captured afterwards, and memory is given back as before."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, PlainMaxSim, Texts
 from shared.vectors import Layout
+from support.tiny import unit_rows
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
@@ -25,11 +26,6 @@ QUERIES, DOCUMENTS = [0, 1, 31, 32, 33, 1024], [0, 1, 15, 16, 17, 300, 1025, 819
 
 def texts(lengths: list[int]) -> Texts:
     return Texts.end_to_end(np.array(lengths, dtype=np.int64))
-
-
-def unit_rows(count: int, width: int, dtype: torch.dtype, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(count, width, generator=generator), dim=1).to(dtype)
 
 
 def everything(width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, list[Comparison], Mask]:

@@ -26,7 +26,7 @@ from support.adapted import (
     write_sentence_model,
 )
 from support.breakages import refusal
-from support.tiny import CPU, ask, embed, reader, scores, write_encoder, write_json
+from support.tiny import CPU, ask, embed, listed, reader, scores, write_encoder, write_json, write_pooled
 
 TEXTS = ["w1 w2 w3", "w9 w8 w7 w6 w5 w4", "w11"]
 MERGE = (
@@ -71,9 +71,7 @@ def test_an_adapter_alone_is_read_without_modules(encoder: Path, tmp_path: Path)
     """It pools as sentence-transformers does, whatever its base's modules are, and the card says so."""
     base = tmp_path / "base"
     shutil.copytree(encoder, base)
-    modules = [{"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""}]
-    modules += [{"name": "1", "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
-    write_json(base, modules=modules, **{"1_Pooling__config": {"pooling_mode": "cls", "embedding_dimension": 64}})
+    write_pooled(base, "cls")
     folder = write_adapter(tmp_path / "adapter", base)
     model = load(str(folder), CPU)  # with the base's tokenizer
     assert model.names == ("adapter",)
@@ -87,11 +85,9 @@ def test_an_adapter_in_the_folder_of_a_module(encoder: Path, tmp_path: Path) -> 
     folder = tmp_path / "saved"
     write_adapter(folder / "0_Transformer", encoder)
     reader().save_pretrained(folder / "0_Transformer")
-    modules = [
-        {"name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
+    first, second = listed("Transformer", "Pooling")
+    write_pooled(folder)
+    write_json(folder, modules=[first | {"path": "0_Transformer"}, second])
     assert np.abs(embed(folder, TEXTS) - peft_rows(folder / "0_Transformer", encoder, TEXTS)).max() < 1e-5
 
 

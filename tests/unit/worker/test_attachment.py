@@ -44,8 +44,6 @@ class Frontend:
         return waiting
 
     async def read(self) -> None:
-        """All that is there."""
-
         async def write(message: bytes) -> None:
             self.received += len(message)
 
@@ -143,12 +141,8 @@ async def seconds_to_report(outbox: Outbox) -> float:
 
 
 @in_no_time
-async def test_a_worker_without_work_tells_it_once_a_second() -> None:
-    assert await seconds_to_report(Outbox(Load)) == IDLE_BEAT
-
-
-@in_no_time
 async def test_a_worker_with_work_tells_its_load_more_often() -> None:
+    assert await seconds_to_report(Outbox(Load)) == IDLE_BEAT
     assert await seconds_to_report(Outbox(lambda: Load(queued_jobs=1))) == REPORT_SECONDS
 
 

@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from gpu_worker.link.attachment import JOBS_IN_A_ROW
 from gpu_worker.schedule import driver
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.schedule.steps import EndedStep
+from gpu_worker.schedule.steps import EndedStep, JobOutcome
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -274,17 +275,30 @@ async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
         assert any(identity == 99 for step in engine.steps for identity, _ in step)
 
 
-async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
+@asynccontextmanager
+async def watched_step(
     device: Executor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
-    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
+) -> AsyncIterator[tuple[FakeEngine, Driver, asyncio.Queue[bool], asyncio.Future[JobOutcome]]]:
+    """A step of 5 tokens that hangs, the outcome of its job, and what the watch tells; late after half a second, since
+    a busy machine may keep an honest step for a tenth."""
+    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
     monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
     async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
         engine.gate.clear()
         hanging = ask(running, job(1, 5))
+        await eventually(lambda: running._scheduler.step_running is not None)
+        yield engine, running, told, hanging
+        engine.gate.set()
+        watching.cancel()
+
+
+async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
+    device: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
+    async with watched_step(device, monkeypatch) as (engine, running, told, hanging):
         assert await told.get() is True
         assert await outcome(hanging) is WorkerUnavailable
         assert "a step of 5 tokens" in running.load.stalled
@@ -293,7 +307,6 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
         engine.gate.set()
         assert await told.get() is False
         assert await outcome(ask(running, job(3, 5))) == (5,)
-        watching.cancel()
 
 
 async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,37 +357,20 @@ async def test_a_step_that_keeps_all_others_from_running_is_late(
     device: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It computes, so its seconds are no pause of the process."""
-    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
-    engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with running_driver(engine) as running:
-        watching = asyncio.create_task(running.watch(told.put))
-        engine.gate.clear()
-        hanging = ask(running, job(1, 5))
-        await eventually(lambda: running._scheduler.step_running is not None)
+    async with watched_step(device, monkeypatch) as (_, _, told, hanging):
         end = time.process_time() + 1.0
         while time.process_time() < end:
             """Computes, and lets nothing else run."""
         assert await told.get() is True
         assert await outcome(hanging) is WorkerUnavailable
-        engine.gate.set()
-        watching.cancel()
 
 
 async def test_a_pause_of_the_process_is_no_stalled_step(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the machine stands still: the job is answered, and nobody is told of a stall."""
-    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
-    engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with running_driver(engine) as running:
-        watching = asyncio.create_task(running.watch(told.put))
-        engine.gate.clear()
-        paused = ask(running, job(1, 5))
-        await eventually(lambda: running._scheduler.step_running is not None)
+    async with watched_step(device, monkeypatch) as (engine, _, told, paused):
         for _ in range(2):
             time.sleep(0.7)  # noqa: ASYNC251 - nothing of the loop runs
             await asyncio.sleep(0.02)
         engine.gate.set()
         assert await outcome(paused) == (5,)
         assert told.empty()
-        watching.cancel()

@@ -1,6 +1,5 @@
 """The fingerprint changes with every file and every installed package that can change a row, and with nothing else."""
 
-import shutil
 import sys
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -60,12 +59,6 @@ RELEVANT = {
 
 def fingerprint(folder: Path, code: bool = False) -> str:
     return digest_of_files(folder, trust_remote_code=code).hexdigest()
-
-
-@pytest.fixture
-def folder(encoder: Path, tmp_path: Path) -> Path:
-    shutil.copytree(encoder, tmp_path / "model")
-    return tmp_path / "model"
 
 
 def put(folder: Path, name: str, content: str) -> None:

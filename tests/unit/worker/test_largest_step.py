@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -17,7 +16,6 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.trials import (
     FEWEST,
     SPARE_MEMORY,
@@ -27,7 +25,6 @@ from gpu_worker.startup.trials import (
     run_largest_steps,
     try_step_sizes,
 )
-from gpu_worker.worker import step_of
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Encode, Score
 from shared.vectors import OutputKind
@@ -239,24 +236,3 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
     assert ["step,", "at", "most", "512 tokens"] in lines
     assert checked("tiny", "--step-tokens", "1024") == 2
     assert "--step-tokens = 1024 does not fit the device" in capsys.readouterr().err
-
-
-async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its own accord it halves; a number that the user set is refused."""
-    memory = FakeMemory(available=1000 + 700)
-    made = engine("tiny-bert", memory).model
-
-    async def tokens(*arguments: str) -> int:
-        settings = WorkerSettings.read(["--model", "tiny", *arguments])
-        with ThreadPoolExecutor(1) as device:
-            _, times = await step_of(made, device, settings)
-            return times.tokens
-
-    assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
-    monkeypatch.setattr(OnDevice, "device_memory", memory)
-    assert await tokens() == 512
-    with pytest.raises(ModelRefused) as refused:
-        await tokens("--step-tokens", "1024")
-    told = str(refused.value)
-    assert told.startswith("--step-tokens = 1024 does not fit the device: a step of 1024 tokens runs")
-    assert told.endswith("512 fit")

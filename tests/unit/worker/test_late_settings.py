@@ -247,12 +247,6 @@ def test_an_expansion_needs_a_strategy_and_a_length(encoder: Path, tmp_path: Pat
     assert "late.json: query_expansion: length is missing" in said
 
 
-def test_an_expansion_longer_than_the_files_let_queries_be(encoder: Path, tmp_path: Path, started: Start) -> None:
-    folder = write_native(tmp_path / "model", encoder, {}, query_length=20)
-    said = refusal(lambda: started(folder, {"query_expansion": {"strategy": "fixed", "length": 32}}))
-    assert "query_length 20 is below the length of query_expansion, 32" in said
-
-
 def test_punctuation_that_a_vocabulary_lacks_is_not_skipped(encoder: Path, tmp_path: Path, started: Start) -> None:
     """The list of PyLate can be written down for any model."""
     folder = write_stanford(tmp_path / "model", encoder, {"mask_punctuation": False})

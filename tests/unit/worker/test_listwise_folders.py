@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model on disk."""
-    return listwise.write(tmp_path_factory.mktemp("listwise") / "tiny")
+    return listwise.write(tmp_path_factory.mktemp("listwise") / "tiny", max_position_embeddings=2304)
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,11 @@ from gpu_worker.kernels.maxsim.kernel import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SC
 from gpu_worker.kernels.maxsim.maxsim_kernels import EMPTY_DOCUMENT as EMPTY
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, PlainMaxSim, Texts
 from shared.vectors import Layout
+from support.tiny import unit_rows
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
-from support.interpreted import interpreted  # Triton first
+from support.interpreted import Launches, interpreted  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -47,11 +48,6 @@ def tiles(modules: list[ModuleType]) -> ModuleType:
 @pytest.fixture(scope="module")
 def kernel(modules: list[ModuleType]) -> ModuleType:
     return modules[1]
-
-
-def unit_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(count, width, generator=generator), dim=1).to(dtype)
 
 
 def texts(*lengths: int) -> Texts:
@@ -224,29 +220,15 @@ def test_a_score_does_not_depend_on_its_company(kernel: ModuleType, columns: lis
     assert torch.equal(kernel.TritonMaxSim(64)(queries, documents, [alone], kept)[0], scores[0, columns[0]])
 
 
-class Counting:
-    """Launches of a kernel."""
-
-    def __init__(self, launched: Any) -> None:
-        self.launched, self.launches = launched, 0
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*arguments: object, **options: object) -> None:
-            self.launches += 1
-            self.launched[grid](*arguments, **options)
-
-        return launch
-
-
 @pytest.mark.parametrize("chunk", [64, 1024])
 def test_one_launch_a_call(kernel: ModuleType, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many comparisons, layouts and chunks; none where there is nothing to do."""
-    counting = Counting(kernel.score_pairs)
-    monkeypatch.setattr(kernel, "score_pairs", counting)
+    launches = Launches(kernel.score_pairs)
+    monkeypatch.setattr(kernel, "score_pairs", launches)
     agree(kernel, *many(), chunk_rows=chunk)
-    assert counting.launches == 1
+    assert len(launches.seen) == 1
     agree(kernel, *many()[:2], [])
-    assert counting.launches == 1
+    assert len(launches.seen) == 1
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2))

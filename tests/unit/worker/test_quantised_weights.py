@@ -1,6 +1,5 @@
 """Checkpoints that were quantised before they were published are refused, whatever their format."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,6 @@ NAMED: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"bits": 4}, "no quant_method"),
     "nothing": ({}, "no quant_method"),
 }
-
-
-@pytest.fixture
-def folder(encoder: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(encoder, tmp_path / "model")
 
 
 @pytest.mark.parametrize("case", NAMED)

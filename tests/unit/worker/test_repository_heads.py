@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import Pooling
-from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedTokenizerFast
@@ -65,26 +63,6 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("strategy", "activation"),
-    [
-        ("max", "relu"),
-        ("sum", "log1p_relu"),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("max", "log1p_relu"), ("sum", "relu"))),
-    ],
-)
-def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None:
-    """SPLADE with a maximum and with a sum, one logarithm and two."""
-    write_encoder(tmp_path / "mlm", "tiny-bert", "masked-lm")
-    modules = [MLMTransformer(str(tmp_path / "mlm")), SpladePooling(strategy, activation)]
-    oracle = SparseEncoder(modules=modules, device="cpu")
-    oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    expected = oracle.encode(TEXTS, convert_to_tensor=True).to_dense().numpy()
-    model = load(str(tmp_path / "saved"), CPU)
-    ours = sparse_rows(ask(ModelEngine(model), encode(SPARSE), ids_of(model, TEXTS)))
-    assert np.abs(ours - expected).max() < 2e-5 * max(1.0, expected.max())
-
-
 def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
     write_encoder(tmp_path, "tiny-bert", "masked-lm")
     base = "sentence_transformers.sparse_encoder.models"
@@ -106,29 +84,6 @@ def logits(model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
     assert model.recipe.classifier is not None
     result = ask(ModelEngine(model), Classify(), [each.ids for each in encodings], second_segments=seconds)
     return scores(result, len(model.recipe.classifier.labels))
-
-
-FUNCTIONS = {Activation.SIGMOID: nn.Sigmoid(), Activation.IDENTITY: nn.Identity()}
-
-
-@pytest.mark.parametrize(
-    ("labels", "activation"),
-    [
-        (1, Activation.SIGMOID),
-        (3, Activation.IDENTITY),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, Activation.IDENTITY), (3, Activation.SIGMOID))),
-    ],
-)
-def test_cross_encoders(tmp_path: Path, labels: int, activation: Activation) -> None:
-    """One label and several; the activation that the files name is told, and left to the frontend."""
-    write_encoder(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=labels)
-    oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=FUNCTIONS[activation], device="cpu")
-    oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    model = load(str(tmp_path / "saved"), CPU)
-    assert model.recipe.classifier is not None
-    assert model.recipe.classifier.activation is activation
-    found = FUNCTIONS[activation](torch.tensor(logits(model, PAIRS))).numpy().reshape(-1, labels).squeeze()
-    assert np.abs(found - oracle.predict(PAIRS)).max() < 1e-4
 
 
 def test_segments_count_only_where_the_tokenizer_gives_them(tmp_path: Path) -> None:

@@ -57,19 +57,6 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-def test_the_native_form(encoder: Path, tmp_path: Path, layers: str) -> None:
-    torch.manual_seed(4)
-    chain = [
-        token_dense(each["in_features"], each["out_features"], bias=each["bias"], use_residual="use_residual" in each)
-        for each in LAYERS[layers]
-    ]
-    modules = [Transformer(str(encoder)), *chain, MultiVectorMask(), Normalize(module_input_name=TOKENS)]
-    oracle = MultiVectorEncoder(modules=modules, device="cpu")
-    oracle.save(str(tmp_path), create_model_card=False)
-    assert_rows_equal(tmp_path, oracle, LAYERS[layers][-1]["out_features"])
-
-
 def test_unit_length_between_layers_is_a_layer(encoder: Path, tmp_path: Path) -> None:
     """Only a Normalize at the end is what a request may switch off."""
     unit = Normalize(module_input_name=TOKENS)

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
-from support.tiny import CPU, write_json
+from support.tiny import CPU, write_pooled
 
 FILE = "config_sentence_transformers.json"
 UNMET: dict[str, tuple[Any, str]] = {
@@ -37,12 +37,7 @@ MET: dict[str, Any] = {
 
 def write(folder: Path, encoder: Path, requirements: Any) -> Path:
     shutil.copytree(encoder, folder)
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    files = {"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}}
-    return write_json(folder, modules=modules, config_sentence_transformers={"requirements": requirements}, **files)
+    return write_pooled(folder, config_sentence_transformers={"requirements": requirements})
 
 
 @pytest.mark.parametrize("named", UNMET)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
-from gpu_worker.schedule.scheduler import LOAD_SECONDS, Idle, Launch, Scheduler, Wait
+from gpu_worker.schedule.scheduler import LEAD_SECONDS, LOAD_SECONDS, Idle, Launch, Scheduler, Wait
 from gpu_worker.schedule.steps import EndedJob
 from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, InputTooLarge, Internal, Overloaded
@@ -100,6 +100,20 @@ def test_a_step_is_launched_early_once_it_is_whole(waits: int, worth: bool) -> N
     if waits:
         scheduler.submit(job(2, *[1] * waits))
     assert scheduler.next_action() == (Launch() if worth else Wait(inf))
+
+
+def test_the_next_step_is_launched_shortly_before_the_end_of_a_long_one() -> None:
+    """Not at once, so that jobs that come meanwhile are in it; and not after the end, so that the device goes on."""
+    device = Device(speed=100.0)
+    scheduler = device.warm_scheduler()
+    assert scheduler.older_step is not None
+    scheduler.older_step.handle.arrived = Future()
+    scheduler.submit(job(1, *[10] * 10))
+    action = scheduler.next_action()
+    assert isinstance(action, Wait)
+    assert action.seconds == pytest.approx(1.0 - LEAD_SECONDS)
+    device.now += action.seconds + 1e-9
+    assert scheduler.next_action() == Launch()
 
 
 def test_one_failure_does_not_end_batching() -> None:

@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 from math import inf
 
@@ -35,7 +36,8 @@ from support.random_models import random_model
 from support.tiny import CPU
 
 USUAL, BOUND = 2048, 0.2
-HEADS = ["tiny-bert", "tiny-splade", "tiny-colbert", "tiny-cross-encoder", "tiny-token-classifier"]
+OTHERS = ("tiny-bert", "tiny-colbert", "tiny-cross-encoder")
+HEADS = ["tiny-splade", "tiny-token-classifier", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
 
 
 def machine(speed: float, overhead: float = 0.0) -> Callable[[int], float]:
@@ -43,6 +45,7 @@ def machine(speed: float, overhead: float = 0.0) -> Callable[[int], float]:
     return lambda tokens: overhead + tokens / speed
 
 
+@cache
 def model(name: str = "tiny-bert") -> Model:
     return load(random_model(name), CPU)
 

@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.repository import fitting
 from gpu_worker.repository.tokenizer import TokenizerReader, finish
-from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
 from support.checked import checked
 from support.late_forms import write_native
-from support.tiny import CPU, NAMES, embed, reader, write_encoder, write_json
+from support.tiny import CPU, embed, reader, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -88,20 +85,16 @@ def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
 
 @pytest.mark.parametrize("role", ["mask", "pad", "sep"])
 def test_a_special_token_beyond_the_matrix_is_refused(
-    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str
+    folder: Path, capsys: pytest.CaptureFixture[str], role: str
 ) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
     named = reader()
     named.add_special_tokens({f"{role}_token": "<new>"})
     named.save_pretrained(folder)
     assert f"its {role} token has the id 1000, and the model's embeddings end at 999" in refusal(folder, capsys)
 
 
-def test_a_token_of_every_text_beyond_the_matrix_is_refused(encoder: Path, tmp_path: Path) -> None:
+def test_a_token_of_every_text_beyond_the_matrix_is_refused(folder: Path) -> None:
     """One that the template puts there, without a role."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
     description = json.loads((folder / "tokenizer.json").read_text())
     description["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [1003]
     (folder / "tokenizer.json").write_text(json.dumps(description))
@@ -132,11 +125,7 @@ def test_a_token_that_fills_up_queries_is_within_the_matrix(encoder: Path, tmp_p
         load(str(folder), CPU)
 
 
-def test_tokens_that_were_never_trained_are_told_at_load(
-    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
+def test_tokens_that_were_never_trained_are_told_at_load(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = reader()
     named.add_tokens([AddedToken(f"<extra {number}>") for number in range(5)])
     named.save_pretrained(folder)
@@ -147,15 +136,3 @@ def test_tokens_that_were_never_trained_are_told_at_load(
     assert checked(folder) == 0
     assert said in capsys.readouterr().out
     assert np.isfinite(embed(folder, ["w1 w2"])).all()
-
-
-def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) -> None:
-    for name, (_, _, values) in synthetic.SHAPES.items():
-        if name.startswith("tiny-"):
-            rows = int(values.get("vocab_size", 1000))
-            made = synthetic.tokenizer(rows)
-            assert fitting.check_vocabulary(made, TokenizerReader(made), rows) == "", name
-    named = miniature.tokenizer_of(tmp_path)
-    assert len(named) == miniature.VOCABULARY
-    assert isinstance(named, PreTrainedTokenizerFast)
-    assert NAMES["unk_token"] == named.unk_token
