@@ -114,7 +114,7 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
         assert len(launches(np.array(own))) == 1
 
 
-GRAPHS = GraphSettings(step_tokens=256)
+GRAPHS = GraphSettings(step_tokens=128)
 LADDER = ladder(GRAPHS.step_tokens, 640)
 ALL, LARGEST = len(LADDER), LADDER[-1]
 
@@ -134,7 +134,7 @@ def test_a_load_captures_every_size_with_compiled_layers() -> None:
 @pytest.mark.usefixtures("on_a_processor")
 def test_each_can_be_switched_off() -> None:
     counting = Counting()
-    written = GraphSettings(compile=False, step_tokens=256)
+    written = GraphSettings(compile=False, step_tokens=GRAPHS.step_tokens)
     for settings, serves in ((written, f"varlen, {ALL} graphs"), (None, "varlen")):
         assert loaded("tiny-bert", settings, backend=counting, recorder=Playing).encoder.description == serves
     assert counting.graphs == 0
