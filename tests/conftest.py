@@ -41,7 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's backgroun
 
 settings.register_profile(
     "usual",
-    max_examples=60,  # others at every run
+    max_examples=30,  # others at every run
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # a machine may be busy
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-FIRST = ("rows", "maxsim", "cuda", "precision", "forms", "memory", "services", "invariance")
+FIRST = ("rows", "maxsim", "cuda", "memory", "services", "invariance")
 """Files in their order, since `make gpu` gives them 320 s: kernels of our own first, then what loads many models."""
 
 

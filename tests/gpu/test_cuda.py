@@ -1,7 +1,9 @@
 """The same engine on CUDA: attention, families, jobs and waits against the CPU's float32."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
+from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.schedule.interface import JobSlice
@@ -19,6 +22,7 @@ from harness.random_models import synthetic
 from shared.jobs import Encode, Job, JobResult, MaxSim, RaggedTokens, Score
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind, ScoringMethod
 from support.random_models import random_model
+from support.tiny import write_encoder
 
 pytestmark = pytest.mark.gpu
 
@@ -194,3 +198,14 @@ def numbers(results: list[JobResult]) -> Iterator[np.ndarray]:
         if result.sparse is not None:
             values = np.frombuffer(result.sparse.values, dtype="<f4")
             yield np.array([each.sum() for each in np.split(values, np.cumsum(result.sparse.lengths)[:-1])])
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.float16), ("bfloat16", torch.bfloat16)])
+def test_files_may_ask_for_float16(dtype: str, expected: torch.dtype, tmp_path: Path) -> None:
+    """A model whose config.json names it runs in it, and passes its gate there."""
+    write_encoder(tmp_path, "tiny-bert")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "dtype": "float16"}))
+    model = load(str(tmp_path), Placement.choose(DEVICE, dtype))  # type: ignore[arg-type]
+    assert model.encoder.dtype == expected
+    assert card_of(model).dtype == str(expected).removeprefix("torch.")

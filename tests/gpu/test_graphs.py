@@ -44,7 +44,6 @@ def batch(encoder: Encoder, lengths: list[int]) -> RaggedBatch:
 
 
 def captured(encoder: PackedEncoder, run: Run, step_tokens: int) -> GraphedEncoder:
-    """With every size."""
     record = CudaRecorder()
     return GraphedEncoder(encoder, [Graph(size, encoder, run, record) for size in ladder(step_tokens, 640)])
 
@@ -110,12 +109,6 @@ def test_a_load_captures_every_size(cuda: torch.device) -> None:
     compiling, capturing = model.findings[-2:]
     assert compiling.startswith("layers compiled in "), compiling
     assert " graphs captured in " in capturing, capturing
-
-
-def test_graphs_can_be_switched_off(cuda: torch.device) -> None:
-    loaded = load(random_model("tiny-bert"), Placement.choose(DEVICE))
-    assert isinstance(loaded.encoder, PackedEncoder)
-    assert [each for each in loaded.findings if "layers compiled" in each or "graphs" in each] == []
 
 
 @torch.inference_mode()

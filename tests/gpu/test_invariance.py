@@ -41,7 +41,6 @@ def told(among: Sequence[Tensor], alone: Sequence[Tensor], tell: Tell) -> float:
 def test_a_linear_layer_gives_a_text_the_same_rows(
     cuda: torch.device, inputs: int, outputs: int, record_property: Tell
 ) -> None:
-    """Within two roundings of bfloat16."""
     layer = torch.nn.Linear(inputs, outputs, device=cuda, dtype=torch.bfloat16)
     states = torch.randn(sum(LENGTHS), inputs, device=cuda, dtype=torch.bfloat16)
     with torch.inference_mode():

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, PlainMaxSim, Texts
 from shared.vectors import Layout
+from support.tiny import unit_rows
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
@@ -25,11 +26,6 @@ QUERIES, DOCUMENTS = [0, 1, 31, 32, 33, 1024], [0, 1, 15, 16, 17, 300, 1025, 819
 
 def texts(lengths: list[int]) -> Texts:
     return Texts.end_to_end(np.array(lengths, dtype=np.int64))
-
-
-def unit_rows(count: int, width: int, dtype: torch.dtype, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(count, width, generator=generator), dim=1).to(dtype)
 
 
 def everything(width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, list[Comparison], Mask]:
@@ -58,7 +54,6 @@ def test_it_equals_the_twin(cuda: torch.device, width: int, dtype: torch.dtype, 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_negative_maxima(cuda: torch.device, dtype: torch.dtype) -> None:
-    """No row of zeros wins."""
     queries, documents = unit_rows(33, 128, dtype, 0).abs(), -unit_rows(170, 128, dtype, 1).abs()
     compared = [Comparison(queries=texts([33]), documents=texts([1, 15, 17, 137]), layout=Layout.MATRIX)]
     scores = TritonMaxSim()(queries.to(cuda), documents.to(cuda), compared).cpu()
@@ -78,7 +73,6 @@ def test_the_same_bits_every_time(cuda: torch.device, dtype: torch.dtype) -> Non
 
 
 def test_rows_beyond_two_billion_numbers(cuda: torch.device) -> None:
-    """Offsets have 64 bits."""
     count = 2**31 // 128 + 1000
     documents = torch.empty(count, 128, dtype=torch.bfloat16, device=cuda)
     rows = unit_rows(300, 128, torch.bfloat16, 1)

@@ -69,7 +69,6 @@ def without_waits() -> Iterator[None]:
 
 
 def test_cuda_runs_the_kernels(cuda: torch.device) -> None:
-    """Not the twin."""
     assert isinstance(row_kernels.choose(cuda), TritonRows)
 
 

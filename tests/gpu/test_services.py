@@ -54,7 +54,6 @@ CONTEXT = 100
 
 
 def taken() -> list[int]:
-    """MiB of each device."""
     return [int(line) for line in subprocess.check_output(MEMORY, text=True).splitlines() if line.strip()]
 
 

@@ -12,16 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from support.tiny import reader, write_json
+from support.tiny import reader, write_pooled
 
 RANK, ALPHA = 2, 4
 QUERIES: dict[str, Any] = {"target_modules": ["query"]}
-POOLED = {
-    "modules": [
-        {"name": str(place), "type": f"sentence_transformers.models.{kind}", "path": path}
-        for place, (kind, path) in enumerate([("Transformer", ""), ("Pooling", "1_Pooling")])
-    ]
-}
 
 
 def write_adapter(folder: Path, base: Path, seed: int = 3, auto: Any = AutoModel, **options: Any) -> Path:
@@ -49,7 +43,7 @@ def write_sentence_model(folder: Path, base: Path, pooling: str = "mean", seed: 
     """An adapter in a folder as sentence-transformers saves it: modules and a tokenizer beside it, no weights."""
     write_adapter(folder, base, seed, **options)
     reader().save_pretrained(folder)
-    return write_json(folder, **POOLED, **{"1_Pooling__config": {"pooling_mode": pooling, "embedding_dimension": 64}})
+    return write_pooled(folder, pooling)
 
 
 def beside_weights(folder: Path, base: Path, **options: Any) -> Path:

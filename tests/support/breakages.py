@@ -46,6 +46,16 @@ def refusal(folder: Path) -> str:
     return said
 
 
+class Poison:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self._path, "executed")
+
+
 def settings(name: str, **values: Any) -> Callable[[Path], object]:
     """Changes values of a JSON file."""
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,20 @@ def interpreted(*names: str) -> Iterator[list[ModuleType]]:
                 package, _, leaf = name.rpartition(".")
                 delattr(sys.modules[package], leaf)
                 del sys.modules[name]
+
+
+class Launches:
+    """Those of a kernel, each with the number format of its first argument and what it is compiled with."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel, self.seen = kernel, list[tuple[object, ...]]()
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def launch(rows: Any, *arguments: object, **constants: object) -> None:
+            self.seen.append((rows.dtype, *constants.values()))
+            self._kernel[grid](rows, *arguments, **constants)
+
+        return launch
 
 
 class WholeLanguage:

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.device.transfer import Upload
@@ -47,3 +48,11 @@ def segments_of(starts: list[int], lengths: list[int], growth: int = 0, first: i
         growth=growth,
         divisors=divisors,
     )
+
+
+@st.composite
+def some_segments(draw: st.DrawFn, rows: int, longest: int, most: int) -> WeightedRanges:
+    """At most so many of `rows`, of at most `longest` rows, in any order, with gaps, overlapping, empty."""
+    lengths = draw(st.lists(st.integers(0, longest), min_size=0, max_size=most))
+    starts = [draw(st.integers(0, rows - length)) for length in lengths]
+    return segments_of(starts, lengths, draw(st.sampled_from([0, 1])), draw(st.integers(1, 20)))

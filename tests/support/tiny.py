@@ -43,6 +43,12 @@ def random_ids(lengths: Sequence[int], seed: int = 0, vocabulary: int = 900) -> 
     return [generator.integers(10, vocabulary, length).tolist() for length in lengths]
 
 
+def unit_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    """Random rows [count, width] of unit length."""
+    drawn = torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(drawn, dim=1).to(dtype)
+
+
 def tokens(*lengths: int, seed: int = 0) -> RaggedTokens:
     return RaggedTokens.of(random_ids(lengths, seed))
 
@@ -185,6 +191,29 @@ def write_json(folder: Path, **files: Any) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     return folder
+
+
+def listed(*kinds: str) -> list[dict[str, Any]]:
+    """Entries of a modules.json, one behind the other; the first module lies in the folder itself."""
+    return [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(kinds)
+    ]
+
+
+def write_pooled(folder: Path, pooling: str = "mean", **files: Any) -> Path:
+    """The modules of an encoder whose 64 numbers a token are pooled, beside other `files`."""
+    config = {"pooling_mode": pooling, "embedding_dimension": 64}
+    return write_json(folder, modules=listed("Transformer", "Pooling"), **{"1_Pooling__config": config}, **files)
+
+
+def assert_as_the_reference(folder: Path, texts: list[str]) -> np.ndarray:
+    """Rows of texts are sentence-transformers' within 2e-5 of their largest number; returns its."""
+    from sentence_transformers import SentenceTransformer  # seconds to import, and few ask
+
+    expected: np.ndarray = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    assert np.abs(embed(folder, texts) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    return expected
 
 
 def assert_same(ours: JobResult, theirs: JobResult, data_type: DataType = DataType.FLOAT32) -> None:

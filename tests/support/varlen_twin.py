@@ -43,6 +43,50 @@ def attended(
     return output
 
 
+def of_2_13(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: object = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Tensor:
+    """PyTorch's operator as of 2.13: wants grouped heads announced, and splits keys unless it is told not to."""
+    assert num_splits == 1
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    assert (cu_seq_q.dtype, cu_seq_k.dtype) == (torch.int32, torch.int32)
+    assert (max_q, max_k) == tuple(int(ends.diff().max()) for ends in (cu_seq_q, cu_seq_k))
+    assert scale is not None
+    return attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale, seqused_k)
+
+
+def of_2_11(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: object = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    """PyTorch's operator as of 2.11: takes grouped heads as they are."""
+    assert scale is not None
+    assert max_k == int((cu_seq_k[1:] - cu_seq_k[:-1]).max())
+    return attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale)
+
+
 def attend(
     query: Tensor,
     key: Tensor,

@@ -1,5 +1,6 @@
 """What tests of the worker share: the cells of the parity table, made once a run, and a thread that computes."""
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
@@ -16,6 +17,7 @@ from gpu_worker.kernels.rows.row_kernels import NativeRows, RowKernels
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import LoadOptions
 from support import graphs, parity
+from support.breakages import whole_repository
 from support.parity import Oracle, Tables
 from support.tiny import write_encoder
 
@@ -57,6 +59,18 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def folder(encoder: Path, tmp_path: Path) -> Path:
+    """A copy of the encoder, to be changed."""
+    return shutil.copytree(encoder, tmp_path / "model")
+
+
+@pytest.fixture
+def whole(encoder: Path, tmp_path: Path) -> Path:
+    """A repository that loads: encoder, pooling, a dense layer, unit length."""
+    return whole_repository(encoder, tmp_path / "model")
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Tiny tensors gain nothing from several, and wait for each other on a busy machine."""
@@ -76,7 +90,6 @@ def on_a_processor() -> Iterator[None]:
 
 @pytest.fixture
 def device() -> Iterator[Executor]:
-    """A thread that computes."""
     with ThreadPoolExecutor(1) as made:
         yield made
 
@@ -92,7 +105,6 @@ def modules() -> Iterator[list[ModuleType]]:
 
 @pytest.fixture(scope="module")
 def kernel(modules: list[ModuleType]) -> ModuleType:
-    """What launches them."""
     return modules[1]
 
 

@@ -26,7 +26,7 @@ from support.adapted import (
     write_sentence_model,
 )
 from support.breakages import refusal
-from support.tiny import CPU, ask, embed, reader, scores, write_encoder, write_json
+from support.tiny import CPU, ask, embed, listed, reader, scores, write_encoder, write_json, write_pooled
 
 TEXTS = ["w1 w2 w3", "w9 w8 w7 w6 w5 w4", "w11"]
 MERGE = (
@@ -52,9 +52,11 @@ FORMS: dict[str, dict[str, Any]] = {
 pytestmark = pytest.mark.filterwarnings("ignore:Adapter 'default'")  # peft takes biases for broken matrices
 
 
-@pytest.mark.parametrize("form", FORMS)
+RARE = ("one layer by its pattern", "other factors", "trained biases of its layers", "a bias of its own")
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, marks=pytest.mark.slow if form in RARE else ()) for form in FORMS])
 def test_its_rows_are_those_of_peft(encoder: Path, tmp_path: Path, form: str) -> None:
-    """The base's are far from them."""
     folder = write_sentence_model(tmp_path / "adapter", encoder, **FORMS[form])
     served = embed(folder, TEXTS)
     assert np.abs(served - peft_rows(folder, encoder, TEXTS)).max() < 1e-5
@@ -62,7 +64,6 @@ def test_its_rows_are_those_of_peft(encoder: Path, tmp_path: Path, form: str) ->
 
 
 def test_an_adapter_beside_weights_is_merged_into_these(encoder: Path, tmp_path: Path) -> None:
-    """Whatever base its description names."""
     folder = beside_weights(tmp_path / "both", encoder)
     expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     change_config(folder, base_model_name_or_path="someone/elsewhere")
@@ -73,9 +74,7 @@ def test_an_adapter_alone_is_read_without_modules(encoder: Path, tmp_path: Path)
     """It pools as sentence-transformers does, whatever its base's modules are, and the card says so."""
     base = tmp_path / "base"
     shutil.copytree(encoder, base)
-    modules = [{"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""}]
-    modules += [{"name": "1", "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
-    write_json(base, modules=modules, **{"1_Pooling__config": {"pooling_mode": "cls", "embedding_dimension": 64}})
+    write_pooled(base, "cls")
     folder = write_adapter(tmp_path / "adapter", base)
     model = load(str(folder), CPU)  # with the base's tokenizer
     assert model.names == ("adapter",)
@@ -86,20 +85,16 @@ def test_an_adapter_alone_is_read_without_modules(encoder: Path, tmp_path: Path)
 
 
 def test_an_adapter_in_the_folder_of_a_module(encoder: Path, tmp_path: Path) -> None:
-    """As older releases of sentence-transformers save it."""
     folder = tmp_path / "saved"
     write_adapter(folder / "0_Transformer", encoder)
     reader().save_pretrained(folder / "0_Transformer")
-    modules = [
-        {"name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
+    first, second = listed("Transformer", "Pooling")
+    write_pooled(folder)
+    write_json(folder, modules=[first | {"path": "0_Transformer"}, second])
     assert np.abs(embed(folder, TEXTS) - peft_rows(folder / "0_Transformer", encoder, TEXTS)).max() < 1e-5
 
 
 def test_an_adapter_of_a_class_with_a_head_fits_the_encoder(encoder: Path, tmp_path: Path) -> None:
-    """Its names begin otherwise."""
     folder = write_sentence_model(tmp_path / "adapter", encoder, auto=AutoModelForMaskedLM)
     assert np.abs(embed(folder, TEXTS) - SentenceTransformer(str(folder), device="cpu").encode(TEXTS)).max() < 1e-5
 
@@ -202,10 +197,16 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def adapter(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that is served, not to be changed."""
+    return write_sentence_model(tmp_path_factory.mktemp("adapter") / "adapter", encoder)
+
+
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_wrong_is_refused_by_its_name(encoder: Path, tmp_path: Path, case: str) -> None:
+def test_what_is_wrong_is_refused_by_its_name(adapter: Path, tmp_path: Path, case: str) -> None:
     """In one line, with the folder that the user knows."""
-    folder = write_sentence_model(tmp_path / "adapter", encoder)
+    folder = shutil.copytree(adapter, tmp_path / "adapter")
     break_it, words = BROKEN[case]
     break_it(folder)
     said = refusal(folder)
@@ -266,7 +267,6 @@ def test_weights_of_other_forms_are_to_be_merged(encoder: Path, tmp_path: Path, 
 
 
 def test_layers_of_gpt2_are_to_be_merged(tmp_path: Path) -> None:
-    """They are of Conv1D, not nn.Linear."""
     write_gpt2(tmp_path / "base")
     layers = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
     folder = write_sentence_model(tmp_path / "adapter", tmp_path / "base", **layers)
@@ -285,7 +285,6 @@ def test_what_peft_merged_is_served(encoder: Path, tmp_path: Path) -> None:
 
 
 def test_an_adapter_of_another_base_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """By the tensor that has no place."""
     write_encoder(tmp_path / "other", "tiny-qwen3")
     folder = write_sentence_model(tmp_path / "adapter", tmp_path / "other", target_modules=["q_proj"])
     change_config(folder, base_model_name_or_path=str(encoder))

@@ -90,7 +90,6 @@ def test_each_gives_what_peft_gives(beside: Model, encoder: Path, folders: dict[
 
 @pytest.mark.parametrize("neighbours", [1, 63])
 def test_a_text_does_not_depend_on_its_neighbours(beside: Model, neighbours: int) -> None:
-    """Whatever their adapters and lengths."""
     names, text = ["", *ADAPTERS], random_ids([17])
     others = random_ids([1 + number % 40 for number in range(neighbours)], seed=1)
     for name in names:
@@ -191,7 +190,6 @@ def test_a_job_for_another_model_is_sent_back(beside: Model) -> None:
 
 
 def test_an_adapter_of_another_form_is_to_be_merged(encoder: Path, tmp_path: Path) -> None:
-    """By the line that refuses it alone."""
     folder = write_adapter(tmp_path / "adapter", encoder, use_dora=True)
     with pytest.raises(ModelRefused, match=r"^--adapter mine: .*use_dora = True: .*merge_and_unload"):
         loaded(encoder, {"mine": folder})
@@ -207,14 +205,12 @@ def test_a_changed_head_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_pooling_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """By both names."""
     folder = write_sentence_model(tmp_path / "adapter", encoder, pooling="cls")
     with pytest.raises(ModelRefused, match=r"its dense is .*'cls'.*, the base's is .*'mean'.*serve it alone"):
         loaded(encoder, {"mine": folder})
 
 
 def test_another_base_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """Though its matrices would fit."""
     folder = write_adapter(tmp_path / "adapter", encoder)
     change_config(folder, base_model_name_or_path="someone/another-model")
     with pytest.raises(ModelRefused, match="it is for the base someone/another-model, this model is"):
@@ -222,7 +218,6 @@ def test_another_base_is_refused(encoder: Path, tmp_path: Path) -> None:
 
 
 def test_no_adapter_no_service(encoder: Path) -> None:
-    """A folder without one is no adapter."""
     with pytest.raises(ModelRefused, match=r"--adapter mine: .* holds no adapter_config.json"):
         loaded(encoder, {"mine": encoder})
 
@@ -246,7 +241,6 @@ def test_a_model_that_does_not_run_packed_takes_no_adapters(tmp_path: Path) -> N
 
 
 def test_a_layer_whose_weight_is_read_is_refused(tmp_path: Path) -> None:
-    """By its name."""
     auto = type(write_encoder(tmp_path / "base", "tiny-t5"))
     folder = write_adapter(tmp_path / "adapter", tmp_path / "base", 1, auto, target_modules=["wo"])
     with pytest.raises(ModelRefused, match=r"--adapter: encoder\.block\.0\..*\.wo is changed, whose weight"):
@@ -262,14 +256,12 @@ def test_the_gate_refuses_an_adapter_that_an_encoder_does_not_apply(tmp_path: Pa
 
 
 def test_settings_name_each_adapter() -> None:
-    """NAME=FOLDER, as often as there are adapters."""
     settings = WorkerSettings.read(["--adapter", "one=a/b=c", "--adapter", "two=d/e"])
     assert [dataclasses.astuple(named) for named in settings.named_adapters()] == [("one", "a/b=c"), ("two", "d/e")]
 
 
 @pytest.mark.parametrize("said", [["one"], ["=a"], ["one="], ["one=a", "one=b"]])
 def test_settings_want_a_name_and_a_folder(said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Each name once."""
     with pytest.raises(SystemExit):
         WorkerSettings.read([argument for adapter in said for argument in ("--adapter", adapter)])
     assert "--adapter" in capsys.readouterr().err

@@ -3,66 +3,8 @@
 from math import inf
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpu_worker.schedule.load import FRESH_STEPS, Pace, StepBudget, refusal
-from shared.jobs import Priority
-from shared.load import LENIENCE, SHORT, Backlog, Load
-from support.synchronous_engine import job
-
-WAITING = st.lists(st.integers(1, 20_000), max_size=8)
-
-
-@st.composite
-def loads(draw: st.DrawFn) -> Load:
-    """Jobs of several priorities that wait, each of a key of its own, and steps under way."""
-    backlogs = {}
-    for priority in Priority:
-        waiting = draw(WAITING)
-        long = [tokens for tokens in waiting if tokens >= SHORT]
-        if waiting:
-            backlogs[priority] = Backlog(
-                keys=len(waiting),
-                jobs=len(waiting),
-                tokens=sum(waiting),
-                long_jobs=len(long),
-                long_tokens=sum(long),
-            )
-    aside = draw(st.sampled_from([0, 0, 5000]))
-    return Load(
-        queued_tokens=aside + sum(backlog.tokens for backlog in backlogs.values()),
-        tokens_per_second=draw(st.sampled_from([0.0, 50.0, 10_000.0])),
-        backlogs=backlogs,
-        turn=256,
-        busy=draw(st.sampled_from([0.0, 0.2, 5.0])),
-        express_tokens=draw(st.sampled_from([0, 100])),
-        step_tokens=draw(st.sampled_from([512, 4096])),
-        coming=(0.0, draw(st.sampled_from([0.0, 40.0, 9000.0])), 0.0),
-    )
-
-
-@given(
-    loads(),
-    st.integers(1, 6000),
-    st.sampled_from([10**9, 3000]),
-    st.sampled_from([inf, 0.1, 3.0]),
-    st.sampled_from([None, 0.5, 20.0]),
-)
-def test_the_reason_is_the_first_limit_that_the_estimate_exceeds(
-    load: Load, cost: int, queued: int, limit: float, remaining: float | None
-) -> None:
-    """And every refusal tells the wait."""
-    estimate = load.estimate(cost, Priority.DEFAULT, 0)
-    exceeded = {
-        "queued_tokens": load.queued_tokens > 0 and load.queued_tokens + cost > queued,
-        "queue_seconds": estimate.wait > LENIENCE * limit,
-        "deadline": not estimate.in_time(remaining),
-    }
-    reason = next((reason for reason, is_exceeded in exceeded.items() if is_exceeded), None)
-    asked = job(1, cost, remaining=remaining)
-    refused = refusal(asked, cost, load, queued_tokens=queued, queue_seconds=limit, of_key=0, since=0)
-    assert (refused and (refused[0], refused[1].retry_after)) == (reason and (reason, estimate.retry_after))
+from gpu_worker.schedule.load import FRESH_STEPS, Pace, StepBudget
 
 
 def test_what_a_step_did_not_compute_makes_no_longer_steps() -> None:
@@ -92,7 +34,6 @@ def learn(pace: Pace, tokens: int, seconds: float) -> None:
 
 
 def test_small_steps_do_not_make_full_ones_look_slow() -> None:
-    """Each has costs of its own."""
     pace = Pace()
     assert pace.speed(1000) == 0
     learn(pace, 1000, 0.1)
@@ -143,7 +84,6 @@ def test_what_looks_fast_for_once_is_no_measure() -> None:
 
 
 def test_a_small_step_without_sequences_makes_no_full_one_look_fast() -> None:
-    """Where larger steps are known."""
     pace = Pace()
     learn(pace, 22, 0.002)
     assert pace.speed(512) == 11_000
@@ -152,7 +92,6 @@ def test_a_small_step_without_sequences_makes_no_full_one_look_fast() -> None:
 
 
 def test_of_sizes_that_never_ended_a_smaller_one_tells() -> None:
-    """Or, where there is none, a larger one."""
     pace = Pace()
     learn(pace, 100, 0.1)
     assert (pace.speed(10), pace.speed(100), pace.speed(10_000)) == (1000, 1000, 1000)

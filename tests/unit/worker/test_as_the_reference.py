@@ -86,15 +86,16 @@ def test_in_half_precision_the_same_row_is_read(name: str, tmp_path: Path) -> No
     assert model.heads.classifier.pooling == LAST_REAL
 
 
-def test_a_model_that_short_texts_change_is_refused(tmp_path: Path) -> None:
-    """BigBird attends to blocks until the first short text, and to everything from then on."""
-    written(tmp_path, "big_bird", block_size=8)
+@pytest.mark.parametrize("made", [AutoModel, AutoModelForSequenceClassification])
+def test_a_model_that_short_texts_change_is_refused(tmp_path: Path, made: Any) -> None:
+    """BigBird attends to blocks until the first short text, and to everything from then on; its classifier as well."""
+    made.from_config(miniature.config_of("big_bird", block_size=8, num_labels=2)).save_pretrained(tmp_path)
+    reader().save_pretrained(tmp_path)
     with pytest.raises(ModelRefused, match="depends on the texts before it"):
         load(str(tmp_path), CPU)
 
 
 def test_an_encoder_decoder_without_modules_gives_its_encoder(tmp_path: Path) -> None:
-    """T5ForConditionalGeneration as transformers saves it."""
     config = miniature.config_of("t5")
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     reader().save_pretrained(tmp_path)
@@ -183,15 +184,6 @@ CLASSIFIERS = {
 }
 """Their classes ask an encoder for more than rows, or call it otherwise than a bare model is called: ALBERT's and
 BigBird's poolers are plain layers, Jamba keeps a cache, Longformer attends from its first token, XLNet has memories."""
-
-
-def test_a_classifier_that_short_texts_change_is_refused(tmp_path: Path) -> None:
-    """BigBird attends to blocks until its first short text, and to everything from then on; its classifier as well."""
-    config = miniature.config_of("big_bird", num_labels=2)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
-    reader().save_pretrained(tmp_path)
-    with pytest.raises(ModelRefused, match="depends on the texts before it"):
-        load(str(tmp_path), CPU)
 
 
 @pytest.mark.parametrize(

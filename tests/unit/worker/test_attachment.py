@@ -44,8 +44,6 @@ class Frontend:
         return waiting
 
     async def read(self) -> None:
-        """All that is there."""
-
         async def write(message: bytes) -> None:
             self.received += len(message)
 
@@ -66,7 +64,6 @@ def everything() -> Outboxes:
 
 @in_no_time
 async def test_one_frontend_has_a_bound_of_its_own(jobs: HeldJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much all together may have."""
     monkeypatch.setattr(outbox, "UNSENT_BYTES", 1000)
     slow = Frontend(jobs, Outboxes(10_000), 0)
     first = await slow.leaves(1000)
@@ -144,12 +141,8 @@ async def seconds_to_report(outbox: Outbox) -> float:
 
 
 @in_no_time
-async def test_a_worker_without_work_tells_it_once_a_second() -> None:
-    assert await seconds_to_report(Outbox(Load)) == IDLE_BEAT
-
-
-@in_no_time
 async def test_a_worker_with_work_tells_its_load_more_often() -> None:
+    assert await seconds_to_report(Outbox(Load)) == IDLE_BEAT
     assert await seconds_to_report(Outbox(lambda: Load(queued_jobs=1))) == REPORT_SECONDS
 
 
@@ -264,7 +257,6 @@ def test_a_frontend_that_is_expelled_again_and_again_is_told_once(lines: list[An
 
 
 def test_each_kind_of_error_and_field_is_told_once(lines: list[Any]) -> None:
-    """Whatever the number in the field is."""
     log = FrontendLog()
     log.attached("it")
     for number in range(3):
@@ -276,7 +268,6 @@ def test_each_kind_of_error_and_field_is_told_once(lines: list[Any]) -> None:
 
 
 def test_a_bounded_number_of_frontends_is_remembered(lines: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were heard of last."""
     monkeypatch.setattr(attachment, "REMEMBERED", 2)
     log = FrontendLog()
     for name in ("one", "two", "three", "one", "three"):

@@ -3,6 +3,7 @@ kernel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,6 @@ HEADS = st.sampled_from([(4, 4), (4, 2), (3, 1)])
 OWN_WIDTHS = st.sampled_from([(16, 16), (32, 16), (32, 32)])
 """Numbers of a head of queries and keys, and of values, that the processor's kernel takes."""
 WIDTHS = OWN_WIDTHS | st.just((20, 12))
-QUICK = settings(deadline=None, max_examples=40)
-SEARCH = settings(deadline=None, max_examples=1500)
 
 
 def terms(*, launched: bool = False) -> st.SearchStrategy[AttentionTerms]:
@@ -78,7 +77,6 @@ class States:
     def of(
         cls, length: int, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype = torch.float32
     ) -> "States":
-        """Random ones."""
         torch.manual_seed(length)
         shapes = ((heads[0], widths[0]), (heads[1], widths[0]), (heads[1], widths[1]))
         query, key, value = (torch.randn(length, *shape).to(dtype).transpose(0, 1) for shape in shapes)
@@ -158,69 +156,52 @@ def assert_pieces_equal_the_whole(
     assert error <= error_of_whole + tolerance
 
 
-def tried(search: bool) -> Any:
-    """A few examples, or many."""
-    return SEARCH if search else QUICK
+FORMATS = sorted(LIBRARY.formats, key=str)
+EXAMPLES = [40, pytest.param(1500, marks=pytest.mark.slow)]
+EXACT = st.just(torch.float32)
+KERNELS = {
+    "the twin": (OneByOne, terms(), WIDTHS, EXACT),
+    "equal runs": (EqualRuns, terms(), WIDTHS, EXACT),
+    "the processor's kernel": (partial(NativeAttention, LIBRARY), terms(), WIDTHS, st.sampled_from(FORMATS or [None])),
+    "the kernel of accelerators": (Varlen, terms(launched=True), st.sampled_from([(8, 8), (16, 16)]), EXACT),
+}
+"""What makes each; the terms, widths and number formats that it takes. Heads of other sizes than its own the
+processor's kernel leaves to PyTorch's; bounds of queries and keys differ for accelerators."""
 
 
-quick_and_long = pytest.mark.parametrize("search", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_kernels if "processor" in name else ()) for name in KERNELS]
+)
+def test_pieces_equal_the_whole(name: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any cuts, windows, softcaps, grouped heads; softcaps in blocks of several heads or less than a row of one."""
+    monkeypatch.setattr(varlen, "varlen_attn", varlen_twin.of_2_13)
+    attention, terms, widths, dtypes = KERNELS[name]
 
-
-@quick_and_long
-def test_the_twin_in_pieces_is_the_twin(search: bool) -> None:
-    """Its mask is moved by what precedes the piece."""
-
-    @tried(search)
-    @given(CUTS, terms(), HEADS, WIDTHS)
-    def check(sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int]) -> None:
-        assert_pieces_equal_the_whole(OneByOne(), States.of(sum(sizes), heads, widths), terms, sizes)
-
-    check()
-
-
-@quick_and_long
-def test_equal_runs_take_pieces(search: bool) -> None:
-    """With a softcap in blocks that hold several heads or less than a row of one."""
-
-    @tried(search)
-    @given(CUTS, terms(), HEADS, WIDTHS, st.integers(1, 2000) | st.just(1 << 20))
+    @settings(deadline=None, max_examples=examples)
+    @given(CUTS, terms, HEADS, widths, dtypes, st.integers(1, 2000) | st.just(1 << 20))
     def check(
         sizes: list[int],
         terms: AttentionTerms,
         heads: tuple[int, int],
         widths: tuple[int, int],
+        dtype: torch.dtype,
         block: int,
     ) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(equal_runs, "BLOCK_SCORES", block)
-            assert_pieces_equal_the_whole(EqualRuns(), States.of(sum(sizes), heads, widths), terms, sizes)
+            assert_pieces_equal_the_whole(attention(), States.of(sum(sizes), heads, widths, dtype), terms, sizes)
 
     check()
 
 
 @needs_kernels
-@quick_and_long
-def test_the_processors_kernel_takes_pieces(search: bool) -> None:
-    """Heads of its own sizes, and others, which PyTorch's kernel runs."""
-
-    @tried(search)
-    @given(CUTS, terms(), HEADS, WIDTHS, st.sampled_from(sorted(LIBRARY.formats, key=str)))
-    def check(
-        sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype
-    ) -> None:
-        states = States.of(sum(sizes), heads, widths, dtype)
-        assert_pieces_equal_the_whole(NativeAttention(LIBRARY), states, terms, sizes)
-
-    check()
-
-
-@needs_kernels
-@quick_and_long
-def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(search: bool) -> None:
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_the_processors_kernel_gives_pieces_the_bits_of_the_whole(examples: int) -> None:
     """`bitwise_invariant` relies on it."""
 
-    @tried(search)
-    @given(CUTS, terms(), HEADS, OWN_WIDTHS, st.sampled_from(sorted(LIBRARY.formats, key=str)))
+    @settings(deadline=None, max_examples=examples)
+    @given(CUTS, terms(), HEADS, OWN_WIDTHS, st.sampled_from(FORMATS))
     def check(
         sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], widths: tuple[int, int], dtype: torch.dtype
     ) -> None:
@@ -244,48 +225,6 @@ def test_pieces_change_no_bit_across_blocks_of_keys(window: int | None, dtype: t
     for seed in range(4):
         behind = states.behind(seed)
         assert torch.equal(behind.run(attention, terms), whole[behind.rows])
-
-
-def of_2_13(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float,
-    window_size: tuple[int, int],
-    enable_gqa: bool,
-    seqused_k: Tensor | None = None,
-    num_splits: int,
-) -> Tensor:
-    """PyTorch's operator as of 2.13, which has bounds of queries and of keys."""
-    assert num_splits == 1
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    assert (cu_seq_q.dtype, cu_seq_k.dtype) == (torch.int32, torch.int32)
-    assert (max_q, max_k) == tuple(int(ends.diff().max()) for ends in (cu_seq_q, cu_seq_k))
-    return varlen_twin.attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale, seqused_k)
-
-
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of CUDA's kernel."""
-    monkeypatch.setattr(varlen, "varlen_attn", of_2_13)
-
-
-@pytest.mark.usefixtures("launched")
-@quick_and_long
-def test_the_kernel_of_accelerators_takes_pieces(search: bool) -> None:
-    """Bounds of queries and keys differ, the last query stands at the last key."""
-
-    @tried(search)
-    @given(CUTS, terms(launched=True), HEADS, st.sampled_from([8, 16]))
-    def check(sizes: list[int], terms: AttentionTerms, heads: tuple[int, int], width: int) -> None:
-        assert_pieces_equal_the_whole(Varlen(), States.of(sum(sizes), heads, (width, width)), terms, sizes)
-
-    check()
 
 
 FLAWS = {
@@ -315,7 +254,6 @@ def test_a_wrong_piece_is_found_out(flaw: str) -> None:
     ],
 )
 def test_the_gate_refuses_pieces_that_are_computed_wrong(name: str, flaw: str) -> None:
-    """After an honest attention has passed it."""
     register()
     config, _ = synthetic.shape_of(name)
     model = synthetic.build(config, "encoder", CPU).eval()
@@ -360,7 +298,6 @@ def test_the_gate_needs_no_more_positions_than_a_model_has() -> None:
 
 
 def test_texts_share_nothing_on_an_accelerator() -> None:
-    """Whatever its attention could do there."""
     model = load(random_model("tiny-qwen3"), CPU, LoadOptions(max_tokens=64))
     assert not model.unshared
     config, _ = synthetic.shape_of("tiny-qwen3")

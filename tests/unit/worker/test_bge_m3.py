@@ -123,7 +123,6 @@ def test_a_mixed_step_gives_what_the_paper_says(paper_and_engine: tuple[Paper, M
 
 
 def test_parts_of_a_hybrid_that_count_nothing_are_not_computed(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
-    """A hybrid of one part is that part."""
     _, engine = paper_and_engine
     alone = {"dense": ScoringMethod.DENSE, "sparse": ScoringMethod.SPARSE}
     for part, method in alone.items():

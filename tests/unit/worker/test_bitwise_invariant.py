@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,15 @@ HEADS = ["tiny-splade", "tiny-colbert", "tiny-bge-m3", "tiny-cross-encoder", "ti
 MOST = 72
 """Most tokens of a text."""
 Ids = list[list[int]]
+
+
+def by_turns(cases: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Each case in one of the number formats, the next one in the next; in all of them by `make test-slow`."""
+    return [
+        pytest.param(*case, number_format, marks=() if (place + number) % len(FORMATS) == 0 else pytest.mark.slow)
+        for place, case in enumerate(cases)
+        for number, number_format in enumerate(FORMATS)
+    ]
 
 
 @cache
@@ -162,14 +172,14 @@ def assert_no_bit_differs(running: ModelEngine, draw: Draw) -> None:
                 assert np.array_equal(ours.view(np.int32), expected.view(np.int32))
 
 
-@pytest.mark.parametrize("number_format", FORMATS)
-@pytest.mark.parametrize("name", [*ENCODERS, *HEADS])
-def test_a_text_has_the_same_bits_in_any_batch(name: str, number_format: str) -> None:
+@pytest.mark.parametrize("examples", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "number_format"), by_turns([(name,) for name in (*ENCODERS, *HEADS)]))
+def test_a_text_has_the_same_bits_in_any_batch(name: str, number_format: str, examples: int) -> None:
     """Vectors, token vectors, sparse weights and logits: in batches, pieces, with shared beginnings, by any threads."""
     running = engine(name, number_format)
     assert card_of(running.model).bitwise_invariant
 
-    @settings(deadline=None, max_examples=12)
+    @settings(deadline=None, max_examples=examples)
     @given(DRAWS)
     def check(draw: Draw) -> None:
         assert_no_bit_differs(running, draw)
@@ -177,9 +187,10 @@ def test_a_text_has_the_same_bits_in_any_batch(name: str, number_format: str) ->
     check()
 
 
-@pytest.mark.parametrize("number_format", FORMATS)
+@pytest.mark.parametrize(
+    "number_format", [*FORMATS[-1:], *(pytest.param(each, marks=pytest.mark.slow) for each in FORMATS[:-1])]
+)
 def test_minilm_gives_a_text_the_same_bits_in_any_batch(number_format: str) -> None:
-    """The real weights."""
     running = engine("minilm", number_format)
     assert card_of(running.model).bitwise_invariant
     draw = Draw(
@@ -205,8 +216,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("number_format", FORMATS)
-@pytest.mark.parametrize(("name", "method"), METHODS)
+@pytest.mark.parametrize(("name", "method", "number_format"), by_turns(METHODS))
 def test_a_score_has_the_same_bits_among_any_others(name: str, method: ScoringMethod, number_format: str) -> None:
     """Every query with every document in one step, in steps of three texts, and one query with one document."""
     running = engine(name, number_format)
@@ -272,7 +282,6 @@ def test_layers_keep_their_shapes() -> None:
 @pytest.mark.parametrize("dtype", NATIVE, ids=str)
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_is_pytorchs(approximate: str, dtype: torch.dtype) -> None:
-    """But for rounding."""
     x = torch.linspace(-9, 9, 1001).to(dtype)
     ours, expected = EvenGelu(approximate)(x), F.gelu(x, approximate=approximate)
     assert ours.dtype == dtype
@@ -294,7 +303,6 @@ def test_what_several_modules_share_stays_one() -> None:
 
 @pytest.mark.parametrize("name", ["tiny-deberta-v2", "tiny-t5"])
 def test_layers_that_do_not_run_by_the_kernels_promise_nothing(name: str) -> None:
-    """The log and --check say why."""
     model = engine(name, "float32").model
     assert not card_of(model).bitwise_invariant
     assert model.bits == "may differ in another batch: its layers do not run whole by the processor's kernels"

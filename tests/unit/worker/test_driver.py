@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from gpu_worker.link.attachment import JOBS_IN_A_ROW
 from gpu_worker.schedule import driver
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.schedule.steps import EndedStep
+from gpu_worker.schedule.steps import EndedStep, JobOutcome
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -53,7 +54,6 @@ async def test_what_comes_in_the_same_moment_is_one_step(device: Executor) -> No
 
 
 async def test_jobs_of_a_message_to_an_idle_worker_are_one_step() -> None:
-    """However many pauses their submission takes."""
     engine, count = FakeEngine(Inline()), 4 * JOBS_IN_A_ROW
     jobs = [replace(job(number, 1), work=Classify()) for number in range(1, count + 1)]
     async with running_driver(engine, step_tokens=10 * count) as running:
@@ -67,7 +67,6 @@ async def test_jobs_of_a_message_to_an_idle_worker_are_one_step() -> None:
 
 
 async def test_a_bug_fails_its_own_job_only(device: Executor) -> None:
-    """Its batch mates are computed again without it."""
     engine = FakeEngine(device)
     engine.gate.clear()
     async with running_driver(engine) as running:
@@ -87,7 +86,6 @@ async def test_memory_is_found_by_cutting(device: Executor) -> None:
 
 
 async def test_a_passed_deadline_is_an_error_and_frees_the_queue(device: Executor) -> None:
-    """Without being computed."""
     engine = FakeEngine(device)
     async with running_driver(engine) as running:
         assert await outcome(ask(running, job(1, 5, remaining=0.0))) is DeadlineExceeded
@@ -125,7 +123,6 @@ async def test_overload_is_refused_but_one_job_is_always_taken(device: Executor)
 
 
 async def test_a_held_id_and_a_refused_job_lose_nothing(device: Executor) -> None:
-    """The first job of that id is answered."""
     async with running_driver(FakeEngine(device)) as running:
         first = ask(running, job(1, 5))
         with pytest.raises(InvalidInput):
@@ -149,7 +146,6 @@ async def test_draining_answers_what_is_held_and_takes_no_more(device: Executor)
 async def test_a_result_that_cannot_be_made_fails_its_own_job(
     device: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any exception there; the others go on."""
     engine = FakeEngine(device)
 
     def fail(progress: FakeProgress) -> JobResult:
@@ -200,7 +196,6 @@ async def test_a_job_may_be_cancelled_while_its_step_is_collected(
 
 
 async def test_closing_fails_what_is_still_held(device: Executor) -> None:
-    """Rather than leaving callers waiting."""
     engine = FakeEngine(device)
     engine.gate.clear()
     async with running_driver(engine) as running:
@@ -273,7 +268,6 @@ async def test_a_device_that_fails_at_everything_is_lost(device: Executor) -> No
 
 
 async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
-    """The probe that follows it succeeds."""
     engine = FakeEngine(device)
     async with running_driver(engine, device_check=job(99, 1)) as running:
         assert await outcome(ask(running, job(1, 13))) is Internal
@@ -281,17 +275,30 @@ async def test_a_job_that_fails_alone_loses_no_device(device: Executor) -> None:
         assert any(identity == 99 for step in engine.steps for identity, _ in step)
 
 
-async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
+@asynccontextmanager
+async def watched_step(
     device: Executor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
-    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)  # a busy machine may keep an honest step for a tenth
+) -> AsyncIterator[tuple[FakeEngine, Driver, asyncio.Queue[bool], asyncio.Future[JobOutcome]]]:
+    """A step of 5 tokens that hangs, the outcome of its job, and what the watch tells; late after half a second, since
+    a busy machine may keep an honest step for a tenth."""
+    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
     monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
     engine, told = FakeEngine(device), asyncio.Queue[bool]()
     async with running_driver(engine) as running:
         watching = asyncio.create_task(running.watch(told.put))
         engine.gate.clear()
         hanging = ask(running, job(1, 5))
+        await eventually(lambda: running._scheduler.step_running is not None)
+        yield engine, running, told, hanging
+        engine.gate.set()
+        watching.cancel()
+
+
+async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
+    device: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are unavailable at once, new ones too; once it has ended, jobs are served again."""
+    async with watched_step(device, monkeypatch) as (engine, running, told, hanging):
         assert await told.get() is True
         assert await outcome(hanging) is WorkerUnavailable
         assert "a step of 5 tokens" in running.load.stalled
@@ -300,11 +307,9 @@ async def test_a_stalled_step_is_told_and_serving_goes_on_after_it(
         engine.gate.set()
         assert await told.get() is False
         assert await outcome(ask(running, job(3, 5))) == (5,)
-        watching.cancel()
 
 
 async def test_a_step_that_never_ends_is_given_up(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch ends, and with it the process."""
     monkeypatch.setattr(driver, "LEAST_SECONDS", 0.05)
     monkeypatch.setattr(driver, "LOST_SECONDS", 0.1)
     monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
@@ -327,7 +332,6 @@ async def _nobody(stalls: bool) -> None:
 def test_a_step_is_late_at_ten_times_what_its_tokens_predict(
     seconds: float, tokens: int, speed: float, late: bool
 ) -> None:
-    """And not before five seconds."""
     assert (driver.overdue(seconds, tokens, speed) > 0) is late
 
 
@@ -353,37 +357,20 @@ async def test_a_step_that_keeps_all_others_from_running_is_late(
     device: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It computes, so its seconds are no pause of the process."""
-    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
-    engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with running_driver(engine) as running:
-        watching = asyncio.create_task(running.watch(told.put))
-        engine.gate.clear()
-        hanging = ask(running, job(1, 5))
-        await eventually(lambda: running._scheduler.step_running is not None)
+    async with watched_step(device, monkeypatch) as (_, _, told, hanging):
         end = time.process_time() + 1.0
         while time.process_time() < end:
             """Computes, and lets nothing else run."""
         assert await told.get() is True
         assert await outcome(hanging) is WorkerUnavailable
-        engine.gate.set()
-        watching.cancel()
 
 
 async def test_a_pause_of_the_process_is_no_stalled_step(device: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the machine stands still: the job is answered, and nobody is told of a stall."""
-    monkeypatch.setattr(driver, "LEAST_SECONDS", 0.5)
-    monkeypatch.setattr(driver, "WATCH_SECONDS", 0.01)
-    engine, told = FakeEngine(device), asyncio.Queue[bool]()
-    async with running_driver(engine) as running:
-        watching = asyncio.create_task(running.watch(told.put))
-        engine.gate.clear()
-        paused = ask(running, job(1, 5))
-        await eventually(lambda: running._scheduler.step_running is not None)
+    async with watched_step(device, monkeypatch) as (engine, _, told, paused):
         for _ in range(2):
             time.sleep(0.7)  # noqa: ASYNC251 - nothing of the loop runs
             await asyncio.sleep(0.02)
         engine.gate.set()
         assert await outcome(paused) == (5,)
         assert told.empty()
-        watching.cancel()

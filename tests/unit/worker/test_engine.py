@@ -6,18 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.lib.stride_tricks import as_strided
 
 from gpu_worker.device import transfer
 from gpu_worker.device.placement import Placement
-from gpu_worker.device.transfer import StepDownload
+from gpu_worker.device.transfer import TYPES, StepDownload, Upload
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import InputTooLong, Internal, InvalidInput, UnsupportedDimensions, UnsupportedTask
-from shared.jobs import Classify, Encode, Job, MaxSim, RaggedTokens, Score
-from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
+from shared.jobs import Classify, Encode, Job, RaggedTokens, Score
+from shared.vectors import DataType, Layout, ScoringMethod
 from support.random_models import random_model
 from support.tiny import (
     CPU,
@@ -25,14 +26,9 @@ from support.tiny import (
     MULTI,
     SPARSE,
     ask,
-    assert_same,
-    dense_rows,
     encode,
     random_ids,
-    raw,
-    run,
     score,
-    token_rows,
     tokens,
 )
 
@@ -40,32 +36,6 @@ from support.tiny import (
 @pytest.fixture(scope="module")
 def engine() -> ModelEngine:
     return ModelEngine(load(random_model("tiny-bert"), Placement.choose("cpu", "float32")))
-
-
-def given(*lengths: int, seed: int) -> MultiVectors:
-    rows = np.random.default_rng(seed).standard_normal((sum(lengths), 8)).astype("<f4")
-    return MultiVectors(data_type=DataType.FLOAT32, dimensions=8, lengths=lengths, data=rows.tobytes())
-
-
-JOBS = [
-    Job(id=1, work=encode(DENSE), tokens=tokens(3, 50, 1, seed=1)),
-    Job(id=2, work=encode(DENSE, MULTI, dimensions=16), tokens=tokens(7, 7, seed=2)),
-    Job(id=3, work=encode(MULTI, data_type=DataType.INT8), tokens=tokens(9, 2, seed=3)),
-    Job(id=4, work=score(ScoringMethod.LATE_INTERACTION, 2), tokens=tokens(5, 3, 20, 1, 8, seed=4)),
-    Job(id=5, work=score(ScoringMethod.DENSE, 1, mean=True), tokens=tokens(4, 6, 30, seed=5)),
-    Job(id=6, work=score(ScoringMethod.LATE_INTERACTION, 2, Layout.PAIRS), tokens=tokens(4, 6, 9, 2, seed=6)),
-    Job(id=7, work=encode(DENSE), tokens=tokens(12, 12, seed=7), prompt_lengths=(4, 4)),
-    Job(
-        id=8,
-        work=MaxSim(
-            queries=given(3, 1, seed=8),
-            documents=given(2, 0, 5, seed=9),
-            layout=Layout.MATRIX,
-            unit_rows=True,
-            mean=True,
-        ),
-    ),
-]
 
 
 @pytest.mark.parametrize(
@@ -124,32 +94,6 @@ def test_what_is_shipped_comes_out_as_it_was(large: int, copies: int, monkeypatc
         assert not array.size or (array.ctypes.data - flat.ctypes.data) % 64 == 0
 
 
-@pytest.mark.parametrize("width", [None, 1, 2, 3])
-def test_mixed_jobs_equal_the_same_jobs_alone(engine: ModelEngine, width: int | None) -> None:
-    """Whatever travels in a step, and however a job is cut into steps."""
-    alone = [run(engine, [job])[0] for job in JOBS]
-    for job, ours, theirs in zip(JOBS, run(engine, JOBS, width), alone, strict=True):
-        data_type = job.work.data_type if isinstance(job.work, Encode) else DataType.FLOAT32
-        assert_same(ours, theirs, data_type)
-
-
-def test_pairs_are_the_diagonal_of_the_matrix(engine: ModelEngine) -> None:
-    """Both layouts, both methods."""
-    for method in (ScoringMethod.LATE_INTERACTION, ScoringMethod.DENSE):
-        texts = tokens(4, 9, 2, 30, 1, 17, seed=11)
-        layouts = (Layout.MATRIX, Layout.PAIRS)
-        jobs = [Job(id=1, work=score(method, 3, layout), tokens=texts) for layout in layouts]
-        matrix, pairs = (np.frombuffer(result.scores, dtype="<f4") for result in run(engine, jobs))
-        assert np.allclose(np.diag(matrix.reshape(3, 3)), pairs, atol=1e-5)
-
-
-def test_a_prompt_can_be_left_out_of_the_mean(engine: ModelEngine) -> None:
-    """Pooled rows with skipped tokens equal the mean of the others."""
-    job = Job(id=1, work=raw(DENSE, MULTI), tokens=tokens(6, seed=12), prompt_lengths=(2,))
-    result = run(engine, [job])[0]
-    assert np.allclose(dense_rows(result)[0], token_rows(result)[0][2:].mean(axis=0), atol=1e-5)
-
-
 class FakeEncoder:
     """The real encoder, with what a test wants to happen to its hidden states."""
 
@@ -186,8 +130,6 @@ def test_nan_fails_its_own_job(engine: ModelEngine) -> None:
     "error", [torch.OutOfMemoryError("full"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_a_device_without_room_says_so(engine: ModelEngine, error: Exception) -> None:
-    """So that the scheduler can cut the step."""
-
     def full(_: torch.Tensor) -> torch.Tensor:
         raise error
 
@@ -221,3 +163,17 @@ def test_the_worker_guards_itself(engine: ModelEngine, job: Job, error: type[Exc
     """Frontends check the same; a worker does not rely on it."""
     with pytest.raises(error):
         engine.open(job)
+
+
+def test_all_arrays_arrive_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every type and shape, empty ones and those of one number, which may have a stride of 0."""
+    monkeypatch.setattr(transfer, "to_device", lambda host, _: host.clone())
+    upload = Upload(torch.device("xpu"))
+    arrays = [np.arange(size).astype(kind).reshape(-1, 1) for kind in TYPES for size in (0, 1, 2, 70)]
+    arrays += [as_strided(np.arange(1).astype(kind), strides=(0,)) for kind in TYPES]
+    uploads = [upload.add_array(each) for each in arrays]
+    upload.send()
+    for array, uploaded in zip(arrays, uploads, strict=True):
+        assert uploaded.tensor.shape == array.shape
+        assert np.array_equal(uploaded.tensor.numpy(), array)
+        assert uploaded.tensor.numpy().dtype == array.dtype

@@ -129,6 +129,5 @@ def test_the_table_tells_how_long_texts_are_computed(kind: str, long_texts: str)
 
 
 def test_the_page_counts_what_it_lists() -> None:
-    """Each outcome."""
     packed, equal, refused = (list(TOLD.values()).count(runs) for runs in census.RUNS)
     assert f"{packed} run packed, {equal} by equal length, {refused} are\nrefused" in PAGE.read_text()

@@ -38,7 +38,6 @@ def test_small_jobs_are_served_alone_in_every_second_step() -> None:
 
 
 def test_without_other_work_all_share_a_step() -> None:
-    """There is nobody to be ahead of."""
     queue = FairQueue[int](quantum=32)
     for each in range(5):
         queue.add_job(each, [30])
@@ -47,7 +46,6 @@ def test_without_other_work_all_share_a_step() -> None:
 
 @pytest.mark.parametrize("costs", [[33], [16, 17]])
 def test_a_job_of_more_than_a_turn_is_not_small(costs: list[int]) -> None:
-    """In one unit or several."""
     queue = with_long_job()
     queue.add_job(1, costs)
     assert 0 in queue.next_step(256, express_pays=always)
@@ -87,7 +85,6 @@ def test_what_is_told_is_what_would_pay() -> None:
 
 
 def test_no_express_step_is_told_to_a_job_that_would_be_one_too_many() -> None:
-    """The queue has none either."""
     queue = FairQueue[int](quantum=128, short=64)
     queue.add_job(0, [16] * 100)
     for number in range(1, MOST_JOBS):
@@ -127,7 +124,6 @@ def test_what_does_not_pay_shares_a_step() -> None:
 
 
 def test_a_small_job_is_not_ahead_of_long_work_of_a_higher_class() -> None:
-    """But a small one of that class is."""
     queue = with_long_job(INTERACTIVE)
     queue.add_job(1, [16])
     assert 0 in queue.next_step(256, express_pays=always)
@@ -136,7 +132,6 @@ def test_a_small_job_is_not_ahead_of_long_work_of_a_higher_class() -> None:
 
 
 def test_small_jobs_of_a_higher_class_go_with_those_of_the_class_that_waits() -> None:
-    """Those of a lower one do not."""
     queue = with_long_job()
     for priority in Priority:
         queue.add_job(1 + priority, [10], priority=priority)

@@ -14,7 +14,6 @@ from shared.jobs import Priority
 from shared.load import SHORT_SHARE, WEIGHTS
 from support.synchronous_engine import cut
 
-COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 CHANCE = st.randoms(use_true_random=False)
 INTERACTIVE, DEFAULT, BULK = Priority
 
@@ -37,18 +36,7 @@ def bound(tokens: int, jobs: int, keys: int, weight: int, turn: int, short: int,
     return total / weight * (keys * (key + (6 + log(keys)) * max(turn, short)) + 2 * turn) * waste + total * turn
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    CHANCE,
-    st.sampled_from([1, 4, 16]),
-    st.sampled_from([1, 64, 256]),
-    st.integers(1, 60),
-    st.sampled_from([8, 64, 256]),
-)
-def test_every_job_is_served_within_its_bound(
-    chance: random.Random, quantum: int, short: int, longest: int, budget: int
-) -> None:
-    """Under any stream: short and long jobs in every step, of its own key, of old or new keys, of any class."""
+def served_within_its_bound(chance: random.Random, quantum: int, short: int, longest: int, budget: int) -> None:
     queue, number = FairQueue[int](quantum=quantum, short=short), 0
     own, new_keys, express = chance.random(), chance.random() < 0.5, chance.random() < 0.5
 
@@ -78,18 +66,7 @@ def test_every_job_is_served_within_its_bound(
         assert taken <= most + budget
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 1 << 32),
-    st.sampled_from([1, 8, 16]),
-    st.sampled_from([1, 64, 256]),
-    st.sampled_from([4, 16]),
-    st.sampled_from([16, 64, 256]),
-)
-def test_every_job_is_served_within_its_bound_in_pieces(
-    seed: int, quantum: int, short: int, chunk: int, budget: int
-) -> None:
-    """Under any stream, in which long texts of all keys and classes wait for room, up to two steps under way."""
+def served_within_its_bound_in_pieces(seed: int, quantum: int, short: int, chunk: int, budget: int) -> None:
     chance, room = random.Random(seed), 100
     queue, number = FairQueue[int](quantum=quantum, short=short, room=room), 0
     under_way = deque[dict[int, int]]()
@@ -149,6 +126,23 @@ def test_every_job_is_served_within_its_bound_in_pieces(
     assert queue.room.taken <= room
 
 
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pieces", [False, True])
+def test_every_job_is_served_within_its_bound(pieces: bool, examples: int) -> None:
+    """Under any stream: short and long jobs in every step, of its own key, of old or new keys, of any class; and one in
+    which long texts wait for room, up to two steps under way."""
+    quanta, shorts = st.sampled_from([1, 8, 16] if pieces else [1, 4, 16]), st.sampled_from([1, 64, 256])
+    if pieces:
+        drawn = given(
+            st.integers(0, 1 << 32), quanta, shorts, st.sampled_from([4, 16]), st.sampled_from([16, 64, 256])
+        )(served_within_its_bound_in_pieces)
+    else:
+        drawn = given(CHANCE, quanta, shorts, st.integers(1, 60), st.sampled_from([8, 64, 256]))(
+            served_within_its_bound
+        )
+    settings(max_examples=examples, deadline=None)(drawn)()
+
+
 def test_one_job_and_sixty_four_get_equal_shares() -> None:
     """A key's share does not grow with its jobs."""
     queue, served = FairQueue[int](quantum=32), Counter[bool]()
@@ -185,7 +179,6 @@ def test_a_rerank_among_callers_of_its_key_is_served_in_its_turn(ahead: int) -> 
 
 
 def test_a_long_job_among_callers_of_its_key_gets_its_part() -> None:
-    """An eighth of what its key gets."""
     queue = FairQueue[int](quantum=64)
     queue.add_job(64_000, [64] * 100)
     assert tokens_until(queue, 64_000, keyed=False) == pytest.approx((SHORT_SHARE + 1) * 100 * 64, rel=0.1)
@@ -215,7 +208,6 @@ def test_an_interactive_job_is_in_the_very_next_step() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(BULK, INTERACTIVE), (DEFAULT, INTERACTIVE), (BULK, DEFAULT)])
 def test_a_lower_class_keeps_its_share(low: Priority, high: Priority) -> None:
-    """However much waits above it."""
     queue, served = FairQueue[int](quantum=32), Counter[int]()
     queue.add_job(0, [16] * 100_000, priority=low)
     queue.add_job(1, [16] * 100_000, priority=high)

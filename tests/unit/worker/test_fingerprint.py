@@ -1,6 +1,5 @@
 """The fingerprint changes with every file and every installed package that can change a row, and with nothing else."""
 
-import shutil
 import sys
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -62,12 +61,6 @@ def fingerprint(folder: Path, code: bool = False) -> str:
     return digest_of_files(folder, trust_remote_code=code).hexdigest()
 
 
-@pytest.fixture
-def folder(encoder: Path, tmp_path: Path) -> Path:
-    shutil.copytree(encoder, tmp_path / "model")
-    return tmp_path / "model"
-
-
 def put(folder: Path, name: str, content: str) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(content)
@@ -83,7 +76,6 @@ def test_what_no_row_depends_on_does_not_count(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", RELEVANT)
 def test_what_a_row_may_depend_on_counts(folder: Path, name: str) -> None:
-    """When it comes, and when it changes."""
     prints = {fingerprint(folder)}
     put(folder, name, RELEVANT[name])
     prints.add(fingerprint(folder))
@@ -93,7 +85,6 @@ def test_what_a_row_may_depend_on_counts(folder: Path, name: str) -> None:
 
 
 def test_code_counts_where_it_is_run(folder: Path) -> None:
-    """With --trust-remote-code."""
     before = fingerprint(folder, code=True)
     put(folder, "modeling_own.py", "x = 1")
     assert fingerprint(folder, code=True) != before
@@ -122,7 +113,6 @@ def importable(folder: Path, name: str) -> None:
 def test_a_package_that_computes_in_transformers_place_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """With its version; another one does not."""
     monkeypatch.syspath_prepend(tmp_path)
     assert name not in sys.modules
     before = installed_packages()
@@ -133,14 +123,12 @@ def test_a_package_that_computes_in_transformers_place_counts(
 
 
 def test_transformers_counts_with_its_version() -> None:
-    """It computes the rows."""
     assert f"transformers {transformers.__version__}" in installed_packages()
 
 
 def test_packages_are_part_of_a_model_s_fingerprint(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same files."""
     before = load(str(encoder), CPU).fingerprint
     assert load(str(encoder), CPU).fingerprint == before
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,9 +1,7 @@
 """What fills a limit by itself is refused at load: nothing would be left of any text, and all would get one answer."""
 
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from gpu_worker.model.source import LoadOptions
 from shared.errors import ModelRefused
 from support.checked import checked
 from support.late_forms import write_pylate
-from support.tiny import CPU, NAMES, reader, write_encoder, write_json
+from support.tiny import CPU, NAMES, reader, write_encoder, write_json, write_pooled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FILLER = " ".join(["w5"] * 224)
@@ -32,13 +30,6 @@ def write_reranker(folder: Path, limit: int) -> Path:
     named.chat_template = ASKED
     named.save_pretrained(folder)
     return folder
-
-
-def modules(folder: Path, **files: Any) -> Path:
-    kinds = {"Transformer": "", "Pooling": "1_Pooling"}
-    listed = [{"name": kind, "path": kinds[kind], "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
-    pooling = {"pooling_mode": "mean", "embedding_dimension": 64}
-    return write_json(folder, modules=listed, **{"1_Pooling__config": pooling}, **files)
 
 
 def test_a_template_beyond_the_limit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,11 +61,9 @@ def test_a_template_within_the_limit_is_served(tmp_path: Path, limit: int) -> No
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(2, False), (3, True)])
-def test_special_tokens_that_fill_the_limit_are_refused(encoder: Path, tmp_path: Path, limit: int, fits: bool) -> None:
+def test_special_tokens_that_fill_the_limit_are_refused(folder: Path, limit: int, fits: bool) -> None:
     """With two of them and a limit of two, all texts are one text; so they are to the reference."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
-    modules(folder, sentence_bert_config={"max_seq_length": limit})
+    write_pooled(folder, sentence_bert_config={"max_seq_length": limit})
     rows = SentenceTransformer(str(folder), device="cpu").encode(["w1 w2", "w3 w4 w5"])
     assert (np.abs(rows[0] - rows[1]).max() > 0.1) == fits
     if fits:
@@ -85,29 +74,22 @@ def test_special_tokens_that_fill_the_limit_are_refused(encoder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["query", "document", "anything"])
-def test_a_prompt_that_fills_the_limit_is_refused(encoder: Path, tmp_path: Path, name: str) -> None:
-    """By its name; one token less is enough."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
+def test_a_prompt_that_fills_the_limit_is_refused(folder: Path, name: str) -> None:
     described = {"prompts": {name: "w5 " * 6}}
-    modules(folder, sentence_bert_config={"max_seq_length": 8}, config_sentence_transformers=described)
+    write_pooled(folder, sentence_bert_config={"max_seq_length": 8}, config_sentence_transformers=described)
     with pytest.raises(ModelRefused, match=f"the prompt '{name}' and a word take 9 tokens, .* 8 tokens"):
         load(str(folder), CPU)
     write_json(folder, config_sentence_transformers={"prompts": {name: "w5 " * 5}})
     assert load(str(folder), CPU).max_tokens == 8
 
 
-def test_max_tokens_below_a_prompt_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """By the setting."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
-    modules(folder, config_sentence_transformers={"prompts": {"query": "w5 " * 6}})
+def test_max_tokens_below_a_prompt_is_refused(folder: Path) -> None:
+    write_pooled(folder, config_sentence_transformers={"prompts": {"query": "w5 " * 6}})
     with pytest.raises(ModelRefused, match=r"the prompt 'query' .*, and --max-tokens is 8: nothing would be left"):
         load(str(folder), CPU, LoadOptions(max_tokens=8))
 
 
 def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) -> None:
-    """Late interaction has a limit a side."""
     described = {"model_type": "ColBERT", "query_prefix": "w7 w8 ", "document_prefix": "w7 w8 w9 ", "query_length": 5}
     folder = write_pylate(tmp_path / "model", encoder, described | {"document_length": 5, "do_query_expansion": False})
     with pytest.raises(
@@ -120,7 +102,6 @@ def test_a_marker_that_fills_its_side_is_refused(encoder: Path, tmp_path: Path) 
 
 
 def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
-    """Two texts have three special tokens."""
     write_encoder(tmp_path, "tiny-bert", "sequence-classification", labels=1)
     with pytest.raises(
         ModelRefused, match="special tokens and a word of each text take 5 tokens, and --max-tokens is 4"
@@ -130,11 +111,10 @@ def test_pairs_need_a_token_of_each_text(tmp_path: Path) -> None:
 
 
 def test_the_model_s_positions_are_the_last_word(tmp_path: Path) -> None:
-    """There no setting helps, and none is named."""
     write_encoder(tmp_path, "tiny-bert")
     config = json.loads((tmp_path / "config.json").read_text())
     PreTrainedTokenizerFast(tokenizer_object=reader().backend_tokenizer, **NAMES).save_pretrained(tmp_path)
     assert config["max_position_embeddings"] == 640
-    modules(tmp_path, config_sentence_transformers={"prompts": {"q": "w5 " * 640}})
+    write_pooled(tmp_path, config_sentence_transformers={"prompts": {"q": "w5 " * 640}})
     with pytest.raises(ModelRefused, match=r"640 tokens by its files \(the model has no more positions\): nothing"):
         load(str(tmp_path), CPU)

@@ -2,10 +2,7 @@
 no graph runs as it is written."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from itertools import count
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -23,7 +20,6 @@ from gpu_worker.model.tune.graphs import (
     TOKENS,
     Bucket,
     CaptureBroken,
-    CudaRecorder,
     GraphedEncoder,
     GraphSettings,
     ladder,
@@ -63,7 +59,6 @@ def test_rows_behind_the_last_bound_change_no_bit(name: str) -> None:
 
 
 def jobs(model: Model) -> list[Job]:
-    """One of each kind."""
     kinds = (OutputKind.DENSE, OutputKind.MULTI_VECTOR)
     both = encode(*(each for each in kinds if each in Abilities(model).outputs))
     late = score(ScoringMethod.LATE_INTERACTION, 1)
@@ -119,7 +114,7 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
         assert len(launches(np.array(own))) == 1
 
 
-GRAPHS = GraphSettings(step_tokens=256)
+GRAPHS = GraphSettings(step_tokens=128)
 LADDER = ladder(GRAPHS.step_tokens, 640)
 ALL, LARGEST = len(LADDER), LADDER[-1]
 
@@ -138,9 +133,8 @@ def test_a_load_captures_every_size_with_compiled_layers() -> None:
 
 @pytest.mark.usefixtures("on_a_processor")
 def test_each_can_be_switched_off() -> None:
-    """Without graphs nothing is compiled either."""
     counting = Counting()
-    written = GraphSettings(compile=False, step_tokens=256)
+    written = GraphSettings(compile=False, step_tokens=GRAPHS.step_tokens)
     for settings, serves in ((written, f"varlen, {ALL} graphs"), (None, "varlen")):
         assert loaded("tiny-bert", settings, backend=counting, recorder=Playing).encoder.description == serves
     assert counting.graphs == 0
@@ -224,7 +218,6 @@ class Failing(Playing):
 
 @pytest.mark.usefixtures("on_a_processor")
 def test_a_size_that_cannot_be_captured_runs_without() -> None:
-    """All others have their graphs."""
     failing = Failing(1, RuntimeError("not this one"))
     model = loaded("tiny-bert", GRAPHS, backend=Counting(), recorder=lambda: failing)
     assert isinstance(model.encoder, GraphedEncoder)
@@ -241,39 +234,6 @@ def test_after_a_broken_capture_nothing_more_is_captured() -> None:
     assert breaking.captured == 3
     assert model.encoder.description == "varlen, 2 graphs of compiled layers"
     assert ", after which nothing more is captured: RuntimeError: operation failed" in found_out(model)[1]
-
-
-class _Capture:
-    """A CUDA graph of a stand-in; see `pools`."""
-
-
-@pytest.fixture
-def pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The pools that are captured into; PyTorch's functions for captures do nothing else here."""
-    captured, handles = list[int](), count()
-
-    def graph(_: _Capture, *, pool: int, **options: Any) -> AbstractContextManager[None]:
-        captured.append(pool)
-        return nullcontext()
-
-    fakes: dict[str, Any] = {"graph": graph, "CUDAGraph": _Capture, "graph_pool_handle": lambda: next(handles)}
-    for name in ("Stream", "stream", "current_stream", "get_sync_debug_mode", "set_sync_debug_mode"):
-        fakes[name] = MagicMock()
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    return captured
-
-
-def test_graphs_share_a_pool_as_long_as_one_of_them_is_there(pools: list[int]) -> None:
-    """PyTorch captures nothing more into a pool whose graphs are all gone, as after one that was tried out."""
-    record = CudaRecorder()
-    tried = record(lambda: torch.ones(1))
-    del tried
-    kept = [record(lambda: torch.ones(1)) for _ in range(3)]
-    del kept[0]
-    kept.append(record(lambda: torch.ones(1)))
-    assert len(set(pools[1:])) == 1
-    assert pools[0] != pools[1]
 
 
 STEPS, LONGEST = st.integers(1, 65_536), st.integers(2, 131_072)

@@ -58,7 +58,6 @@ class Cut:
 
     @cached_property
     def exact(self) -> Ours:
-        """In float32."""
         return self.ours("float32")
 
     def their_scores(self, dtype: torch.dtype) -> np.ndarray:

@@ -22,7 +22,6 @@ class Asked(Exception):
 
 @pytest.mark.parametrize("name", ["/no/dir", "./no/dir", "../dir", "~/dir", "no/dir/at-all", "dir/"])
 def test_a_path_is_not_asked_of_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No hub id looks like it."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", Asked)

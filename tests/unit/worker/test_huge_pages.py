@@ -1,7 +1,5 @@
 """Weights move into huge pages, and keep their numbers."""
 
-import ctypes
-import mmap
 from pathlib import Path
 
 import pytest
@@ -67,38 +65,12 @@ def test_pages_are_as_large_as_the_kernel_says(
 
 
 def test_weights_keep_their_numbers() -> None:
-    """By this machine's own kernel, whatever it does."""
     layer = nn.Linear(2048, 2048)
     before = {name: numbers.clone() for name, numbers in layer.state_dict().items()}
     address = layer.weight.data_ptr()
     assert memory.move_to_huge_pages([layer]) >= 0
     assert layer.weight.data_ptr() == address
     assert all(torch.equal(numbers, before[name]) for name, numbers in layer.state_dict().items())
-
-
-def test_the_kernel_is_told_of_huge_pages() -> None:
-    """Where it has them, memory that is advised is marked so, whether a huge page can be had at once or not."""
-    size = memory.page_bytes()
-    with mmap.mmap(-1, 2 * (size or SIZE)) as pages:
-        view = (ctypes.c_char * len(pages)).from_buffer(pages)
-        start = -(-ctypes.addressof(view) // SIZE) * SIZE
-        done = memory.advise(start, SIZE, memory.MADV_HUGEPAGE)
-        marks = marks_of(start)
-        del view
-    assert not size or (done and "hg" in marks)
-
-
-def marks_of(address: int) -> list[str]:
-    """The kernel's flags of the memory at an address."""
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        head, *rest = line.split()
-        if "-" in head and not head.endswith(":"):
-            first, last = (int(part, 16) for part in head.split("-"))
-            inside = first <= address < last
-        elif inside and head == "VmFlags:":
-            return rest
-    return []
 
 
 def test_a_load_moves_the_weights_of_the_encoder_and_the_heads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.models.bert.modeling_bert import BertLayer
@@ -50,7 +50,6 @@ def quantised(x: torch.Tensor) -> torch.Tensor:
 
 
 @needs_kernels
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 150), st.sampled_from([32, 96, 384]), st.sampled_from([32, 64, 96, 384]), st.sampled_from(FORMATS)
 )
@@ -95,7 +94,6 @@ def test_rows_at_the_edge() -> None:
 
 
 @needs_kernels
-@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 40), st.sampled_from([32, 96, 384]), st.sampled_from([32, 64, 192]), st.integers(0, 9))
 def test_sums_are_exact_where_neighbours_come_to_128(rows: int, inputs: int, outputs: int, seed: int) -> None:
     """The largest numbers of each side, which fill 16 bits without VNNI, among random ones."""
@@ -114,7 +112,6 @@ def test_sums_are_exact_where_neighbours_come_to_128(rows: int, inputs: int, out
 
 
 @needs_kernels
-@settings(deadline=None, max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 150))
 def test_weights_are_off_by_half_a_step(outputs: int, pairs: int) -> None:
     """Each output has its own scale; a row of zeros stays zeros; two neighbours come to 128 at most."""

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -17,7 +16,6 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import Model, load
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.trials import (
     FEWEST,
     SPARE_MEMORY,
@@ -27,7 +25,6 @@ from gpu_worker.startup.trials import (
     run_largest_steps,
     try_step_sizes,
 )
-from gpu_worker.worker import step_of
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Encode, Score
 from shared.vectors import OutputKind
@@ -172,20 +169,17 @@ def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 255])
 def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
-    """Somebody may ask for it."""
     memory = FakeMemory(available=10**6)
     assert try_step_sizes(engine("tiny-colbert", memory), memory, tokens)[-1].tokens == tokens
 
 
 def test_nothing_is_rehearsed_on_a_processor() -> None:
-    """Whose step keeps its tokens."""
     memory = FakeMemory(available=1)
     assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory, 10**9) == []
     assert memory.batches == []
 
 
 def test_another_failure_is_no_lack_of_memory() -> None:
-    """It is raised as it is."""
     memory = FakeMemory(available=10**6)
 
     def fail(batch: RaggedBatch) -> None:
@@ -242,24 +236,3 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
     assert ["step,", "at", "most", "512 tokens"] in lines
     assert checked("tiny", "--step-tokens", "1024") == 2
     assert "--step-tokens = 1024 does not fit the device" in capsys.readouterr().err
-
-
-async def test_the_worker_serves_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its own accord it halves; a number that the user set is refused."""
-    memory = FakeMemory(available=1000 + 700)
-    made = engine("tiny-bert", memory).model
-
-    async def tokens(*arguments: str) -> int:
-        settings = WorkerSettings.read(["--model", "tiny", *arguments])
-        with ThreadPoolExecutor(1) as device:
-            _, times = await step_of(made, device, settings)
-            return times.tokens
-
-    assert await tokens("--step-tokens", "3000") == 3000  # a processor: its number is not looked at
-    monkeypatch.setattr(OnDevice, "device_memory", memory)
-    assert await tokens() == 512
-    with pytest.raises(ModelRefused) as refused:
-        await tokens("--step-tokens", "1024")
-    told = str(refused.value)
-    assert told.startswith("--step-tokens = 1024 does not fit the device: a step of 1024 tokens runs")
-    assert told.endswith("512 fit")

@@ -16,15 +16,15 @@ from gpu_worker.engine.jobs.max_sim import MaxSimJob
 from gpu_worker.engine.step.outputs import Outputs
 from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.engine.step.step import NOTHING
-from gpu_worker.kernels.maxsim.maxsim_kernels import PlainMaxSim, score_of
+from gpu_worker.kernels.maxsim.maxsim_kernels import PlainMaxSim
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.loading import load
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
-from shared.jobs import Encode, Job, JobResult, MaxSim, RaggedTokens
+from shared.jobs import Job, JobResult, MaxSim, RaggedTokens
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
 from support.random_models import random_model
-from support.tiny import CPU, DENSE, MULTI, ask, encode, random_ids, run, score, scores, token_rows
+from support.tiny import CPU, MULTI, ask, encode, random_ids, run, score, scores, token_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LATE = ScoringMethod.LATE_INTERACTION
@@ -54,11 +54,6 @@ def packed(vectors: Sequence[np.ndarray], data_type: DataType = DataType.FLOAT32
     )
 
 
-def expected(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
-    asked, found = ([torch.from_numpy(each.copy()).float() for each in side] for side in (queries, documents))
-    return np.array([[score_of(query, document) for document in found] for query in asked])
-
-
 def explained(result: JobResult, columns: int) -> tuple[np.ndarray, np.ndarray]:
     return (
         np.frombuffer(result.winners, "<i4").reshape(-1, columns),
@@ -74,32 +69,6 @@ def test_the_skiplist_counts_for_documents_and_for_texts_that_are_neither(engine
         for ids, own, every in zip(DOCUMENTS, token_rows(result), whole, strict=True):
             assert np.array_equal(own, every[~np.isin(ids, SKIPLIST)])
         assert np.frombuffer(result.token_ids, "<i4").tolist() == [50, 51, 52, 53, 54, 30, 31]
-
-
-def test_a_model_may_skip_in_queries_as_well() -> None:
-    """Where its files say so; then its documents may keep all."""
-    model = load(random_model("tiny-colbert"), CPU)
-    reading = replace(READING, skip_in_queries=True, skip_in_documents=False)
-    engine = ModelEngine(replace(model, late_interaction=reading))
-    assert [len(each) for each in rows(engine, QUERIES, InputType.QUERY)] == [3, 2]
-    assert [len(each) for each in rows(engine, DOCUMENTS, InputType.DOCUMENT)] == [3, 2, 5, 1]
-
-
-@pytest.mark.parametrize("width", [None, 1, 3])
-@pytest.mark.parametrize("layout", Layout)
-def test_scores_are_those_of_the_kept_rows(engine: ModelEngine, layout: Layout, width: int | None) -> None:
-    """However the job is cut into steps, beside other jobs; a document of skipped tokens alone scores -1e9."""
-    queries = QUERIES * 2 if layout is Layout.PAIRS else QUERIES
-    table = expected(rows(engine, queries, InputType.QUERY), rows(engine, DOCUMENTS, InputType.DOCUMENT))
-    jobs = [
-        Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of(random_ids([3, 60, 9]))),
-        Job(id=2, work=score(LATE, len(queries), layout), tokens=RaggedTokens.of([*queries, *DOCUMENTS])),
-        Job(id=3, work=score(LATE, 1, mean=True), tokens=RaggedTokens.of([*QUERIES[:1], *DOCUMENTS])),
-    ]
-    results = run(engine, jobs, width)
-    ours = scores(results[1], 1 if layout is Layout.PAIRS else len(DOCUMENTS))
-    assert np.allclose(ours, np.diag(table)[:, None] if layout is Layout.PAIRS else table, atol=1e-5)
-    assert np.allclose(scores(results[2], 4)[0], np.where(table[0] > -1e8, table[0] / 4, -1e9), atol=1e-5)
 
 
 @pytest.mark.parametrize("width", [None, 1])
@@ -123,7 +92,6 @@ def test_an_explanation_adds_up_to_the_score(engine: ModelEngine, width: int | N
 
 
 def test_query_tokens_without_a_vector_are_not_explained() -> None:
-    """BGE-M3's first token."""
     engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     result = ask(engine, score(LATE, 1, explain=True), [[30, 31, 32], [40, 41]])
     winners, _ = explained(result, 3)
@@ -134,7 +102,6 @@ def test_query_tokens_without_a_vector_are_not_explained() -> None:
     "work", [score(LATE, 2, explain=True), score(ScoringMethod.DENSE, 1, explain=True)], ids=["two queries", "dense"]
 )
 def test_what_cannot_be_explained_is_refused(work: object) -> None:
-    """One query at a time, by late interaction."""
     engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
     with pytest.raises(InvalidInput, match="explain needs"):
         ask(engine, work, [[30], [31], [32]])  # type: ignore[arg-type]
@@ -164,30 +131,6 @@ def test_a_tail_that_is_attended_to_changes_the_others(engine: ModelEngine) -> N
     text = random_ids([12])[0]
     attended = rows(engine, [text], InputType.QUERY)[0][:5]
     assert np.abs(attended - rows(engine, [text[:5]], InputType.QUERY)[0]).max() > 1e-3
-
-
-@pytest.mark.parametrize("width", [None, 1, 3])
-@pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("dimensions", [48, 20])
-def test_texts_meet_given_documents(engine: ModelEngine, layout: Layout, dimensions: int, width: int | None) -> None:
-    """As given vectors of the same queries would, of all or of fewer dimensions, in any steps, beside other jobs."""
-    queries = QUERIES * 2 if layout is Layout.PAIRS else QUERIES
-    documents = rows(engine, DOCUMENTS, InputType.DOCUMENT, dimensions=dimensions)
-    options = {"layout": layout, "unit_rows": False, "mean": True, "explain": True}
-    work = MaxSim(queries=None, documents=packed(documents), **options)  # type: ignore[arg-type]
-    own = packed(rows(engine, queries, InputType.QUERY, dimensions=dimensions))
-    given_work = MaxSim(queries=own, documents=packed(documents), **options)  # type: ignore[arg-type]
-    other = Job(id=2, work=encode(MULTI), tokens=RaggedTokens.of(random_ids([3, 60, 9])))
-    mixed = Job(id=1, work=work, tokens=RaggedTokens.of(queries))
-    results = run(engine, [mixed, other, Job(id=3, work=given_work)], width)
-    assert np.allclose(scores(results[0]), scores(results[2]), atol=1e-5)
-    assert results[0].winners == results[2].winners
-    assert len(results[0].winners) == len(results[0].similarities) > 0
-    table = expected(rows(engine, queries, InputType.QUERY, dimensions=dimensions), documents)
-    counts = np.array([len(each) for each in queries])[:, None]
-    means = np.where(table > -1e8, table / counts, table)
-    ours = scores(results[0], 1 if layout is Layout.PAIRS else len(DOCUMENTS))
-    assert np.allclose(ours, np.diag(means)[:, None] if layout is Layout.PAIRS else means, atol=1e-5)
 
 
 def test_winners_of_given_vectors_stand_in_the_order_of_the_scores(engine: ModelEngine) -> None:
@@ -235,30 +178,6 @@ def test_texts_and_documents_that_cannot_meet_are_refused(engine: ModelEngine) -
     splade = ModelEngine(load(random_model("tiny-splade"), CPU))
     with pytest.raises(UnsupportedTask, match="no token vectors"):
         run(splade, [Job(id=1, work=fitting, tokens=RaggedTokens.of(QUERIES))])
-
-
-def test_all_kinds_of_jobs_share_a_step() -> None:
-    """Dense and token rows, scores of both, a mixed and a given MaxSim: each as alone."""
-    engine = ModelEngine(load(random_model("tiny-bge-m3"), CPU))
-    documents = packed([np.ones((2, 64), np.float32), np.ones((1, 64), np.float32)])
-    mixed = MaxSim(queries=None, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
-    works: list[tuple[Encode | object, list[list[int]]]] = [
-        (encode(DENSE, MULTI, dimensions=20), random_ids([4, 30])),
-        (score(LATE, 2), random_ids([4, 7, 30, 5])),
-        (score(ScoringMethod.DENSE, 1), random_ids([4, 7, 30, 5])),
-        (score(LATE, 1, explain=True), random_ids([9, 3, 3])),
-        (mixed, random_ids([6, 11])),
-    ]
-    jobs = [
-        Job(id=number, work=work, tokens=RaggedTokens.of(texts))  # type: ignore[arg-type]
-        for number, (work, texts) in enumerate(works)
-    ]
-    together = run(engine, jobs)
-    for job, ours in zip(jobs, together, strict=True):
-        alone = run(engine, [job])[0]
-        assert np.allclose(scores(ours), scores(alone), atol=1e-5)
-        assert ours.winners == alone.winners
-        assert ours.row_lengths == alone.row_lengths
 
 
 @pytest.mark.parametrize("data_type", [DataType.FLOAT16, DataType.BFLOAT16])

@@ -13,12 +13,11 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.repository.recipe import Expansion
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
-from shared.vectors import InputType, QueryExpansion
+from shared.vectors import InputType
 from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
-from support.random_models import described, random_model
+from support.random_models import random_model
 from support.tiny import CPU, ids_of, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,12 +34,10 @@ POSITIONS = 640
 
 
 def cut(ids: list[int], length: int) -> list[int]:
-    """The end token stays."""
     return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
 
 
 def as_a_frontend_reads(ids: list[int], late: LateInteraction, side: str) -> list[int]:
-    """Cut and filled up."""
     ids = cut(ids, late.query_length if side == "query" else late.document_length)
     if side == "query":
         ids += [late.expansion_id] * (late.expansion_length - len(ids))
@@ -168,7 +165,6 @@ BESIDE_PYLATE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("beside", BESIDE_PYLATE)
 def test_what_lies_beside_the_transformer_wins(encoder: Path, tmp_path: Path, beside: str) -> None:
-    """Null included."""
     described = MARKED | {"query_length": 24, "document_length": 30, "model_type": "ColBERT"}
     write_pylate(tmp_path, encoder, described, **BESIDE_PYLATE[beside])
     assert_reads_as_the_oracle(tmp_path)
@@ -263,32 +259,3 @@ def test_other_models_have_no_reading_of_their_own(encoder: Path, tmp_path: Path
     """A SentenceTransformer has token vectors, and no sides but for its prompts."""
     assert card_of(load(str(encoder), CPU)).late_interaction is None
     assert load(random_model("tiny-bge-m3"), CPU).late_interaction is None
-
-
-@pytest.mark.parametrize(
-    ("shape", "expansion", "attend"),
-    [("tiny-colbert", QueryExpansion.FIXED, False), ("tiny-colbert-attended", QueryExpansion.MIN, True)],
-)
-def test_known_shapes_read_without_a_disk(shape: str, expansion: QueryExpansion, attend: bool) -> None:
-    """Markers that are words, 32 tokens, punctuation."""
-    card = card_of(load(random_model(shape), CPU))
-    late = card.late_interaction
-    assert late is not None
-    assert (late.query_expansion, late.expansion_length, late.expansion_id) == (expansion, 32, 4)
-    assert (late.query_length, late.document_length) == (32 if expansion is QueryExpansion.FIXED else 640, 640)
-    assert late.attend_to_expansion == attend
-    assert len(late.skiplist) == 32
-    assert card.prompts == {"query": "w1 ", "document": "w2 "}
-
-
-def test_the_shape_of_jina_colbert() -> None:
-    """For measuring: 8,192 tokens, 1,024 numbers to 128, 32 attended tokens; not built here, it is large."""
-    config, recipe = described("jina-colbert-v2")
-    assert (config.model_type, recipe.max_tokens, config.hidden_size) == ("jina_embeddings_v3", 8192, 1024)
-    assert recipe.multi_vector is not None
-    assert [(each.inputs, each.outputs, "bias" in each.keys) for each in recipe.multi_vector.layers] == [
-        (1024, 128, False)
-    ]
-    late = recipe.late_interaction
-    assert late is not None
-    assert late.expansion == Expansion(strategy=QueryExpansion.FIXED, length=32, attend=True)

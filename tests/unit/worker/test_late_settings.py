@@ -94,7 +94,6 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("changed", CHANGED)
 def test_a_key_changes_its_part_of_the_card(folder: Path, card: ModelCard, started: Start, changed: str) -> None:
-    """And the fingerprint; the rest stays."""
     settings, expected = CHANGED[changed]
     made = shown(started(folder, settings))
     assert made.fingerprint != card.fingerprint
@@ -123,7 +122,6 @@ def test_a_marker_is_a_prompt_of_whole_tokens(
 
 
 def test_a_marker_takes_the_place_of_a_prompt(encoder: Path, tmp_path: Path, started: Start) -> None:
-    """Files of sentence-transformers have their markers as prompts."""
     folder = write_native(tmp_path / "model", encoder, {})
     assert shown(started(folder)).prompts == {"query": "w1 ", "document": ""}
     assert shown(started(folder, {"query_prefix": "w2 "})).prompts == {"query": "w2 ", "document": ""}
@@ -153,7 +151,6 @@ def test_a_key_that_says_what_the_files_say_changes_nothing(
 
 
 def test_files_without_expansion_get_one(encoder: Path, tmp_path: Path, started: Start) -> None:
-    """With the mask token, unattended."""
     folder = write_native(tmp_path / "model", encoder, {}, document_length=50)
     late = reading(shown(started(folder, {"query_expansion": {"strategy": "fixed", "length": 32}})))
     assert (late.query_length, late.expansion_length, late.expansion_id) == (32, 32, 4)
@@ -169,7 +166,6 @@ def test_a_stanford_colbert_is_read_by_the_same_keys(encoder: Path, tmp_path: Pa
 
 
 def test_the_longest_text_bounds_both_sides(folder: Path, started: Start) -> None:
-    """What --max-tokens says goes over the files."""
     model = started(folder, None, "--max-tokens", "30")
     late = model.late_interaction
     assert late is not None
@@ -244,19 +240,11 @@ def test_the_longest_text_refuses_what_is_longer(folder: Path, started: Start) -
 
 
 def test_an_expansion_needs_a_strategy_and_a_length(encoder: Path, tmp_path: Path, started: Start) -> None:
-    """Where the files have none."""
     folder = write_native(tmp_path / "model", encoder, {}, query_length=20)
     said = refusal(lambda: started(folder, {"query_expansion": {"attend": True}}))
     assert "late.json: query_expansion: strategy None is not one of fixed, min" in said
     said = refusal(lambda: started(folder, {"query_expansion": {"strategy": "fixed"}}))
     assert "late.json: query_expansion: length is missing" in said
-
-
-def test_an_expansion_longer_than_the_files_let_queries_be(encoder: Path, tmp_path: Path, started: Start) -> None:
-    """As sentence-transformers refuses it."""
-    folder = write_native(tmp_path / "model", encoder, {}, query_length=20)
-    said = refusal(lambda: started(folder, {"query_expansion": {"strategy": "fixed", "length": 32}}))
-    assert "query_length 20 is below the length of query_expansion, 32" in said
 
 
 def test_punctuation_that_a_vocabulary_lacks_is_not_skipped(encoder: Path, tmp_path: Path, started: Start) -> None:
@@ -271,7 +259,6 @@ def test_punctuation_that_a_vocabulary_lacks_is_not_skipped(encoder: Path, tmp_p
 
 
 def test_a_model_of_another_kind_refuses_the_file(encoder: Path, tmp_path: Path, started: Start) -> None:
-    """BGE-M3 too, whose token vectors have no sides."""
     write_bge_m3(tmp_path / "bge")
     for folder in (encoder, tmp_path / "bge"):
         said = refusal(partial(started, folder, {}))

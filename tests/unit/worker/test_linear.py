@@ -65,7 +65,6 @@ def test_an_operator_that_is_missing_or_wrong_serves_nothing(flaw: str, monkeypa
 
 
 def test_every_linear_layer_of_a_model_is_packed() -> None:
-    """All of BERT's."""
     config, _ = synthetic.shape_of("tiny-bert")
     model = synthetic.build(config, "encoder", Placement(device=torch.device("cpu"), dtype=torch.float32)).eval()
     with torch.inference_mode():
@@ -94,7 +93,6 @@ def test_a_layer_whose_weight_is_read_stays_as_it_is() -> None:
 
 
 def test_what_was_replaced_can_be_put_back() -> None:
-    """Layers at every depth, to the last bit."""
     model, x = block(), torch.randn(17, 48)
     expected, undo = model(x), undoing(model)
     pack(model)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model on disk."""
-    return listwise.write(tmp_path_factory.mktemp("listwise") / "tiny")
+    return listwise.write(tmp_path_factory.mktemp("listwise") / "tiny", max_position_embeddings=2304)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,6 @@ def fingerprint(folder: Path) -> str:
 
 
 def test_the_fingerprint_counts_the_projector(fingerprint: str, folder: Path, tmp_path: Path) -> None:
-    """Another projector, another fingerprint."""
     other = shutil.copytree(folder, tmp_path / "tiny")
     _tensors(other, lambda tensors: tensors.update({"projector.2.weight": torch.ones(WIDTH, HIDDEN // 2)}))
     assert load(str(other), CPU).fingerprint != fingerprint
@@ -52,7 +51,6 @@ def test_the_fingerprint_counts_how_blocks_are_made(
 
 
 def test_the_fingerprint_counts_the_context(fingerprint: str, folder: Path) -> None:
-    """Smaller blocks, other scores."""
     same, smaller = (load(str(folder), CPU, LoadOptions(max_tokens=tokens)) for tokens in (0, 2000))
     assert same.fingerprint == fingerprint != smaller.fingerprint
 
@@ -116,7 +114,6 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ],
 )
 def test_windows_are_those_of_transformers(tmp_path: Path, config: dict[str, Any], limits: tuple[int, int]) -> None:
-    """Said by `layer_types`, else made of `max_window_layers`."""
     layers = {"num_hidden_layers": 2} | config
     assert ("sliding_attention" in Qwen3Config(**layers).layer_types) == (limits == (1024, 8192))
     read = rerankers.read_listwise(tmp_path, {"model_type": "qwen3", "hidden_size": 8} | layers)["listwise"]
@@ -125,7 +122,6 @@ def test_windows_are_those_of_transformers(tmp_path: Path, config: dict[str, Any
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_bad_folder_is_refused_by_name(folder: Path, tmp_path: Path, bad: str) -> None:
-    """In one line that says what is missing."""
     broken = shutil.copytree(folder, tmp_path / "tiny")
     change, named = BAD[bad]
     change(broken)

@@ -87,7 +87,6 @@ def test_what_is_served_with_them_is_right(name: str, kernels: bool, monkeypatch
 
 
 def test_the_setting_for_onednn_is_put_back() -> None:
-    """Also where what runs in it fails."""
     setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, during = setting.fp32_precision, []
 

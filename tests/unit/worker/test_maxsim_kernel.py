@@ -19,10 +19,11 @@ from gpu_worker.kernels.maxsim.kernel import CHUNKS, DOCUMENT, DOCUMENT_ROWS, SC
 from gpu_worker.kernels.maxsim.maxsim_kernels import EMPTY_DOCUMENT as EMPTY
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, PlainMaxSim, Texts
 from shared.vectors import Layout
+from support.tiny import unit_rows
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
-from support.interpreted import interpreted  # Triton first
+from support.interpreted import Launches, interpreted  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,13 +47,7 @@ def tiles(modules: list[ModuleType]) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def kernel(modules: list[ModuleType]) -> ModuleType:
-    """What launches it."""
     return modules[1]
-
-
-def unit_rows(count: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(count, width, generator=generator), dim=1).to(dtype)
 
 
 def texts(*lengths: int) -> Texts:
@@ -130,12 +125,10 @@ def test_every_length(kernel: ModuleType, dtype: torch.dtype, longest: int) -> N
 
 @pytest.mark.slow
 def test_long_queries_against_long_documents(kernel: ModuleType) -> None:
-    """Both far beyond a block."""
     agree(kernel, unit_rows(1024, 32), unit_rows(8192, 32, seed=1), [matrix(texts(1024), texts(8192))])
 
 
 def test_views_at_odd_addresses_and_with_strides(kernel: ModuleType) -> None:
-    """They are copied rather than read wrongly."""
     queries, documents = unit_rows(40, 70, torch.bfloat16)[:, :64], unit_rows(41, 8, torch.bfloat16).flatten()[3:]
     documents = documents[: 5 * 64].reshape(5, 64)
     assert documents.data_ptr() % 16
@@ -227,29 +220,15 @@ def test_a_score_does_not_depend_on_its_company(kernel: ModuleType, columns: lis
     assert torch.equal(kernel.TritonMaxSim(64)(queries, documents, [alone], kept)[0], scores[0, columns[0]])
 
 
-class Counting:
-    """Launches of a kernel."""
-
-    def __init__(self, launched: Any) -> None:
-        self.launched, self.launches = launched, 0
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*arguments: object, **options: object) -> None:
-            self.launches += 1
-            self.launched[grid](*arguments, **options)
-
-        return launch
-
-
 @pytest.mark.parametrize("chunk", [64, 1024])
 def test_one_launch_a_call(kernel: ModuleType, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many comparisons, layouts and chunks; none where there is nothing to do."""
-    counting = Counting(kernel.score_pairs)
-    monkeypatch.setattr(kernel, "score_pairs", counting)
+    launches = Launches(kernel.score_pairs)
+    monkeypatch.setattr(kernel, "score_pairs", launches)
     agree(kernel, *many(), chunk_rows=chunk)
-    assert counting.launches == 1
+    assert len(launches.seen) == 1
     agree(kernel, *many()[:2], [])
-    assert counting.launches == 1
+    assert len(launches.seen) == 1
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2))
@@ -290,7 +269,6 @@ def test_starting_up_calls_every_variant(kernel: ModuleType, monkeypatch: pytest
 def test_more_pairs_than_one_table_holds_take_several(
     kernel: ModuleType, comparisons: list[Comparison], kept: Mask | None
 ) -> None:
-    """With the same scores in the same order."""
     queries, documents = unit_rows(ROWS, 16), unit_rows(ROWS, 16, seed=1)
     whole = kernel.TritonMaxSim()(queries, documents, comparisons, kept)
     with pytest.MonkeyPatch.context() as patch:

@@ -39,5 +39,4 @@ def test_texts_of_one_token_are_cut_into_steps_that_fit() -> None:
 
 @pytest.mark.slow
 def test_the_whole_logits_would_not_fit() -> None:
-    """Negative control: the same step without chunks."""
     assert measured(256, elements=1 << 40)["bytes"] > 2 * GIGABYTE

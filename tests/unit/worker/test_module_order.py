@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
-from support.tiny import CPU, embed, write_encoder, write_json
+from support.tiny import CPU, assert_as_the_reference, embed, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 w6", "w9 w8 w20"]
@@ -69,8 +69,7 @@ SERVED = [
 def test_an_order_means_what_it_means_to_the_reference(encoder: Path, tmp_path: Path, kinds: Sequence[str]) -> None:
     """Rows equal those of sentence-transformers, unit length or not."""
     folder = write(tmp_path / "model", encoder, kinds)
-    expected = oracle(folder)
-    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    assert_as_the_reference(folder, TEXTS)
 
 
 REFUSED: dict[tuple[str, ...], str] = {
@@ -89,7 +88,6 @@ REFUSED: dict[tuple[str, ...], str] = {
 
 @pytest.mark.parametrize("kinds", REFUSED, ids=lambda kinds: "-".join(kinds) or "nothing")
 def test_an_order_that_the_reference_fails_on_is_refused(encoder: Path, tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    """By the module, in one line."""
     folder = write(tmp_path / "model", encoder, kinds)
     with pytest.raises((KeyError, AttributeError, ValueError)):
         oracle(folder)
@@ -187,13 +185,10 @@ def test_work_that_would_be_left_out_is_refused(encoder: Path, tmp_path: Path, n
 def test_truncate_dim_cuts_vectors(encoder: Path, tmp_path: Path, kinds: Sequence[str]) -> None:
     """As the reference cuts them: after all modules, and not brought to unit length again."""
     folder = write(tmp_path / "model", encoder, kinds, config_sentence_transformers={"truncate_dim": 16})
-    expected = oracle(folder)
-    assert expected.shape == (2, 16)
-    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    assert assert_as_the_reference(folder, TEXTS).shape == (2, 16)
 
 
 def test_a_truncate_dim_beyond_the_width_cuts_nothing(encoder: Path, tmp_path: Path) -> None:
-    """Likewise."""
     folder = write(tmp_path / "model", encoder, (T, P), config_sentence_transformers={"truncate_dim": 999})
     assert embed(folder, TEXTS).shape == oracle(folder).shape == (2, 64)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -63,7 +63,6 @@ def states_of(batch: RaggedBatch, dtype: torch.dtype, heads: tuple[int, int], he
 
 
 @needs_kernels
-@settings(deadline=None, max_examples=150)
 @given(
     SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
     TERMS,
@@ -87,7 +86,6 @@ def test_it_equals_one_by_one(
 
 
 @needs_kernels
-@settings(deadline=None, max_examples=40)
 @given(
     SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
     TERMS.filter(lambda terms: terms.bias is None),
@@ -107,7 +105,6 @@ def test_bits_do_not_depend_on_neighbours(
 
 
 @needs_kernels
-@settings(deadline=None, max_examples=40)
 @given(
     st.integers(1, 900),
     st.lists(st.integers(1, 300), min_size=1, max_size=4),
@@ -131,7 +128,6 @@ def test_queries_with_a_past_get_the_bits_of_the_whole(
 
 
 @needs_kernels
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(LENGTHS, st.floats(0, 1)), min_size=1, max_size=4),
     st.lists(LENGTHS, max_size=2),
@@ -170,27 +166,35 @@ def test_sequences_with_caches_get_the_bits_of_the_whole(
     assert torch.equal(ours, expected[rows])
 
 
+CACHE = [(20, 2, 32), (20, 2, 32)]
+WHOLE = [[0, 8, 0, 8, 0]]
+REFUSED = [
+    (WHOLE, [(8, 2, 32)], [0, 0, 0, 8], "a cache has keys and values"),
+    (WHOLE, [(8, 2, 16), (8, 2, 32)], [0, 0, 0, 8], "must be like the keys"),
+    (WHOLE, [(8, 2, 32), (8, 1, 32)], [0, 0, 0, 8], "must be like the keys"),
+    (WHOLE, [(9, 2, 32), (7, 2, 32)], [0, 0, 0, 8], "segment 0 lies outside"),
+    (WHOLE, CACHE, [0, 0, 13, 8], "segment 0 lies outside"),
+    (WHOLE, CACHE, [0, -1, 1, 8], "segment 0 lies outside"),
+    (WHOLE, CACHE, [0, 0, -1, 8], "segment 0 lies outside"),
+    (WHOLE, CACHE, [0, 0, 0, 7], "sequence 0 has keys outside"),
+    (WHOLE, CACHE, [0, 1, 0, 8], "there is no cache 1"),
+    (WHOLE, CACHE, [1, 0, 0, 8], "in the order of the sequences"),
+    ([[0, 9, 0, 8, 0]], [], [], "sequence 0 lies outside"),
+    ([*WHOLE, [0, 8, 1, 8, 0]], [], [], "sequence 1 has keys outside"),
+    ([[0, 8, 0, 8, -1]], [], [], "sequence 0 lies outside"),
+    ([[0, 8, 0, 8]], [], [], r"must be \[n, 5\]"),
+]
+
+
 @needs_kernels
-@pytest.mark.parametrize(
-    ("shapes", "segment", "reason"),
-    [
-        ([(8, 2, 32)], [0, 0, 0, 8], "a cache has keys and values"),
-        ([(8, 2, 16), (8, 2, 32)], [0, 0, 0, 8], "must be like the keys"),
-        ([(8, 2, 32), (8, 1, 32)], [0, 0, 0, 8], "must be like the keys"),
-        ([(9, 2, 32), (7, 2, 32)], [0, 0, 0, 8], "segment 0 lies outside"),
-        ([(20, 2, 32), (20, 2, 32)], [0, 0, 13, 8], "segment 0 lies outside"),
-        ([(20, 2, 32), (20, 2, 32)], [0, -1, 1, 8], "segment 0 lies outside"),
-        ([(20, 2, 32), (20, 2, 32)], [0, 0, -1, 8], "segment 0 lies outside"),
-        ([(20, 2, 32), (20, 2, 32)], [0, 0, 0, 7], "sequence 0 has keys outside"),
-        ([(20, 2, 32), (20, 2, 32)], [0, 1, 0, 8], "there is no cache 1"),
-        ([(20, 2, 32), (20, 2, 32)], [1, 0, 0, 8], "in the order of the sequences"),
-    ],
-)
-def test_slots_that_do_not_fit_are_refused(shapes: list[tuple[int, ...]], segment: list[int], reason: str) -> None:
+@pytest.mark.parametrize(("layout", "shapes", "segment", "reason"), REFUSED)
+def test_layouts_and_slots_that_do_not_fit_are_refused(
+    layout: list[list[int]], shapes: list[tuple[int, ...]], segment: list[int], reason: str
+) -> None:
     query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
-    caches, layout, terms = [torch.zeros(shape) for shape in shapes], [[0, 8, 0, 8, 0]], AttentionTerms(scale=1.0)
+    slots = (torch.tensor([segment]), [torch.zeros(shape) for shape in shapes]) if segment else ()
     with pytest.raises(RuntimeError, match=reason):
-        attention(query, key, value, torch.tensor(layout), terms, None, torch.tensor([segment]), caches)
+        attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0), None, *slots)
 
 
 @needs_kernels
@@ -285,7 +289,6 @@ def test_numbers_that_are_none_stay_in_their_sequence() -> None:
 @needs_kernels
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF])
 def test_a_query_that_is_no_number_gives_none(bits: int) -> None:
-    """Whatever the bits of its NaN are."""
     batch = batch_of([(40, 0)])
     query, key, value = states_of(batch, torch.float32, (2, 2), 32)
     query.view(torch.int32)[:, 3] = bits
@@ -316,22 +319,6 @@ def test_edge_values_of_weights(dtype: torch.dtype, before: int, behind: int) ->
     expected = powers / powers.sum()
     assert torch.allclose(ours[:, 0, :count].double(), expected, rtol={torch.float32: 3e-5}.get(dtype, 2e-2), atol=0)
     assert not ours[:, 0, count:].any()
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("layout", "reason"),
-    [
-        ([[0, 9, 0, 8, 0]], "sequence 0 lies outside"),
-        ([[0, 8, 0, 8, 0], [0, 8, 1, 8, 0]], "sequence 1 has keys outside"),
-        ([[0, 8, 0, 8, -1]], "sequence 0 lies outside"),
-        ([[0, 8, 0, 8]], r"must be \[n, 5\]"),
-    ],
-)
-def test_a_layout_outside_of_its_tensors_is_refused(layout: list[list[int]], reason: str) -> None:
-    query, key, value = states_of(batch_of([(8, 0)]), torch.float32, (2, 2), 32)
-    with pytest.raises(RuntimeError, match=reason):
-        attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0), None)
 
 
 @needs_kernels
@@ -390,7 +377,7 @@ def test_lesser_instructions_give_the_same(instructions: str) -> None:
     names = ("attention", "layers", "model", "rows")
     files = ["test_int8.py", "test_maxsim.py", *(f"test_native_{name}.py" for name in names)]
     paths = [str(Path(__file__).with_name(name)) for name in files]
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=few", *paths]
     tests = "equals_one_by_one or neighbours or past or overflow or none or equal_pytorchs or equals_pytorch or twin"
     tests += " or hide or any_size or edge_values or one_kind"
     result = subprocess.run(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -59,7 +59,6 @@ def close(ours: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
     return bool((ours.double() - expected).abs().max() < tolerance * max(1.0, float(expected.abs().max())))
 
 
-@settings(deadline=None, max_examples=60)
 @given(ROWS, WIDTHS, st.lists(WIDTHS, min_size=1, max_size=3), st.sampled_from(ACTIVATIONS), st.sampled_from(FORMATS))
 def test_linear_layers_equal_pytorchs(
     rows: int, inputs: int, outputs: list[int], activation: tuple[int, nn.Module], dtype: torch.dtype
@@ -122,30 +121,18 @@ EDGES = [float("-inf"), float("inf"), float("nan"), 3e38, -3e38, 0.0, -0.0, -88.
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize(("number", "function"), ACTIVATIONS[2:])
+@pytest.mark.parametrize(("number", "function"), ACTIVATIONS[1:])
 def test_activations_of_edge_values_equal_pytorchs(number: int, function: nn.Module, dtype: torch.dtype) -> None:
-    """NaN where PyTorch has NaN, infinite where it is, and nothing overflows on the way."""
+    """NaN where PyTorch has NaN, infinite where it is, and nothing overflows on the way. The error of GELU's series is
+    absolute; where e^-|x| is smaller than normal numbers it may be 0."""
     layer = nn.Linear(32, 64).to(dtype)
     nn.init.zeros_(layer.weight)
     edges = torch.tensor(EDGES + [1.0] * (64 - len(EDGES)))
     with torch.inference_mode():
         [ours] = torch.ops.selvage.linear(torch.zeros(1, 32, dtype=dtype), PackedLinear(layer).weight, edges, number)
-    smallest = 128 * torch.finfo(torch.float32).tiny  # where e^-|x| is smaller than normal numbers it may be 0
+    smallest = 1e-6 if number == 1 else 128 * torch.finfo(torch.float32).tiny
     relative = 1e-5 if dtype == torch.float32 else 1e-2
     assert torch.allclose(ours.double(), function(edges.double()), rtol=relative, atol=smallest, equal_nan=True)
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_gelu_by_a_series_has_pytorchs_edge_values(dtype: torch.dtype) -> None:
-    """Its error is absolute, but it is infinite and NaN where PyTorch is."""
-    number, function = ACTIVATIONS[1]
-    layer = nn.Linear(32, 64).to(dtype)
-    nn.init.zeros_(layer.weight)
-    edges = torch.tensor(EDGES + [1.0] * (64 - len(EDGES)))
-    with torch.inference_mode():
-        [ours] = torch.ops.selvage.linear(torch.zeros(1, 32, dtype=dtype), PackedLinear(layer).weight, edges, number)
-    relative = 1e-5 if dtype == torch.float32 else 1e-2
-    assert torch.allclose(ours.double(), function(edges.double()), rtol=relative, atol=1e-6, equal_nan=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +162,6 @@ class Norm:
 KINDS = st.sampled_from(["layer", "rms"])
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), st.sampled_from(ACTIVATIONS), st.sampled_from(FORMATS))
 def test_what_follows_attention_equals_pytorch(
     data: st.DataObject, activation: tuple[int, nn.Module], dtype: torch.dtype
@@ -255,7 +241,6 @@ def rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([turned, rest], dim=-1)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), ROWS, st.sampled_from([16, 32, 48, 64, 128]), st.sampled_from(FORMATS))
 def test_what_precedes_attention_equals_pytorch(data: st.DataObject, rows: int, head: int, dtype: torch.dtype) -> None:
     """Normalisation, products, normalised heads and rotary positions of some or all numbers, against float64."""

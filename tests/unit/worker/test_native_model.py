@@ -121,7 +121,6 @@ def test_pieces_give_the_bits_of_whole_texts(name: str, dtype: Dtype) -> None:
 
 
 def test_a_cache_that_nobody_wrote_is_not_read() -> None:
-    """It would be memory of no text."""
     encoder, ids = encoder_of(random_model("tiny-qwen3")), text(40)
     fork = Piece(ids, 30, 40, SequenceCache(40, SequenceCache(30).slots(30)))
     with torch.inference_mode(), pytest.raises(IndexError):
@@ -166,7 +165,6 @@ def test_families_that_are_not_in_the_table_run_as_transformers_wrote_them(tmp_p
 
 
 def test_an_option_that_the_kernels_have_not_is_named(tmp_path: Path) -> None:
-    """An activation of another kind."""
     miniature.write(tmp_path, "bert")
     assert reason(load(changed(tmp_path, hidden_act="mish"), CPU)) == "they have no activation MishActivation"
 
@@ -194,7 +192,6 @@ def test_layers_made_otherwise_are_refused(part: str, replacement: nn.Module, sa
 
 
 def test_formats_that_the_kernels_have_not_are_left_alone() -> None:
-    """float16 has no products here."""
     assert "float16" in reason(load(random_model("tiny-bert"), Placement.choose("cpu", "float16")))
 
 

@@ -41,7 +41,6 @@ ERRORS = {
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 def test_they_all_mean_that_memory_was_missing(error: Exception) -> None:
-    """Whatever library says so, and of whose memory."""
     assert ran_out(error)
 
 
@@ -91,7 +90,6 @@ def uploading(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
 
 
 def computing(crowded: Crowded, patch: pytest.MonkeyPatch) -> None:
-    """The device's own."""
     encoder = type(model().encoder)
     call = encoder.__call__
 
@@ -170,7 +168,6 @@ def test_a_step_that_ran_out_is_answered_in_parts(
 
 
 def test_what_is_kept_for_nobody_is_given_back_on_cuda_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor keeps nothing of the kind."""
     calls: list[str] = []
     monkeypatch.setattr(placement, "reclaim", lambda: calls.append("reclaim"))
     CPU.reclaim()

@@ -4,8 +4,8 @@ import gc
 import random
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
 
@@ -164,12 +164,6 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[SequenceCache]":
 
     monkeypatch.setattr(job_module, "SequenceCache", Watched)
     return alive
-
-
-@pytest.fixture
-def device() -> Iterator[Executor]:
-    with ThreadPoolExecutor(1) as executor:
-        yield executor
 
 
 def random_job(chance: random.Random, number: int) -> Job:

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
 from gpu_worker.repository import text_settings
 from shared.errors import ModelRefused
-from support.tiny import CPU, embed, ids_of, rows, write_encoder, write_json
+from support.tiny import CPU, assert_as_the_reference, embed, ids_of, rows, write_encoder, write_json, write_pooled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]
@@ -29,33 +28,25 @@ IGNORED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", IGNORED)
-def test_files_of_sentence_transformers_do_not_count(encoder: Path, tmp_path: Path, name: str) -> None:
+def test_files_of_sentence_transformers_do_not_count(folder: Path, name: str) -> None:
     """Rows, limit and prompts are those of the folder without the file, as in the reference; a notice names it."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
     write_json(folder, **{name.removesuffix(".json").replace("/", "__"): IGNORED[name]})
-    oracle = SentenceTransformer(str(folder), device="cpu")
-    expected = oracle.encode(TEXTS)
-    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    assert_as_the_reference(folder, TEXTS)
     model = load(str(folder), CPU)
-    assert model.max_tokens == min(oracle.max_seq_length, 640)
+    assert model.max_tokens == min(SentenceTransformer(str(folder), device="cpu").max_seq_length, 640)
     assert model.notice == f"not read, for want of a modules.json: {name.removesuffix('/config.json')}"
     assert not card_of(model).prompts
     assert not card_of(model).default_prompt_name
 
 
-def test_with_modules_they_count(encoder: Path, tmp_path: Path) -> None:
+def test_with_modules_they_count(folder: Path) -> None:
     """Negative control: the same files, as the reference reads them then."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    pooling = {"pooling_mode": "mean", "embedding_dimension": 64}
     described = IGNORED["config_sentence_transformers.json"]
-    write_json(folder, modules=modules, config_sentence_transformers=described, **{"1_Pooling__config": pooling})
-    write_json(folder, sentence_bert_config={"max_seq_length": 9, "do_lower_case": True})
+    write_pooled(
+        folder,
+        config_sentence_transformers=described,
+        sentence_bert_config={"max_seq_length": 9, "do_lower_case": True},
+    )
     model, oracle = load(str(folder), CPU), SentenceTransformer(str(folder), device="cpu")
     assert model.max_tokens == oracle.max_seq_length == 9
     assert card_of(model).prompts == described["prompts"]
@@ -68,19 +59,15 @@ def test_a_causal_language_model_gives_its_last_token(tmp_path: Path, name: str)
     """As the reference pools it; a mean is up to 2.1 away. A model that is not causal keeps the mean."""
     write_encoder(tmp_path, name, "masked-lm" if name == "tiny-bert" else "causal-lm")
     oracle = SentenceTransformer(str(tmp_path), device="cpu")
-    expected = oracle.encode(TEXTS)
     causal = name in ("tiny-qwen3", "tiny-mistral")
     assert oracle[1].pooling_mode == card_of(load(str(tmp_path), CPU)).pooling == ("lasttoken" if causal else "mean")
-    assert np.abs(embed(tmp_path, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    assert_as_the_reference(tmp_path, TEXTS)
 
 
-def test_outputs_may_be_tuples_by_the_config(encoder: Path, tmp_path: Path) -> None:
+def test_outputs_may_be_tuples_by_the_config(folder: Path) -> None:
     """return_dict false, which older folders have; the reference serves them too."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
     write_json(folder, config=json.loads((folder / "config.json").read_text()) | {"return_dict": False})
-    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    assert_as_the_reference(folder, TEXTS)
 
 
 CHAT = "{% for m in messages %}w5 {{ m.role }} w6 {{ m.content }} w7 {% endfor %}"
@@ -119,18 +106,11 @@ def test_a_chat_template_is_refused_by_its_place(tmp_path: Path, name: str, plac
         assert np.abs(bare - oracle.encode(TEXTS)).max() > 1
 
 
-def test_a_chat_template_beside_modules_does_not_count(encoder: Path, tmp_path: Path) -> None:
+def test_a_chat_template_beside_modules_does_not_count(folder: Path) -> None:
     """The reference reads bare texts then, unless the Transformer's file says otherwise."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
     put_template(folder, "a file")
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    write_json(folder, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
-    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-    assert np.abs(embed(folder, TEXTS) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    write_pooled(folder)
+    assert_as_the_reference(folder, TEXTS)
 
 
 SAID: dict[str, tuple[dict[str, Any], int]] = {
@@ -149,12 +129,9 @@ SAID: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_of_several_limits_the_reference_s_holds(encoder: Path, tmp_path: Path, said: str) -> None:
-    """Told by the ids that the reference feeds."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
+def test_of_several_limits_the_reference_s_holds(folder: Path, said: str) -> None:
     settings, limit = SAID[said]
-    pooled(folder, settings)
+    write_pooled(folder, sentence_bert_config=settings)
     text = " ".join(f"w{number}" for number in range(30))
     fed = SentenceTransformer(str(folder), device="cpu").preprocess([text])["input_ids"][0].tolist()
     model = load(str(folder), CPU)
@@ -171,13 +148,9 @@ WHOLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("said", WHOLE)
-def test_texts_that_the_reference_never_cuts_are_read_up_to_the_models_positions(
-    encoder: Path, tmp_path: Path, said: str
-) -> None:
+def test_texts_that_the_reference_never_cuts_are_read_up_to_the_models_positions(folder: Path, said: str) -> None:
     """The limit of the files does not count then."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
-    pooled(folder, {"max_seq_length": 9, "processing_kwargs": WHOLE[said]})
+    write_pooled(folder, sentence_bert_config={"max_seq_length": 9, "processing_kwargs": WHOLE[said]})
     texts = [" ".join(f"w{number}" for number in range(30)), "w1"]
     expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
     model = load(str(folder), CPU)
@@ -197,44 +170,23 @@ def test_texts_that_the_reference_never_cuts_are_read_up_to_the_models_positions
         ({"chat_template": {"max_length": 8}}, "max_length"),
     ],
 )
-def test_other_arguments_of_a_call_are_refused_by_name(
-    encoder: Path, tmp_path: Path, processing: dict[str, Any], named: str
-) -> None:
+def test_other_arguments_of_a_call_are_refused_by_name(folder: Path, processing: dict[str, Any], named: str) -> None:
     """What is for images, sounds and videos changes no text."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
-    pooled(folder, {"processing_kwargs": processing})
+    write_pooled(folder, sentence_bert_config={"processing_kwargs": processing})
     with pytest.raises(ModelRefused, match=f"processing_kwargs.*{named}"):
         load(str(folder), CPU)
-    pooled(folder, {"processing_kwargs": {"image": {"size": 8}, "text": {"padding": "max_length"}}})
+    write_pooled(
+        folder, sentence_bert_config={"processing_kwargs": {"image": {"size": 8}, "text": {"padding": "max_length"}}}
+    )
     load(str(folder), CPU)
 
 
 def test_every_key_that_the_reference_takes_is_read() -> None:
-    """And no other."""
     taken = set(inspect.signature(Transformer.__init__).parameters) - {"self", "model_name_or_path", "backend"}
     assert text_settings.KEYS - {"model_args", "tokenizer_args", "config_args", "cache_dir"} == taken
 
 
-def pooled(folder: Path, settings: dict[str, Any]) -> None:
-    """Writes a mean over a Transformer with these settings."""
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    pooling = {"pooling_mode": "mean", "embedding_dimension": 64}
-    write_json(folder, modules=modules, sentence_bert_config=settings, **{"1_Pooling__config": pooling})
-
-
-def test_an_empty_file_leaves_the_word_to_the_next(encoder: Path, tmp_path: Path) -> None:
+def test_an_empty_file_leaves_the_word_to_the_next(folder: Path) -> None:
     """Of the older names the first that holds anything counts."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 64}))
-    write_json(folder, modules=modules, sentence_bert_config={}, sentence_roberta_config={"max_seq_length": 8})
+    write_pooled(folder, sentence_bert_config={}, sentence_roberta_config={"max_seq_length": 8})
     assert load(str(folder), CPU).max_tokens == SentenceTransformer(str(folder), device="cpu").max_seq_length == 8

@@ -55,7 +55,6 @@ def test_a_step_has_more_tokens_than_a_text_has_positions() -> None:
 
 
 def test_an_accelerator_that_the_model_fills_leaves_little_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor has its own budget."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (800, 10_000))
     assert ProbeCosts.of(torch.device("cuda")) == ProbeCosts(score_bytes=100, flops=ACCELERATOR.flops)
     assert ProbeCosts.of(torch.device("cpu")) == PROCESSOR

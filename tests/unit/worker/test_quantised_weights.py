@@ -1,6 +1,5 @@
 """Checkpoints that were quantised before they were published are refused, whatever their format."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,6 @@ NAMED: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"bits": 4}, "no quant_method"),
     "nothing": ({}, "no quant_method"),
 }
-
-
-@pytest.fixture
-def folder(encoder: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(encoder, tmp_path / "model")
 
 
 @pytest.mark.parametrize("case", NAMED)
@@ -59,7 +53,6 @@ def test_the_refusal_names_the_model_that_config_json_names(folder: Path, named:
 
 @pytest.mark.parametrize("key", ["compression_config", "quantization"])
 def test_older_keys_count(folder: Path, key: str) -> None:
-    """Those of compressed-tensors and MLX."""
     settings("config.json", **{key: {"bits": 4, "group_size": 64}})(folder)
     assert f"config.json: {key} (no quant_method): quantised weights are not served" in refusal(folder)
 
@@ -81,7 +74,6 @@ def test_quantised_weights_without_a_format_are_refused(folder: Path, dtype: tor
 
 
 def test_a_key_that_says_nothing_changes_nothing(encoder: Path, folder: Path) -> None:
-    """Some tools write null."""
     settings("config.json", quantization_config=None)(folder)
     assert np.array_equal(embed(folder, ["w1 w2"]), embed(encoder, ["w1 w2"]))
 

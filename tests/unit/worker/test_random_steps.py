@@ -187,7 +187,6 @@ def rows_of(result: JobResult) -> dict[str, np.ndarray]:
 
 
 def assert_near(results: list[JobResult], expected: list[JobResult]) -> None:
-    """Within rounding of float32."""
     for ours, theirs in zip(results, expected, strict=True):
         assert (ours.row_lengths, ours.token_ids) == (theirs.row_lengths, theirs.token_ids)
         mine = rows_of(ours)

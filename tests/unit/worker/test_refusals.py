@@ -1,11 +1,9 @@
 """What cannot be served is refused at load: in one line, with the file and the key at fault."""
 
-import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -13,14 +11,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from gpu_worker.model.loading import load
-from support.breakages import BROKEN, LINEAR, MODULES, refusal, settings, whole_repository
-from support.tiny import CPU, embed, reader, write_encoder, write_json
-
-
-@pytest.fixture
-def whole(encoder: Path, tmp_path: Path) -> Path:
-    """A repository that loads: encoder, pooling, a dense layer, unit length."""
-    return whole_repository(encoder, tmp_path / "model")
+from support.breakages import BROKEN, LINEAR, refusal, settings
+from support.tiny import CPU, assert_as_the_reference, reader, write_encoder, write_pooled
 
 
 def test_the_repository_itself_loads(whole: Path) -> None:
@@ -30,7 +22,6 @@ def test_the_repository_itself_loads(whole: Path) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_repository_is_refused_by_file_and_key(whole: Path, broken: str) -> None:
-    """One thing wrong each."""
     change, named = BROKEN[broken]
     change(whole)
     said = refusal(whole)
@@ -45,7 +36,6 @@ SERVED_THERE = ("a number that is a truth",)
 
 @pytest.mark.parametrize("broken", BLAMED)
 def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
-    """At its load or at its first text."""
     BROKEN[broken][0](whole)
     kinds = (TypeError, OverflowError, AttributeError, ValueError, RuntimeError, StrictDataclassError)
     with nullcontext() if broken in SERVED_THERE else pytest.raises(kinds):
@@ -60,8 +50,7 @@ def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
 def test_a_default_prompt_may_be_empty(whole: Path, described: dict[str, Any]) -> None:
     """The reference has empty ones for queries and documents, and takes null for one."""
     settings("config_sentence_transformers.json", **described)(whole)
-    expected = SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
-    assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
+    assert_as_the_reference(whole, ["w1 w2 w3"])
     assert not load(str(whole), CPU).recipe.default_prompt_name
 
 
@@ -69,34 +58,29 @@ def test_a_default_prompt_may_be_empty(whole: Path, described: dict[str, Any]) -
 def test_an_activation_has_a_short_and_a_long_name(whole: Path, named: str) -> None:
     """Both are of torch.nn, and both are served as the reference serves them."""
     settings(LINEAR, activation_function=named)(whole)
-    expected = SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
-    assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
+    assert_as_the_reference(whole, ["w1 w2 w3"])
 
 
 def test_lexical_weights_are_one_number_a_token(whole: Path) -> None:
-    """A sparse_linear.pt of another width."""
     torch.save({"weight": torch.ones(2, 64), "bias": torch.ones(2)}, whole / "sparse_linear.pt")
     assert "sparse_linear" in refusal(whole)
 
 
 @pytest.mark.parametrize("architecture", ["Qwen3ForRewardModel", "BertForQuestionAnswering"])
-def test_a_head_that_is_not_known_is_refused(encoder: Path, tmp_path: Path, architecture: str) -> None:
+def test_a_head_that_is_not_known_is_refused(folder: Path, architecture: str) -> None:
     """Not served as if it were an encoder of vectors."""
-    shutil.copytree(encoder, tmp_path / "model")
-    settings("config.json", architectures=[architecture])(tmp_path / "model")
-    assert f"architectures {architecture} has a head that is not served" in refusal(tmp_path / "model")
+    settings("config.json", architectures=[architecture])(folder)
+    assert f"architectures {architecture} has a head that is not served" in refusal(folder)
 
 
 @pytest.mark.parametrize("labels", [{"a": "yes", "b": "no"}, ["yes", "no"]])
 def test_labels_of_another_form_are_refused(tmp_path: Path, labels: object) -> None:
-    """In one line, as everything else."""
     write_encoder(tmp_path, "tiny-bert", "sequence-classification", labels=2)
     settings("config.json", id2label=labels)(tmp_path)
     refusal(tmp_path)
 
 
 def test_a_classifier_that_reads_a_decoder_is_refused(tmp_path: Path) -> None:
-    """Whatever goes wrong in it, and wherever."""
     t5 = {"d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 64, "num_layers": 2, "decoder_start_token_id": 0}
     config = AutoConfig.for_model("t5", vocab_size=1000, num_labels=1, pad_token_id=0, **t5)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
@@ -105,14 +89,9 @@ def test_a_classifier_that_reads_a_decoder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_arguments_of_old_saves_count(tmp_path: Path) -> None:
-    """config_args override config.json, tokenizer_args the limit."""
     write_encoder(tmp_path, "tiny-mistral")
-    modules = [module | {"idx": number, "name": str(number)} for number, module in enumerate(MODULES[:2])]
-    write_json(tmp_path, modules=modules, **{"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}})
     arguments = {"config_args": {"sliding_window": 2}, "tokenizer_args": {"model_max_length": 32}}
-    write_json(tmp_path, sentence_bert_config=arguments)
+    write_pooled(tmp_path, sentence_bert_config=arguments)
+    assert_as_the_reference(tmp_path, ["w1 w2 w3 w4 w5 w6 w7", "w9"])
     oracle = SentenceTransformer(str(tmp_path), device="cpu")
-    texts = ["w1 w2 w3 w4 w5 w6 w7", "w9"]
-    expected = oracle.encode(texts)
-    assert np.abs(embed(tmp_path, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
     assert load(str(tmp_path), CPU).max_tokens == oracle.max_seq_length == 32

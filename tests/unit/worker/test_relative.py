@@ -71,7 +71,6 @@ def test_a_convolution_over_tokens_is_refused() -> None:
 
 @given(st.integers(4, 600), st.integers(1, 300), st.integers(0, 500))
 def test_buckets_are_transformers_buckets(buckets: int, distance: int, further: int) -> None:
-    """Every distance, whatever the sizes."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
     furthest = buckets // 2 + 2 + further
@@ -103,7 +102,6 @@ def test_disentangled_terms_equal_their_definition(length: int, further: int, co
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
 def test_runs_with_disentangled_terms_equal_one_by_one(lengths: list[int]) -> None:
-    """Any lengths, sorted or not."""
     torch.manual_seed(0)
     batch = RaggedBatch.pack([np.ones(each, dtype=np.int32) for each in lengths], CPU)
     query, key, value = (torch.randn(batch.total, 2, 8).transpose(0, 1) for _ in range(3))

@@ -18,7 +18,7 @@ from gpu_worker.repository.recipe import DenseRecipe, MultiVectorRecipe, Recipe
 from gpu_worker.settings import WorkerSettings
 from harness.random_models import synthetic
 from support.references import mini_lm_path, words
-from support.tiny import CPU, embed, write_json
+from support.tiny import CPU, assert_as_the_reference, embed, listed, write_json
 
 
 def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:
@@ -34,23 +34,14 @@ def test_the_old_form_and_the_new_form_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_plain_transformers_repository_gets_a_mean(encoder: Path) -> None:
-    """As sentence-transformers reads it."""
-    texts = ["w1 w2 w3", "w9 w8"]
-    expected = SentenceTransformer(str(encoder), device="cpu").encode(texts)
-    assert np.abs(embed(encoder, texts) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
-
-
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-]
+    assert_as_the_reference(encoder, ["w1 w2 w3", "w9 w8"])
 
 
 def test_prompts_limits_and_settings_are_read(tmp_path: Path) -> None:
     """Prompts with a default, include_prompt, max_seq_length, do_lower_case, Matryoshka dimensions."""
     folder = write_json(
         tmp_path,
-        modules=MODULES,
+        modules=listed("Transformer", "Pooling"),
         config={"matryoshka_dimensions": [64, 32]},
         sentence_bert_config={"max_seq_length": 77, "do_lower_case": True},
         config_sentence_transformers={"prompts": {"query": "q: "}, "default_prompt_name": "query"},

@@ -13,20 +13,15 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer
 from torch import nn
 
-from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.repository import reading as repository
 from gpu_worker.repository import tokenizer
-from gpu_worker.repository.recipe import POOLINGS
 from support.breakages import whole_repository
 from support.tiny import (
     CPU,
-    DENSE,
-    ask,
-    dense_rows,
+    assert_as_the_reference,
     embed,
-    encode,
-    random_ids,
+    listed,
     rows,
     split_weights,
     write_encoder,
@@ -53,17 +48,6 @@ def assert_equal(folder: Path, oracle: SentenceTransformer) -> Model:
     expected, model = oracle.encode(TEXTS), load(str(folder), CPU)
     assert np.abs(rows(model, TEXTS) - expected).max() < 2e-5 * max(1.0, np.abs(expected).max())
     return model
-
-
-@pytest.mark.parametrize("pooling", [*POOLINGS, ("cls", "mean"), POOLINGS, ("lasttoken", "max")])
-def test_every_pooling(encoder: Path, tmp_path: Path, pooling: str | tuple[str, ...]) -> None:
-    """One, and several side by side in the order of the file; raw rows."""
-    oracle = saved(tmp_path, encoder, Pooling(64, pooling))
-    recipe = repository.read(tmp_path).dense
-    assert recipe is not None
-    assert recipe.poolings == ((pooling,) if isinstance(pooling, str) else pooling)
-    assert not recipe.normalize
-    assert_equal(tmp_path, oracle)
 
 
 CHAINS: dict[str, tuple[str | tuple[str, ...], list[Any]]] = {
@@ -102,21 +86,6 @@ def test_layers_as_pickles(encoder: Path, tmp_path: Path) -> None:
     assert_equal(tmp_path, oracle)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_prompt_that_is_left_out(encoder: Path, tmp_path: Path, pooling: str) -> None:
-    """include_prompt false: the worker is told how many tokens a prompt has, and pools the others."""
-    oracle = saved(tmp_path, encoder, Pooling(64, pooling, include_prompt=False))
-    model = load(str(tmp_path), CPU)
-    assert model.recipe.dense is not None
-    assert not model.recipe.dense.include_prompt
-    texts = random_ids([5, 12, 30])
-    features = [{"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()} for ids in texts]
-    with torch.inference_mode():
-        expected = [oracle(each | {"prompt_length": 3})["sentence_embedding"][0] for each in features]
-    ours = dense_rows(ask(ModelEngine(model), encode(DENSE, normalize=False), texts, prompt_lengths=(3, 3, 3)))
-    assert np.abs(ours - torch.stack(expected).numpy()).max() < 2e-5 * max(1.0, np.abs(ours).max())
-
-
 LEGACY = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -131,11 +100,7 @@ LEGACY = {
 def test_the_legacy_form_of_pooling(tmp_path: Path, chosen: list[str]) -> None:
     """Booleans and word_embedding_dimension; the mean where none is true; as the oracle reads them."""
     config = {"word_embedding_dimension": 64} | {key: key in chosen for key in LEGACY}
-    modules = [
-        {"name": "0", "type": "sentence_transformers.models.Transformer", "path": ""},
-        {"name": "1", "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
-    ]
-    write_json(tmp_path, modules=modules, config={}, **{"1_Pooling__config": config})
+    write_json(tmp_path, modules=listed("Transformer", "Pooling"), config={}, **{"1_Pooling__config": config})
     modes = Pooling.load(str(tmp_path), subfolder="1_Pooling").pooling_mode
     recipe = repository.read(tmp_path).dense
     assert recipe is not None
@@ -153,7 +118,6 @@ def test_weights_in_several_files(tmp_path: Path, encoder: Path, suffix: str, pa
 
 
 def test_weights_as_a_pickle(tmp_path: Path, encoder: Path) -> None:
-    """pytorch_model.bin, as many repositories still have it."""
     model = write_encoder(tmp_path, "tiny-bert")
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").unlink()
@@ -168,9 +132,7 @@ def test_a_tokenizer_that_has_only_a_vocabulary(tmp_path: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "copper", "river", "##s", "."]
     words += [f"word{number}" for number in range(400)]  # as a vocabulary for these embeddings would
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    oracle = SentenceTransformer(str(tmp_path), device="cpu")
-    texts = ["Copper rivers.", "river"]
-    assert np.abs(embed(tmp_path, texts) - oracle.encode(texts)).max() < 2e-5 * np.abs(oracle.encode(texts)).max()
+    assert_as_the_reference(tmp_path, ["Copper rivers.", "river"])
     assert load(str(tmp_path), CPU).tokenizer.special_tokens["mask"] == 4
 
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import Pooling
-from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedTokenizerFast
@@ -65,28 +63,7 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("strategy", "activation"),
-    [
-        ("max", "relu"),
-        ("sum", "log1p_relu"),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("max", "log1p_relu"), ("sum", "relu"))),
-    ],
-)
-def test_sparse_encoders(tmp_path: Path, strategy: Any, activation: Any) -> None:
-    """SPLADE with a maximum and with a sum, one logarithm and two."""
-    write_encoder(tmp_path / "mlm", "tiny-bert", "masked-lm")
-    modules = [MLMTransformer(str(tmp_path / "mlm")), SpladePooling(strategy, activation)]
-    oracle = SparseEncoder(modules=modules, device="cpu")
-    oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    expected = oracle.encode(TEXTS, convert_to_tensor=True).to_dense().numpy()
-    model = load(str(tmp_path / "saved"), CPU)
-    ours = sparse_rows(ask(ModelEngine(model), encode(SPARSE), ids_of(model, TEXTS)))
-    assert np.abs(ours - expected).max() < 2e-5 * max(1.0, expected.max())
-
-
 def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
-    """MLMTransformer by its old name, and word_embedding_dimension."""
     write_encoder(tmp_path, "tiny-bert", "masked-lm")
     base = "sentence_transformers.sparse_encoder.models"
     kinds = {"MLMTransformer": "", "SpladePooling": "1_Splade"}
@@ -107,29 +84,6 @@ def logits(model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
     assert model.recipe.classifier is not None
     result = ask(ModelEngine(model), Classify(), [each.ids for each in encodings], second_segments=seconds)
     return scores(result, len(model.recipe.classifier.labels))
-
-
-FUNCTIONS = {Activation.SIGMOID: nn.Sigmoid(), Activation.IDENTITY: nn.Identity()}
-
-
-@pytest.mark.parametrize(
-    ("labels", "activation"),
-    [
-        (1, Activation.SIGMOID),
-        (3, Activation.IDENTITY),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, Activation.IDENTITY), (3, Activation.SIGMOID))),
-    ],
-)
-def test_cross_encoders(tmp_path: Path, labels: int, activation: Activation) -> None:
-    """One label and several; the activation that the files name is told, and left to the frontend."""
-    write_encoder(tmp_path / "plain", "tiny-bert", "sequence-classification", labels=labels)
-    oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=FUNCTIONS[activation], device="cpu")
-    oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    model = load(str(tmp_path / "saved"), CPU)
-    assert model.recipe.classifier is not None
-    assert model.recipe.classifier.activation is activation
-    found = FUNCTIONS[activation](torch.tensor(logits(model, PAIRS))).numpy().reshape(-1, labels).squeeze()
-    assert np.abs(found - oracle.predict(PAIRS)).max() < 1e-4
 
 
 def test_segments_count_only_where_the_tokenizer_gives_them(tmp_path: Path) -> None:
@@ -153,7 +107,6 @@ def test_a_plain_classifier_has_the_labels_and_the_activation_of_its_config(tmp_
 
 
 def test_a_cross_encoder_over_pooled_rows(encoder: Path, tmp_path: Path) -> None:
-    """Transformer, Pooling, Dense, Dense to scores."""
     torch.manual_seed(3)
     head = Dense(32, 1, activation_function=nn.Identity(), module_output_name="scores")
     modules = [Transformer(str(encoder)), Pooling(64, "cls"), Dense(64, 32, activation_function=nn.GELU()), head]
@@ -251,7 +204,6 @@ def test_a_reranker_whose_question_is_not_known_is_refused(
 
 
 def test_a_tokenizer_without_the_words_is_refused(tmp_path: Path) -> None:
-    """By both words."""
     folder = write_plain_reranker(tmp_path / "model", "tiny-qwen3", ASKED)
     file = folder / "tokenizer.json"
     file.write_text(file.read_text().replace('"yes"', '"yea"'))

@@ -57,20 +57,6 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-def test_the_native_form(encoder: Path, tmp_path: Path, layers: str) -> None:
-    """MultiVectorEncoder of sentence-transformers 6, saved by itself."""
-    torch.manual_seed(4)
-    chain = [
-        token_dense(each["in_features"], each["out_features"], bias=each["bias"], use_residual="use_residual" in each)
-        for each in LAYERS[layers]
-    ]
-    modules = [Transformer(str(encoder)), *chain, MultiVectorMask(), Normalize(module_input_name=TOKENS)]
-    oracle = MultiVectorEncoder(modules=modules, device="cpu")
-    oracle.save(str(tmp_path), create_model_card=False)
-    assert_rows_equal(tmp_path, oracle, LAYERS[layers][-1]["out_features"])
-
-
 def test_unit_length_between_layers_is_a_layer(encoder: Path, tmp_path: Path) -> None:
     """Only a Normalize at the end is what a request may switch off."""
     unit = Normalize(module_input_name=TOKENS)
@@ -83,7 +69,6 @@ def test_unit_length_between_layers_is_a_layer(encoder: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("named", [True, False], ids=["with model_type", "before model_type"])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_the_form_of_pylate(tmp_path: Path, layers: str, named: bool) -> None:
-    """modules.json with pylate.models.Dense.Dense, whose config names no features."""
     write_encoder(tmp_path, "tiny-bert")
     generator = torch.Generator().manual_seed(6)
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
-from support.tiny import CPU, write_json
+from support.tiny import CPU, write_pooled
 
 FILE = "config_sentence_transformers.json"
 UNMET: dict[str, tuple[Any, str]] = {
@@ -37,12 +37,7 @@ MET: dict[str, Any] = {
 
 def write(folder: Path, encoder: Path, requirements: Any) -> Path:
     shutil.copytree(encoder, folder)
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    files = {"1_Pooling__config": {"pooling_mode": "mean", "embedding_dimension": 64}}
-    return write_json(folder, modules=modules, config_sentence_transformers={"requirements": requirements}, **files)
+    return write_pooled(folder, config_sentence_transformers={"requirements": requirements})
 
 
 @pytest.mark.parametrize("named", UNMET)
@@ -66,7 +61,6 @@ def test_others_are_served(encoder: Path, tmp_path: Path, named: str) -> None:
 
 
 def test_they_count_beside_modules_alone(encoder: Path, tmp_path: Path) -> None:
-    """As the rest of their file."""
     folder = write(tmp_path / "model", encoder, {"transformers": ">=99"})
     (folder / "modules.json").unlink()
     assert load(str(folder), CPU).recipe.dense is not None

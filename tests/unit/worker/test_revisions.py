@@ -15,7 +15,7 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import LoadOptions
 from shared.errors import ModelRefused
-from support.tiny import CPU, DENSE, ask, dense_rows, encode, write_encoder, write_json
+from support.tiny import CPU, DENSE, ask, dense_rows, encode, write_encoder, write_pooled
 
 HUB_ID = "someone/a-model"
 OLD, NEW = "1" * 40, "2" * 40
@@ -32,17 +32,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (repository / "refs" / name).write_text(commit)
         folder = repository / "snapshots" / commit
         write_encoder(folder, "tiny-bert")
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
     old = repository / "snapshots" / OLD
-    write_json(
-        old,
-        modules=modules,
-        sentence_bert_config={"max_seq_length": 77},
-        **{"1_Pooling__config": {"pooling_mode_cls_token": True, "word_embedding_dimension": 64}},
-    )
+    write_pooled(old, "cls", sentence_bert_config={"max_seq_length": 77})
     weights = old / "model.safetensors"
     save_file({name: each * torch.tensor(1.5) for name, each in load_file(weights).items()}, weights, {"format": "pt"})
     tokenizer = (old / "tokenizer.json").read_text()
@@ -101,19 +92,15 @@ def test_the_hub_is_asked_for_that_revision(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [(call, HUB_ID, which) for which in ("v2", None) for call in ("list", "download")]
 
 
-def test_a_revision_that_is_not_there_is_refused() -> None:
-    """By name."""
-    with pytest.raises(ModelRefused, match="of --revision = 'v3'"):
-        load(HUB_ID, CPU, LoadOptions(revision="v3"))
-
-
-def test_the_model_of_a_package_is_refused_with_one() -> None:
-    """Else it would be ignored in silence."""
-    with pytest.raises(ModelRefused, match="--revision = 'v1' is for models of the hub, this is in a package"):
-        load("minilm", CPU, LoadOptions(revision="v1"))
-
-
-def test_a_directory_is_refused_with_one(hub: Path) -> None:
-    """Likewise."""
-    with pytest.raises(ModelRefused, match="this is a directory"):
-        load(str(hub), CPU, LoadOptions(revision="v1"))
+@pytest.mark.parametrize(
+    ("name", "revision", "said"),
+    [
+        (HUB_ID, "v3", "of --revision = 'v3'"),
+        ("minilm", "v1", "--revision = 'v1' is for models of the hub, this is in a package"),
+        (str(Path(__file__).parent), "v1", "this is a directory"),
+    ],
+    ids=["not there", "a package", "a directory"],
+)
+def test_where_there_is_no_such_revision_a_model_is_refused(name: str, revision: str, said: str) -> None:
+    with pytest.raises(ModelRefused, match=said):
+        load(name, CPU, LoadOptions(revision=revision))

@@ -47,6 +47,16 @@ def rewards_alone(encoder: torch.nn.Module, head: torch.nn.Sequential, texts: li
     return torch.cat(rows).numpy()
 
 
+Rewarding = tuple[torch.nn.Module, torch.nn.Sequential, ModelEngine]
+
+
+@pytest.fixture(scope="module")
+def rewarding(tmp_path_factory: pytest.TempPathFactory) -> Rewarding:
+    """transformers' encoder, the two layers, and the engine that read both from one folder."""
+    folder = tmp_path_factory.mktemp("rewards")
+    return *write_rewards(folder), ModelEngine(load(str(folder), CPU))
+
+
 @pytest.fixture(scope="module")
 def texts() -> list[list[int]]:
     """Two texts with marks, one without, one that is nothing but a mark."""
@@ -55,20 +65,18 @@ def texts() -> list[list[int]]:
     return [first, second, third, [MARK]]
 
 
-def test_rewards_equal_the_two_layers_on_the_marked_tokens(tmp_path: Path, texts: list[list[int]]) -> None:
+def test_rewards_equal_the_two_layers_on_the_marked_tokens(rewarding: Rewarding, texts: list[list[int]]) -> None:
     """Against transformers' Qwen2 and the layers written out, one text at a time."""
-    encoder, head = write_rewards(tmp_path)
-    engine = ModelEngine(load(str(tmp_path), CPU))
+    encoder, head, engine = rewarding
     result = ask(engine, Classify(tokens=True, token_id=MARK), texts)
     assert result.row_lengths == (2, 1, 0, 1)
     rows = rewards_alone(encoder, head, texts)
     assert np.abs(scores(result, 2) - rows).max() <= 2e-5 * max(1.0, np.abs(rows).max())
 
 
-def test_rewards_of_long_texts_in_pieces(tmp_path: Path) -> None:
+def test_rewards_of_long_texts_in_pieces(rewarding: Rewarding) -> None:
     """Steps end in every piece, at its first and its last token, or in none; texts of 1 to 3 pieces and a token."""
-    encoder, head = write_rewards(tmp_path)
-    engine = ModelEngine(load(str(tmp_path), CPU))
+    encoder, head, engine = rewarding
     for chunk in (16, 64, 128):
         texts = random_ids([1, chunk, chunk + 1, 2 * chunk + 3, 3 * chunk + 1, 5], seed=chunk)
         marks = {0: [0], 2: [chunk - 1, chunk], 3: [chunk, 2 * chunk + 2], 4: [3, chunk + 1, 3 * chunk]}
@@ -78,15 +86,14 @@ def test_rewards_of_long_texts_in_pieces(tmp_path: Path) -> None:
         engine.cut_texts(PieceLimits(longest=chunk))
         job = Job(id=1, work=Classify(tokens=True, token_id=MARK), tokens=RaggedTokens.of(texts))
         [result] = run_in_steps(engine, [job], seed=chunk)
+        engine.cut_texts(PieceLimits())
         assert result.row_lengths == tuple(text.count(MARK) for text in texts)
         rows = rewards_alone(encoder, head, texts)
         assert np.abs(scores(result, 2) - rows).max() <= 2e-5 * max(1.0, np.abs(rows).max())
 
 
-def test_without_an_id_every_token_is_scored(tmp_path: Path, texts: list[list[int]]) -> None:
-    """The marked ones among them."""
-    write_rewards(tmp_path)
-    engine = ModelEngine(load(str(tmp_path), CPU))
+def test_without_an_id_every_token_is_scored(rewarding: Rewarding, texts: list[list[int]]) -> None:
+    *_, engine = rewarding
     every = ask(engine, Classify(tokens=True), texts)
     marked = ask(engine, Classify(tokens=True, token_id=MARK), texts)
     assert every.row_lengths == tuple(map(len, texts))
@@ -94,10 +101,8 @@ def test_without_an_id_every_token_is_scored(tmp_path: Path, texts: list[list[in
     assert np.allclose(scores(every, 2)[is_mark], scores(marked, 2), atol=1e-6)
 
 
-def test_what_such_a_model_cannot_do_is_refused(tmp_path: Path, texts: list[list[int]]) -> None:
-    """Labels of whole texts; an id without tokens."""
-    write_rewards(tmp_path)
-    engine = ModelEngine(load(str(tmp_path), CPU))
+def test_what_such_a_model_cannot_do_is_refused(rewarding: Rewarding, texts: list[list[int]]) -> None:
+    *_, engine = rewarding
     with pytest.raises(UnsupportedTask, match="classifies no texts"):
         ask(engine, Classify(), texts)
     with pytest.raises(InvalidInput, match="needs tokens"):

@@ -1,6 +1,7 @@
 """A Router is inference-free SPLADE: a table for queries, SPLADE for documents, both equal to sentence-transformers."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from support.references import near
 from support.tiny import CPU, SPARSE, ask, encode, ids_of, run, score, scores, sparse_rows, write_json
 
 QUERY, DOCUMENT, UNSPECIFIED = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED
+TABLE = "query_0_SparseStaticEmbedding"
+"""The folder of the table."""
 WAYS = {QUERY: "encode_query", DOCUMENT: "encode_document", UNSPECIFIED: "encode"}
 
 
@@ -41,6 +44,29 @@ def vectors(model: Model, kind: InputType, top_k: int = 0) -> np.ndarray:
     return sparse_rows(ask(ModelEngine(model), encode(SPARSE, input_type=kind, sparse_top_k=top_k), ids))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inference-free SPLADE on disk, not to be changed."""
+    inference_free(path := tmp_path_factory.mktemp("router"))
+    return path / "saved"
+
+
+@pytest.fixture(scope="module")
+def oracle(folder: Path) -> SparseEncoder:
+    return SparseEncoder(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return load(str(folder), CPU)
+
+
+@pytest.fixture
+def changed(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the folder."""
+    return shutil.copytree(folder, tmp_path / "saved")
+
+
 def saved_router(folder: Path, **options: Any) -> SparseEncoder:
     """Inference-free SPLADE, whose Router has these options."""
     router = Router({"query": [sparse_static()], "document": splade(folder / "encoder")}, **options)
@@ -48,10 +74,8 @@ def saved_router(folder: Path, **options: Any) -> SparseEncoder:
 
 
 @pytest.mark.parametrize("top_k", [0, 2])
-def test_every_kind_of_text_has_its_vectors(tmp_path: Path, top_k: int) -> None:
+def test_every_kind_of_text_has_its_vectors(model: Model, oracle: SparseEncoder, top_k: int) -> None:
     """Queries by a table, documents by SPLADE, all weights or the largest of a text; others go the default route."""
-    oracle = inference_free(tmp_path)
-    model = load(str(tmp_path / "saved"), CPU)
     for kind, name in WAYS.items():
         expected = asymmetric.sparse(getattr(oracle, name)(TEXTS, max_active_dims=top_k or None))
         near(vectors(model, kind, top_k), expected, 1e-5)
@@ -59,10 +83,10 @@ def test_every_kind_of_text_has_its_vectors(tmp_path: Path, top_k: int) -> None:
 
 @pytest.mark.parametrize("layout", [Layout.MATRIX, Layout.PAIRS])
 @pytest.mark.parametrize("width", [None, 3])
-def test_scores_compare_a_table_with_splade(tmp_path: Path, layout: Layout, width: int | None) -> None:
+def test_scores_compare_a_table_with_splade(
+    model: Model, oracle: SparseEncoder, layout: Layout, width: int | None
+) -> None:
     """Of a matrix and of pairs, in one step or in several."""
-    oracle = inference_free(tmp_path)
-    model = load(str(tmp_path / "saved"), CPU)
     queries, documents = (asymmetric.sparse(by(TEXTS)) for by in (oracle.encode_query, oracle.encode_document))
     pairs = layout is Layout.PAIRS
     count = len(TEXTS) if pairs else 2
@@ -73,10 +97,8 @@ def test_scores_compare_a_table_with_splade(tmp_path: Path, layout: Layout, widt
     near(scores(result, 1 if pairs else len(TEXTS)), expected, 1e-5)
 
 
-def test_a_step_has_jobs_of_both_kinds(tmp_path: Path) -> None:
+def test_a_step_has_jobs_of_both_kinds(model: Model, oracle: SparseEncoder) -> None:
     """Nothing is computed for queries, which are one cheap unit, beside documents."""
-    oracle = inference_free(tmp_path)
-    model = load(str(tmp_path / "saved"), CPU)
     engine = ModelEngine(model)
     jobs = [
         Job(id=1, work=encode(SPARSE, input_type=QUERY), tokens=RaggedTokens.of(query_ids(model))),
@@ -112,10 +134,8 @@ def test_without_a_default_route_every_text_has_a_kind(tmp_path: Path) -> None:
     near(vectors(model, QUERY), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
 
 
-def test_queries_have_limits_of_their_own(tmp_path: Path) -> None:
+def test_queries_have_limits_of_their_own(model: Model) -> None:
     """In an Encode and in a Score: a length, and the ids that the table has."""
-    inference_free(tmp_path)
-    model = load(str(tmp_path / "saved"), CPU)
     assert model.queries is not None
     engine, longest = ModelEngine(model), model.queries.max_tokens
     works: list[Encode | Score] = [encode(SPARSE, input_type=QUERY), score(ScoringMethod.SPARSE, 1)]
@@ -127,21 +147,20 @@ def test_queries_have_limits_of_their_own(tmp_path: Path) -> None:
         assert isinstance(answer, JobResult)
 
 
-def test_the_card_tells_the_way_of_queries(tmp_path: Path) -> None:
+def test_the_card_tells_the_way_of_queries(model: Model) -> None:
     """What frontends need: lengths, the default, and the digest of a table that they look up by themselves."""
-    inference_free(tmp_path)
-    model = load(str(tmp_path / "saved"), CPU)
     route = card_of(model).query_route
     assert route is not None
     assert (route.default_input_type, route.vocabulary_size, len(route.table_digest)) == (DOCUMENT, ROWS, 64)
     assert set(model.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json", "query_table.f32"}
 
 
-def test_a_table_that_is_too_large_for_frontends_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_too_large_for_frontends_stays(
+    folder: Path, oracle: SparseEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker looks queries up then, and frontends know it."""
-    oracle = inference_free(tmp_path)
     monkeypatch.setattr(model_queries, "TABLE_WEIGHTS", ROWS - 1)
-    model = load(str(tmp_path / "saved"), CPU)
+    model = load(str(folder), CPU)
     route = card_of(model).query_route
     assert route is not None
     assert route.table_digest == ""
@@ -149,16 +168,13 @@ def test_a_table_that_is_too_large_for_frontends_stays(tmp_path: Path, monkeypat
     near(vectors(model, QUERY), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
 
 
-def test_the_table_of_queries_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+def test_the_table_of_queries_is_part_of_the_fingerprint(model: Model, changed: Path) -> None:
     """One weight of it changes the fingerprint of the whole model."""
-    inference_free(tmp_path)
-    before = load(str(tmp_path / "saved"), CPU)
-    file = tmp_path / "saved" / "query_0_SparseStaticEmbedding" / "model.safetensors"
+    file = changed / TABLE / "model.safetensors"
     tensors = load_file(file)
     tensors["weight"][5] += 1
     save_file(tensors, file)
-    after = load(str(tmp_path / "saved"), CPU)
-    assert before.fingerprint != after.fingerprint
+    assert load(str(changed), CPU).fingerprint != model.fingerprint
 
 
 PACKAGE = "sentence_transformers.models."
@@ -228,45 +244,37 @@ BAD_TABLES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("tensors", "why"), BAD_TABLES, ids=[why for _, why in BAD_TABLES])
-def test_a_bad_table_is_refused_by_name(tmp_path: Path, tensors: dict[str, Any], why: str) -> None:
+def test_a_bad_table_is_refused_by_name(changed: Path, tensors: dict[str, Any], why: str) -> None:
     """The line says where, and what is wrong with it."""
-    inference_free(tmp_path)
-    folder = tmp_path / "saved" / "query_0_SparseStaticEmbedding"
-    save_file(tensors, folder / "model.safetensors")
+    save_file(tensors, changed / TABLE / "model.safetensors")
     with pytest.raises(ModelRefused, match=why) as refused:
-        load(str(tmp_path / "saved"), CPU)
-    assert str(folder) in str(refused.value)
+        load(str(changed), CPU)
+    assert str(changed / TABLE) in str(refused.value)
 
 
-def test_a_table_elsewhere_or_alone_is_refused(tmp_path: Path) -> None:
+def test_a_table_elsewhere_or_alone_is_refused(changed: Path, tmp_path: Path) -> None:
     """A path to weights, and a table without SPLADE."""
-    inference_free(tmp_path)
-    config = {"frozen": True, "path": "idf.json"}
-    write_json(tmp_path / "saved" / "query_0_SparseStaticEmbedding", config=config)
+    write_json(changed / TABLE, config={"frozen": True, "path": "idf.json"})
     with pytest.raises(ModelRefused, match=r"config\.json has path, which is not supported"):
-        load(str(tmp_path / "saved"), CPU)
+        load(str(changed), CPU)
     saved(SparseEncoder(modules=[sparse_static()], device="cpu"), tmp_path / "alone")
     with pytest.raises(ModelRefused, match=r"modules\.json: SparseStaticEmbedding: only a Router may have it"):
         load(str(tmp_path / "alone" / "saved"), CPU)
 
 
-def test_vectors_of_other_ids_are_refused(tmp_path: Path) -> None:
-    """They would compare nothing."""
-    inference_free(tmp_path)
-    folder = tmp_path / "saved" / "query_0_SparseStaticEmbedding"
+def test_vectors_of_other_ids_are_refused(changed: Path) -> None:
+    folder = changed / TABLE
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     last = max(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
     del tokenizer["model"]["vocab"][last]
     write_json(folder, tokenizer=tokenizer)
     save_file({"weight": asymmetric.numbers(ROWS - 1).abs()}, folder / "model.safetensors")
     with pytest.raises(ModelRefused, match="weights for 999 token ids"):
-        load(str(tmp_path / "saved"), CPU)
+        load(str(changed), CPU)
 
 
-def test_check_prints_the_route_and_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How queries go, and who looks them up."""
-    inference_free(tmp_path)
-    assert checked(tmp_path / "saved", "--step-tokens", "512") == 0
+def test_check_prints_the_route_and_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(folder, "--step-tokens", "512") == 0
     printed = capsys.readouterr().out
     assert "query_route                default_input_type DOCUMENT, max_tokens" in printed
     assert "table                      queries: 1000 float32, 0.0 MiB; frontends look them up" in printed

@@ -5,7 +5,6 @@ It runs one program after the other: what they do at the same time is proven by 
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -23,6 +22,7 @@ from support.tiny import CPU, DENSE, MULTI, encode, raw, run, score, tokens
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
+from support.interpreted import Launches
 from support.random_models import random_model
 from support.row_cases import DTYPES, segments_of, some_rows, total  # Triton first
 
@@ -119,26 +119,11 @@ def test_ties_are_rounded_to_even(kernels: RowKernels, data_type: DataType) -> N
 
 
 def test_views_at_odd_addresses_and_with_strides(kernels: RowKernels) -> None:
-    """They are copied rather than read wrongly."""
     wide, flat = some_rows(20, 30, torch.bfloat16), some_rows(20, 9, torch.bfloat16).flatten()
     for rows in (wide[:, :16], wide[3:, 5:9], wide.T, flat[3:163].view(20, 8)):
         assert torch.equal(kernels.finished(rows, None, 0, False), rows.float())
         ours = total(kernels, segments_of([0, 4], [3, 0]), rows)
         assert torch.allclose(ours, total(PLAIN, segments_of([0, 4], [3, 0]), rows), rtol=1e-6, atol=1e-6)
-
-
-class Launches:
-    """Those of a kernel, with what it is compiled with."""
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel, self.seen = kernel, list[tuple[object, ...]]()
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(rows: Tensor, *arguments: object, **constants: object) -> None:
-            self.seen.append((rows.dtype, *constants.values()))
-            self._kernel[grid](rows, *arguments, **constants)
-
-        return launch
 
 
 @pytest.fixture
@@ -151,7 +136,6 @@ def launches(modules: list[ModuleType], monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_one_launch_a_form_and_none_for_nothing(kernel: ModuleType, launches: list[Launches]) -> None:
-    """Two where a text is split."""
     kernels: RowKernels = kernel.TritonRows()
     rows, (sums, finishes) = some_rows(300, 16), launches
     total(kernels, segments_of([0, 9], [4, 128]), rows)

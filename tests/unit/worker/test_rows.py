@@ -10,17 +10,7 @@ from sentence_transformers.util.quantization import quantize_embeddings
 from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.step.rows import RowFormat, RowGroup
 from gpu_worker.kernels.rows import row_kernels
-from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import DataType, MultiVectors
-
-CPU = torch.device("cpu")
-LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=7)
-
-
-def hidden_of(lengths: list[int], width: int = 6) -> tuple[torch.Tensor, RaggedBatch, list[torch.Tensor]]:
-    batch = RaggedBatch.pack([np.zeros(each, dtype=np.int32) for each in lengths], CPU)
-    hidden = torch.randn(batch.total, width, generator=torch.Generator().manual_seed(sum(lengths)))
-    return hidden, batch, list(hidden.split(lengths))
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=8))
@@ -45,7 +35,6 @@ def test_dimensions_and_normalising_mix_in_one_batch(wishes: list[tuple[int, boo
 @pytest.mark.parametrize("data_type", list(DataType))
 @pytest.mark.parametrize("width", [1, 7, 8, 384])
 def test_packed_bytes_have_the_size_that_was_promised(data_type: DataType, width: int) -> None:
-    """And read back as what they rounded."""
     rows = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
     data, scales = row_kernels.pack(rows, data_type)
     assert data.shape == (5, data_type.row_bytes(width))
@@ -68,20 +57,7 @@ def test_binary_equals_sentence_transformers() -> None:
 
 
 def test_int8_of_a_zero_row_is_zero() -> None:
-    """No division by nothing."""
     data, scales = row_kernels.pack(torch.zeros(1, 3), DataType.INT8)
     assert scales is not None
     assert not data.any()
     assert torch.isfinite(scales).all()
-
-
-def test_a_download_returns_what_was_put_in() -> None:
-    """In order, in shape."""
-    download = StepDownload()
-    tensors = [torch.randn(2, 3), torch.zeros(4, dtype=torch.uint8), torch.tensor([True, False])]
-    downloaded = [download.add_tensor(tensor) for tensor in tensors]
-    download.send()
-    download.wait()
-    for each, tensor in zip(downloaded, tensors, strict=True):
-        assert np.array_equal(each.array, tensor.numpy())
-    assert StepDownload().wait().arrays == []

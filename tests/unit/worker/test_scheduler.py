@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
-from gpu_worker.schedule.scheduler import LOAD_SECONDS, Idle, Launch, Scheduler, Wait
+from gpu_worker.schedule.scheduler import LEAD_SECONDS, LOAD_SECONDS, Idle, Launch, Scheduler, Wait
 from gpu_worker.schedule.steps import EndedJob
 from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, InputTooLarge, Internal, Overloaded
@@ -56,7 +56,6 @@ def test_every_job_is_answered_once_and_whole(lengths: list[list[int]], step_tok
 
 
 def test_out_of_memory_in_the_next_step_leaves_the_last_one_answered() -> None:
-    """And itself fails its own job only."""
     engine = FakeEngine(failing=10)
     answers = served(engine, job(1, 100), job(2, 13, 87), job(3, 100))
     assert sorted(map(shown, answers)) == [(1, (100,)), (2, InputTooLarge), (3, (100,))]
@@ -101,6 +100,20 @@ def test_a_step_is_launched_early_once_it_is_whole(waits: int, worth: bool) -> N
     if waits:
         scheduler.submit(job(2, *[1] * waits))
     assert scheduler.next_action() == (Launch() if worth else Wait(inf))
+
+
+def test_the_next_step_is_launched_shortly_before_the_end_of_a_long_one() -> None:
+    """Not at once, so that jobs that come meanwhile are in it; and not after the end, so that the device goes on."""
+    device = Device(speed=100.0)
+    scheduler = device.warm_scheduler()
+    assert scheduler.older_step is not None
+    scheduler.older_step.handle.arrived = Future()
+    scheduler.submit(job(1, *[10] * 10))
+    action = scheduler.next_action()
+    assert isinstance(action, Wait)
+    assert action.seconds == pytest.approx(1.0 - LEAD_SECONDS)
+    device.now += action.seconds + 1e-9
+    assert scheduler.next_action() == Launch()
 
 
 def test_one_failure_does_not_end_batching() -> None:
@@ -237,7 +250,6 @@ def test_a_step_is_bounded_in_time(overhead: float) -> None:
 
 
 def test_a_slow_device_computes_small_steps_but_not_tiny_ones() -> None:
-    """A step has costs of its own."""
     device = Device(speed=10.0)
     scheduler = device.scheduler(step_tokens=5000, step_seconds=0.1)
     scheduler.submit(job(1, *[8] * 500))
@@ -256,7 +268,6 @@ def test_a_loop_tells_its_budget() -> None:
 
 
 def test_jobs_are_planned_by_their_class_key_and_deadline() -> None:
-    """As they say."""
     scheduler = Device().scheduler(step_tokens=10)
     scheduler.submit(job(1, 10, priority=Priority.BULK))
     scheduler.submit(job(2, *[10] * 10, key="a"))

@@ -2,8 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 
 import pytest
@@ -151,20 +150,12 @@ def step(scheduler: Scheduler) -> list[EndedJob]:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 1 << 32), st.integers(1, 40))
 def test_every_job_is_answered_and_all_room_comes_back(seed: int, count: int) -> None:
-    """In any order of what happens."""
     try_random_jobs(random.Random(seed), count)
 
 
 @pytest.mark.slow
 def test_ten_thousand_jobs_leave_no_room_taken() -> None:
-    """In one scheduler."""
     try_random_jobs(random.Random(0), 10_000)
-
-
-@pytest.fixture
-def device() -> Iterator[Executor]:
-    with ThreadPoolExecutor(1) as executor:
-        yield executor
 
 
 async def begin_and_set_aside(
@@ -181,30 +172,23 @@ async def begin_and_set_aside(
     return future
 
 
-async def test_the_driver_wakes_when_room_comes_from_a_cancelled_job(device: Executor) -> None:
-    """Nothing is under way, so that no step's end would wake it."""
+@pytest.mark.parametrize("remaining", [None, 1.0], ids=["cancelled", "late"])
+async def test_the_driver_wakes_when_room_comes_back(device: Executor, remaining: float | None) -> None:
+    """From a job that is cancelled or late. Nothing is under way, so that no step's end would wake it."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
     async with running_driver(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
-        await begin_and_set_aside(running, engine)
+        first = await begin_and_set_aside(running, engine, remaining)
         second = threaded_engine.ask(running, threaded_engine.job(2, 40))
-        await eventually(lambda: running._scheduler.room.waiting == 1)
-        running.cancel([1])
+        await eventually(lambda: running._scheduler.room.waiting == 1 or first.done())
+        if remaining is None:
+            running.cancel([1])
+        else:
+            assert await threaded_engine.outcome(first) is DeadlineExceeded
         assert await threaded_engine.outcome(second) == (8, 8, 8, 8, 8)
         assert running._scheduler.room.taken == 0
 
 
-async def test_the_driver_wakes_when_a_job_that_is_set_aside_is_late(device: Executor) -> None:
-    """Nothing else would happen; its room goes to the one that waits."""
-    engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
-    async with running_driver(engine, cache_bytes=CAPACITY, step_tokens=16) as running:
-        first = await begin_and_set_aside(running, engine, remaining=1.0)
-        second = threaded_engine.ask(running, threaded_engine.job(2, 40))
-        assert await threaded_engine.outcome(first) is DeadlineExceeded
-        assert await threaded_engine.outcome(second) == (8, 8, 8, 8, 8)
-
-
 async def test_the_driver_wakes_when_the_first_in_line_is_set_aside(device: Executor) -> None:
-    """The one behind it has room enough."""
     engine = threaded_engine.FakeEngine(device, chunk=CHUNK)
     async with running_driver(engine, cache_bytes=CAPACITY + 30, step_tokens=16) as running:
         first = await begin_and_set_aside(running, engine)
@@ -250,7 +234,6 @@ async def test_the_asynchronous_driver_answers_every_job(device: Executor, seed:
 
 
 async def test_a_bug_in_a_piece_fails_its_own_job(device: Executor) -> None:
-    """Its room goes to the one that waits."""
     async with running_driver(threaded_engine.FakeEngine(device, chunk=20), cache_bytes=CAPACITY) as running:
         futures = [
             threaded_engine.ask(running, threaded_engine.job(number, size)) for number, size in ((1, 53), (2, 60))

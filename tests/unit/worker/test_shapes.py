@@ -1,19 +1,19 @@
 """Shapes for measuring are those of the published models; their weights are not built, some would not fit."""
 
-from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import PretrainedConfig
 
+from benchmarks.accelerator.engine import WORKLOADS
+from benchmarks.workloads import named
 from gpu_worker.device.placement import Placement
-from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.loading import load
-from harness.random_models import shapes, synthetic
-from harness.random_models.writing import write
+from harness.random_models import synthetic
 from support.random_models import described
-from support.tiny import CPU, DENSE, MULTI, ask, dense_rows, encode, token_rows
 
 NOWHERE = Placement(device=torch.device("meta"), dtype=torch.bfloat16)
 # name -> model type, layers, width, heads, key and value heads, feed-forward width, vocabulary, positions
@@ -45,7 +45,6 @@ def unused_output(name: str, config: PretrainedConfig) -> int:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_is_that_of_the_published_config(name: str) -> None:
-    """Every width that its speed depends on."""
     config, _ = described(name)
     sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
     key_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
@@ -63,53 +62,8 @@ def test_parameters_are_within_one_percent_of_the_published(name: str) -> None:
 
 
 def test_the_names_of_published_models_are_known_in_any_case() -> None:
-    """As they are written on the hub."""
     assert described("Qwen3-Embedding-0.6B")[0].vocab_size == 151669
     assert described("GritLM-7B")[1] == described("gritlm-7b")[1]
-
-
-def test_bge_m3_has_three_outputs_as_the_tiny_one_has() -> None:
-    """The same recipe with wider layers."""
-    _, large = described("bge-m3")
-    _, tiny = described("tiny-bge-m3")
-    assert large.multi_vector is not None
-    assert large.sparse is not None
-    assert large.sparse.layer is not None
-    colbert = large.multi_vector.layers[0]
-    assert (colbert.weights, large.sparse.layer.weights) == ("colbert_linear", "sparse_linear")
-    assert shapes.HEADED["bge-m3"][1].linear == {"colbert_linear": 1024, "sparse_linear": 1}
-    assert (large.multi_vector, large.sparse, large.dense) == (tiny.multi_vector, tiny.sparse, tiny.dense)
-
-
-def test_qwen3_embedding_is_causal_and_takes_the_last_token() -> None:
-    """Heads of 128, wider together than the hidden states; one base of its rotary positions."""
-    config, recipe = described("qwen3-embedding-0.6b")
-    assert (config.head_dim, config.rope_parameters["rope_theta"], config.sliding_window) == (128, 1e6, None)
-    assert getattr(config, "is_causal", True)
-    assert recipe.dense is not None
-    assert (recipe.dense.poolings, recipe.dense.normalize) == (("lasttoken",), True)
-
-
-def test_gritlm_sees_both_ways_and_leaves_its_instruction_out() -> None:
-    """Mean pooling after the mark, which its tokenizer can tell."""
-    config, recipe = described("gritlm-7b")
-    assert (config.is_causal, recipe.config) == (False, {"is_causal": False})
-    assert (config.head_dim, config.sliding_window) == (128, 4096)
-    assert recipe.dense is not None
-    assert (recipe.dense.poolings, recipe.dense.normalize) == (("mean",), True)
-    assert recipe.instruction_mark == "<|embed|>\n"
-    marks = synthetic.tokenizer(config.vocab_size).marks(recipe.instruction_mark)
-    assert all(len(mark) > 1 and synthetic.SPECIAL["unk"] not in mark for mark in marks)
-
-
-def test_gritlm_loads_where_its_encoder_is_narrow(tmp_path: Path) -> None:
-    """Its recipe is one that can be served; a vector is the mean of the rows after its mark."""
-    config, _ = synthetic.shape_of("tiny-mistral-bidirectional")
-    model = load(str(write(tmp_path, config, shapes.HEADED["gritlm-7b"][1])), CPU)
-    mark, text = list(model.instruction_marks[0]), [500, 501, 502]
-    result = ask(ModelEngine(model), encode(DENSE, MULTI, normalize=False, normalize_tokens=False), [[7, *mark, *text]])
-    after = token_rows(result)[0][-len(text) :]
-    np.testing.assert_allclose(dense_rows(result)[0], after.mean(axis=0), rtol=1e-4, atol=1e-5)
 
 
 def test_modernbert_looks_far_in_every_third_layer() -> None:
@@ -121,12 +75,35 @@ def test_modernbert_looks_far_in_every_third_layer() -> None:
     assert bases == {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 
 
-def test_every_headed_shape_has_a_encoder() -> None:
-    """Its name would be refused otherwise, when first asked for."""
-    assert {encoder for encoder, _ in shapes.HEADED.values()} <= set(shapes.ALL_SHAPES)
-
-
 def test_an_unknown_shape_is_refused_with_those_known() -> None:
-    """Published ones among them."""
     with pytest.raises(ValueError, match=r"gritlm-7b.*qwen3-embedding-0\.6b"):
         synthetic.shape_of("gritlm-8b")
+
+
+class _Places(TorchDispatchMode):
+    """Notes where tensors are made, and the largest in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices: set[str] = set()
+        self.widest = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        output = function(*arguments, **(keywords or {}))
+        for each in tree_leaves(output):
+            if isinstance(each, Tensor):
+                self.devices.add(each.device.type)
+                self.widest = max(self.widest, each.numel() if each.dtype == torch.float32 else 0)
+        return output
+
+
+@pytest.mark.parametrize("name", sorted({named("full")[each].model.removeprefix("random:") for each in WORKLOADS}))
+def test_random_weights_are_made_on_the_device(name: str) -> None:
+    """In the dtype that is served: seven billion float32 numbers of a host would take minutes and 28 GB."""
+    config, recipe = synthetic.shape_of(name)
+    with _Places() as places:
+        placement = Placement(device=torch.device("meta"), dtype=torch.bfloat16)
+        model = synthetic.build(config, recipe.weights_of, placement)
+    assert places.devices == {"meta"}
+    assert places.widest < 10_000
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}

@@ -30,7 +30,6 @@ from gpu_worker.schedule.steps import LaunchedStep, PlannedStep
 from harness.synchronous_driver import until_idle
 from shared.jobs import Classify, Job, JobResult, Priority, RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
-from support.families import family
 from support.in_pieces import run_in_steps
 from support.native import LIBRARY, needs_kernels
 from support.parity import Tables
@@ -38,6 +37,18 @@ from support.tiny import MULTI, encode, random_ids, raw, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PREFIX = random_ids([40], seed=9)[0]
+
+
+def family(chance: random.Random, texts: int, longest: int, seed: int) -> list[list[int]]:
+    """Texts of at most `longest` tokens, each of which begins as a random part of one before it and goes on by itself,
+    or not at all."""
+    found = random_ids([chance.randint(1, longest)], seed=seed)
+    for number in range(1, texts):
+        other = chance.choice(found)
+        begin = other[: chance.randint(0, len(other))]
+        (rest,) = random_ids([chance.randint(0 if begin else 1, longest)], seed=1000 * seed + number)
+        found.append((begin + rest)[:longest])
+    return found
 
 
 @contextmanager
@@ -374,7 +385,6 @@ def _alike(first: np.ndarray, second: np.ndarray) -> int:
 
 
 def test_no_text_shares_where_the_user_wants_none() -> None:
-    """`--share-prefixes` off."""
     engine = vector_engine("tiny-qwen3", "float32", True)
     job = Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of([PREFIX, PREFIX]))
     before = engine.shared_tokens

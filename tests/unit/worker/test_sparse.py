@@ -49,14 +49,12 @@ def dot(left: dict[int, float], right: dict[int, float]) -> float:
 
 @given(ROW)
 def test_a_row_becomes_its_weights_above_zero(row: list[float]) -> None:
-    """`of_row`."""
     expected = {identity: weight for identity, weight in enumerate(row) if weight > 0}
     assert as_dict(sparse.of_row(np.array(row, dtype=np.float32))) == expected
 
 
 @given(st.dictionaries(st.integers(0, VOCABULARY - 1), WEIGHT), st.randoms())
 def test_pairs_come_in_any_order(weights: dict[int, float], random: object) -> None:
-    """`of_pairs`."""
     ids = list(weights)
     random.shuffle(ids)  # type: ignore[attr-defined]
     values = np.array([weights[each] for each in ids], dtype=np.float32)
@@ -84,7 +82,6 @@ def test_tokens_become_the_largest_weight_of_each_id(
 
 @given(SPARSE, TOP_K)
 def test_the_strongest_stay_in_order_of_ids(weights: dict[int, float], top_k: int) -> None:
-    """`strongest`."""
     assert as_dict(sparse.strongest(vector(weights), top_k)) == best(weights, top_k)
 
 
@@ -112,7 +109,6 @@ def test_a_matrix_is_every_dot_product(
 
 @given(st.lists(st.tuples(SPARSE, SPARSE), min_size=1, max_size=7))
 def test_pairs_are_dot_products_one_by_one(pairs: list[tuple[dict[int, float], dict[int, float]]]) -> None:
-    """`pairs`."""
     found = sparse.pairs([vector(query) for query, _ in pairs], [vector(document) for _, document in pairs])
     assert found.tolist() == [dot(query, document) for query, document in pairs]
 
@@ -141,7 +137,6 @@ def test_an_instruction_ends_with_its_first_mark(texts: list[list[int]], marks: 
 
 
 def test_lexical_weights_are_never_negative() -> None:
-    """relu of the one linear layer."""
     torch.manual_seed(0)
     linear, hidden = torch.nn.Linear(8, 1), torch.randn(40, 8)
     with torch.inference_mode():

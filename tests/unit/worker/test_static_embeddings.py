@@ -20,6 +20,7 @@ from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, RaggedTokens
 from support import asymmetric
 from support.asymmetric import ROWS, TEXTS, dense_model, numbers, static
+from support.breakages import Poison
 from support.native import LIBRARY
 from support.references import near
 from support.tiny import (
@@ -67,7 +68,6 @@ def model2vec(folder: Path, normalize: bool = True, **tensors: torch.Tensor) -> 
 
 
 def test_a_direction_that_is_none_is_refused(tmp_path: Path) -> None:
-    """By the file and the key."""
     folder = model2vec(tmp_path / "m2v", embeddings=numbers(ROWS, 8))
     described = json.loads((folder / "tokenizer.json").read_text())
     write_json(folder, tokenizer=described | {"truncation": {"max_length": 7, "direction": "up"}})
@@ -126,16 +126,6 @@ def test_the_table_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     assert load(str(folder), CPU).fingerprint != before
 
 
-class Evil:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.mark,))
-
-
 BAD: list[tuple[dict[str, torch.Tensor], str]] = [
     ({"other": numbers(ROWS, 8)}, "neither embedding.weight nor embeddings"),
     ({"embedding.weight": numbers(ROWS)}, "has the shape"),
@@ -168,7 +158,7 @@ def test_a_pickle_is_not_executed(tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save(tensors, folder / "pytorch_model.bin")
     assert load(str(folder), CPU).vocabulary_size == ROWS
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"embedding.weight": Evil(mark)}))
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"embedding.weight": Poison(mark)}))
     with pytest.raises(ModelRefused, match=r"pytorch_model\.bin cannot be read"):
         load(str(folder), CPU)
     assert not mark.exists()

@@ -74,7 +74,6 @@ def operators(engine: ModelEngine, count: int, work: Encode, monkeypatch: pytest
     ids=["dense", "cut and int8", "dense and token rows"],
 )
 def test_many_jobs_run_as_many_operators_as_one(work: Encode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most four more after the encoder."""
     engine = ModelEngine(load(random_model("tiny-bert"), CPU))
     alone = operators(engine, 1, work, monkeypatch)
     assert alone > 0

@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 from math import inf
 
@@ -35,7 +36,8 @@ from support.random_models import random_model
 from support.tiny import CPU
 
 USUAL, BOUND = 2048, 0.2
-HEADS = ["tiny-bert", "tiny-splade", "tiny-colbert", "tiny-cross-encoder", "tiny-token-classifier"]
+OTHERS = ("tiny-bert", "tiny-colbert", "tiny-cross-encoder")
+HEADS = ["tiny-splade", "tiny-token-classifier", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
 
 
 def machine(speed: float, overhead: float = 0.0) -> Callable[[int], float]:
@@ -43,6 +45,7 @@ def machine(speed: float, overhead: float = 0.0) -> Callable[[int], float]:
     return lambda tokens: overhead + tokens / speed
 
 
+@cache
 def model(name: str = "tiny-bert") -> Model:
     return load(random_model(name), CPU)
 
@@ -104,7 +107,6 @@ def test_loads_on_a_busy_machine_choose_alike(overhead: float, tokens: int) -> N
 
 
 def test_times_are_told_from_the_usual_step_on() -> None:
-    """Or of the largest one that was timed."""
     many = StepTimes(usual=2048, seconds={1024: 0.02, 2048: 0.04, 4096: 0.07})
     assert str(many) == "2048 tokens in 40 ms, 4096 tokens in 70 ms"
     assert str(StepTimes(usual=2048, seconds={256: 0.3, 512: 0.5})) == "512 tokens in 500 ms"
@@ -140,7 +142,6 @@ def test_texts_of_a_timed_step_differ_in_length(tokens: int) -> None:
 
 @pytest.mark.parametrize(("bound", "chosen"), [(inf, 0), (BOUND, 700), (inf, 700)])
 def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, chosen: int) -> None:
-    """The number is the device's, or the user's."""
     times = try_step_times(ModelEngine(model()), bound, chosen)
     assert (times.tokens, times.seconds) == (chosen or CPU.step_tokens, {})
 

@@ -86,7 +86,6 @@ def test_every_form_passes_its_gate(form: str, dtype: torch.dtype, packed: atten
 @pytest.mark.parametrize("flaw", ["mixes sequences", "ignores the bias", "scales"])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_gate_sees_a_mistake(form: str, flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative controls."""
     model = built(form)
     reference = referee(model)
     if flaw == "scales":
@@ -98,7 +97,6 @@ def test_the_gate_sees_a_mistake(form: str, flaw: str, monkeypatch: pytest.Monke
 
 @given(st.sampled_from([8, 16, 32, 64]), st.integers(20, 300), st.integers(1, 700))
 def test_buckets_are_transformers_buckets(buckets: int, furthest: int, distance: int) -> None:
-    """Every distance, whatever the sizes."""
     distances = torch.arange(-distance, distance + 1)
     expected = T5Attention._relative_position_bucket(distances, num_buckets=buckets, max_distance=furthest)
     assert torch.equal(t5.bucket(distances, buckets, furthest), expected)
@@ -160,7 +158,6 @@ def test_saved_as_sentence_t5_it_gives_its_vectors(model_class: Any, kind: str, 
 
 
 def test_a_text_among_others_is_the_text_alone(tmp_path: Path) -> None:
-    """Among 0, 1 and 63 others, within 1e-6."""
     sentence_t5(tmp_path, T5EncoderModel, "t5", dense=48)
     model = load(str(tmp_path), CPU)
     engine, (text, *others) = ModelEngine(model), ids_of(model, sentences(64, seed=1))

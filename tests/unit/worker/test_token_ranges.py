@@ -21,10 +21,9 @@ from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository.recipe import POOLINGS
 from shared.errors import InvalidInput, LimitExceeded, UnsupportedTask
 from shared.jobs import RANGE_TIMES, Classify, Job, RaggedTokens, TokenRanges
-from shared.vectors import DataType
 from support.in_pieces import run_in_steps
 from support.random_models import random_model
-from support.tiny import DENSE, MULTI, ask, dense_rows, encode, random_ids, raw, run, token_rows
+from support.tiny import DENSE, MULTI, ask, dense_rows, random_ids, raw, run, token_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MODES = tuple(mode for mode in POOLINGS if mode in OF_ANY_TOKENS)
@@ -108,25 +107,6 @@ def test_rows_of_ranges_count_in_the_cost_of_a_job() -> None:
         served.cut_texts(PieceLimits())
 
 
-@pytest.mark.parametrize("neighbours", [0, 1, 63])
-def test_neighbours_change_nothing(neighbours: int) -> None:
-    """Other jobs of the step, with ranges and without: not a bit, or by less than 1e-6 without the kernels."""
-    served = engine("tiny-bert", ("mean",))
-    alone = dense_rows(run(served, [job()])[0])
-    texts = random_ids([3 + 5 * (number % 17) for number in range(neighbours)], seed=9)
-    others = [
-        Job(
-            id=number + 2,
-            work=raw(DENSE),
-            tokens=RaggedTokens.of([text]),
-            ranges=TokenRanges(counts=(1,), starts=(1,), stops=(len(text),)) if number % 2 else None,
-        )
-        for number, text in enumerate(texts)
-    ]
-    among = dense_rows(run(served, [*others[::2], job(), *others[1::2]])[len(others[::2])])
-    assert np.abs(among - alone).max() <= (1e-6 if served.model.other_bits else 0)
-
-
 def test_one_range_of_the_whole_text_is_the_text() -> None:
     """To the last bit, its prompt left out as ever; and in another job of the same step."""
     served = engine("tiny-bert")
@@ -134,22 +114,6 @@ def test_one_range_of_the_whole_text_is_the_text() -> None:
     ranges = TokenRanges(counts=(1,) * len(TEXTS), starts=(0,) * len(TEXTS), stops=lengths)
     whole, by_range = run(served, [replace(job(), ranges=None), job(2, ranges)])
     assert np.array_equal(dense_rows(whole), dense_rows(by_range))
-
-
-@pytest.mark.parametrize("data_type", DataType)
-def test_formats_dimensions_and_unit_length_hold_for_ranges(data_type: DataType) -> None:
-    """What is packed is what a job over whole texts packs of the same numbers."""
-    served = engine("tiny-bert", ("mean",))
-    options = {"dimensions": 24, "data_type": data_type}
-    (result,) = run(served, [replace(job(), work=encode(DENSE, **options))])
-    exact = dense_rows(run(served, [replace(job(), work=encode(DENSE, dimensions=24))])[0])
-    assert np.allclose(np.linalg.norm(exact, axis=1), 1, atol=1e-6)
-    assert result.dense is not None
-    assert (result.dense.dimensions, len(exact)) == (24, len(RANGES))
-    assert len(result.dense.data) == len(RANGES) * data_type.row_bytes(24)
-    assert len(result.dense.scales) == len(RANGES) * data_type.scale_bytes
-    if data_type is DataType.FLOAT16:
-        assert np.array_equal(np.frombuffer(result.dense.data, dtype="<f2").reshape(-1, 24), exact.astype(np.float16))
 
 
 @pytest.mark.parametrize("mode", ["cls", "lasttoken"])

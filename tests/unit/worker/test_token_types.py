@@ -105,7 +105,6 @@ def test_a_model_without_types_is_served_as_before(tmp_path: Path) -> None:
 
 
 def test_a_type_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
-    """As sentence-transformers fails."""
     with pytest.raises(IndexError):
         served("bert", tmp_path, "second type")
     with pytest.raises(ModelRefused, match="cannot run"):

@@ -186,7 +186,6 @@ class Reversing(BertTokenizer):
 
 
 def test_a_class_that_reads_texts_otherwise_than_the_file_that_it_writes_is_refused() -> None:
-    """No frontend has the class."""
     made = Reversing(tokenizer_object=word_pieces())
     with pytest.raises(
         ModelRefused, match=r"\(Reversing\) reads texts otherwise than the tokenizer.json that it writes"

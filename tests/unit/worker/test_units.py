@@ -1,8 +1,5 @@
 """Units of a job: every token of every sequence once and in order, and room that is given back."""
 
-from itertools import accumulate, chain
-
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,27 +38,6 @@ def cases(draw: st.DrawFn) -> tuple[Sequences, list[tuple[int, ...]], int]:
 
 
 @settings(deadline=None, max_examples=200)
-@given(cases(), st.randoms(use_true_random=False))
-def test_every_token_is_in_one_slice_and_in_order(
-    case: tuple[Sequences, list[tuple[int, ...]], int], chance: object
-) -> None:
-    """However the units are cut into slices, pieces of a sequence are joined in a slice and follow each other."""
-    sequences, groups, longest = case
-    units = Units.of(sequences, Alike.none(groups), longest)
-    done, start = [0] * len(sequences), 0
-    while start < len(units.numbers):
-        stop = start + min(chance.choice([1, 1, 2, 5, 100]), len(units.numbers) - start)  # type: ignore[attr-defined]
-        numbers, starts, stops = units.ranges(start, stop)
-        assert numbers.tolist() == sorted(set(numbers.tolist()))
-        assert int((stops - starts).sum()) == sum(units.tokens[start:stop])
-        for number, first, last in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True):
-            assert first == done[number] < last
-            done[number] = last
-        start = stop
-    assert done == sequences.lengths.tolist()
-
-
-@settings(deadline=None, max_examples=200)
 @given(cases())
 def test_long_sequences_alone_are_cut(case: tuple[Sequences, list[tuple[int, ...]], int]) -> None:
     """The others stay in the groups that no long one is in; one with an unattended tail is never cut."""
@@ -80,26 +56,7 @@ def test_long_sequences_alone_are_cut(case: tuple[Sequences, list[tuple[int, ...
         assert number not in cut or count <= longest
 
 
-@settings(deadline=None, max_examples=200)
-@given(cases())
-def test_room_is_taken_for_a_sequence_at_once_and_given_back(
-    case: tuple[Sequences, list[tuple[int, ...]], int],
-) -> None:
-    """One long sequence of a job has room at a time, and all of it is given back with its last piece."""
-    sequences, groups, longest = case
-    units = Units.of(sequences, Alike.none(groups), longest)
-    if not units.room:
-        return
-    held = list(accumulate(units.room))
-    assert held[-1] == 0
-    assert min(held) == 0
-    for numbers, room, now in zip(units.numbers, units.room, held, strict=True):
-        assert now in (0, *(int(sequences.lengths[number]) for number in numbers))
-        assert room == 0 or abs(room) == int(sequences.lengths[numbers[0]])
-
-
 def test_units_without_a_long_sequence_need_no_room() -> None:
-    """Nothing is counted for them."""
     assert units_of([3, 16]).room == []
     assert units_of([3, 17]).room == [0, 17, -17]
 
@@ -117,30 +74,5 @@ def test_what_never_fits_is_refused_with_the_number_that_would() -> None:
 
 @given(st.integers(1, 500), st.integers(0, 10**12))
 def test_the_longest_text_is_the_one_whose_bytes_fit(token_bytes: int, cache_bytes: int) -> None:
-    """One token more does not."""
     longest = int(PieceLimits(cache_bytes=cache_bytes, token_bytes=token_bytes).cache_tokens)
     assert longest * token_bytes <= cache_bytes < (longest + 1) * token_bytes
-
-
-def test_all_tokens_of_a_job_are_counted_once() -> None:
-    """Costs are what admission and speed are measured by."""
-    sequences = sequences_of([5, 33, 1, 64])
-    groups = [(0, 1), (2, 3)]
-    for longest in (0, 1, 16, 32, 64):
-        units = Units.of(sequences, Alike.none(groups), longest)
-        assert sum(units.tokens) == 103
-        assert set(chain(*units.numbers)) == set(np.arange(4).tolist())
-
-
-@settings(deadline=None, max_examples=100)
-@given(cases(), st.randoms(use_true_random=False))
-def test_rows_count_where_a_sequence_ends(case: tuple[Sequences, list[tuple[int, ...]], int], chance: object) -> None:
-    """A unit costs its tokens, or the rows of the sequences that end in it, where these are more."""
-    sequences, groups, longest = case
-    units = Units.of(sequences, Alike.none(groups), longest)
-    rows = np.array([chance.choice([1, 2, 9, 200]) for _ in range(len(sequences))])  # type: ignore[attr-defined]
-    costs = units.costs_with_rows(units.tokens, rows)
-    for unit, cost in enumerate(costs):
-        numbers, _, stops = units.ranges(unit, unit + 1)
-        ended = int(rows[numbers[stops == sequences.lengths[numbers]]].sum())
-        assert cost == max(units.tokens[unit], ended)

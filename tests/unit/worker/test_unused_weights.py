@@ -87,7 +87,6 @@ def test_what_lies_outside_is_left_out_and_told(tmp_path: Path, case: str) -> No
 
 
 def test_a_notice_names_a_few_of_many(tmp_path: Path) -> None:
-    """And says how many more there are."""
     write_encoder(tmp_path, "tiny-bert")
     add(tmp_path, *(f"head.{number}.weight" for number in range(9)))
     said = "head.0.weight, head.1.weight, head.2.weight and 6 more"

@@ -6,62 +6,33 @@ The kernel itself is proven by tests/gpu on a device only.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from torch import Tensor
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn.attention import varlen
 
-from gpu_worker.kernels.attention.interface import AttentionTerms
+from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from support import launched_cases
-from support.varlen_twin import attended
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.spans import LEAST_SAVED, TILE, launches
+from support.varlen_twin import of_2_11, of_2_13
+
+CPU = torch.device("cpu")
+FEW, MANY = (1, 9, 5, 30), (*([1, 9, 5] * 33), 900)
+"""The second ones are attended to in two launches."""
 
 
-def of_2_13(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    return_aux: object = None,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    seqused_k: Tensor | None = None,
-    num_splits: int | None = None,
-) -> Tensor:
-    """Wants grouped heads announced, and splits keys unless it is told not to."""
-    assert num_splits == 1
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    assert max_q == max_k == int((cu_seq_q[1:] - cu_seq_q[:-1]).max())
-    assert scale is not None
-    return attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale, seqused_k)
-
-
-def of_2_11(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    return_aux: object = None,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-) -> Tensor:
-    """Takes grouped heads as they are."""
-    assert scale is not None
-    assert max_k == int((cu_seq_k[1:] - cu_seq_k[:-1]).max())
-    return attended(query, key, value, cu_seq_q, cu_seq_k, window_size, scale)
-
-
-@launched_cases.batches
-@launched_cases.grouped
-@launched_cases.terms
+@pytest.mark.parametrize(
+    ("lengths", "tails"),
+    [(FEW, ()), (FEW, (0, 3, 0, 29)), (MANY, ()), (MANY, (*([0, 3, 2] * 33), 20))],
+    ids=["whole", "tails", "two launches", "two launches with tails"],
+)
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize(
+    "terms", [AttentionTerms(scale=0.5, causal=c, window=w) for c in (True, False) for w in (None, 1, 4)]
+)
 @pytest.mark.parametrize("signature", [of_2_13, of_2_11])
 def test_arguments_mean_what_our_terms_mean(
     signature: Callable[..., Any],
@@ -73,7 +44,16 @@ def test_arguments_mean_what_our_terms_mean(
 ) -> None:
     """Causality, exclusive windows, grouped heads, keys that do not count, both signatures."""
     monkeypatch.setattr(varlen, "varlen_attn", signature)
-    launched_cases.equals_the_twin(Varlen(), terms, groups, lengths, tails)
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], CPU, tails=tails)
+    assert len(batch.spans) == (2 if lengths is MANY else 1)
+    torch.manual_seed(0)
+    query = torch.randn(batch.total, 4, 8).transpose(0, 1)
+    key, value = (torch.randn(batch.total, 4 // groups, 8).transpose(0, 1) for _ in range(2))
+    expected = OneByOne()(query, key, value, batch, terms)
+    ours = Varlen()(query, key, value, batch, terms)
+    defined = torch.isfinite(expected).all(dim=2)
+    assert torch.allclose(ours[defined], expected[defined], atol=1e-6)
+    assert defined.all() or (tails and terms.window)
 
 
 def test_the_installed_signature_is_one_of_these() -> None:
@@ -82,3 +62,29 @@ def test_the_installed_signature_is_one_of_these() -> None:
 
     names = set(inspect.signature(varlen.varlen_attn).parameters)
     assert set(inspect.signature(of_2_11).parameters) <= names
+
+
+def tiles(lengths: list[int]) -> int:
+    """Programs of one launch, for each head."""
+    return len(lengths) * -(-max(lengths, default=0) // TILE)
+
+
+@given(st.lists(st.integers(1, 3000), max_size=60), st.integers(0, 1500), st.booleans())
+def test_launches_take_every_sequence_once_and_pay(some: list[int], short: int, ordered: bool) -> None:
+    """In order; a second one leaves fewer tiles by half, and none would leave fewer."""
+    lengths = [5] * short + some
+    if ordered:
+        lengths.sort()
+    found = launches(np.array(lengths, dtype=np.int64))
+    assert [each for start, stop in found for each in lengths[start:stop]] == lengths
+    best = min((tiles(lengths[:cut]) + tiles(lengths[cut:]) for cut in range(1, len(lengths))), default=tiles(lengths))
+    saved = tiles(lengths) - best
+    if saved >= LEAST_SAVED and 2 * best <= tiles(lengths):
+        assert sum(tiles(lengths[start:stop]) for start, stop in found) == best
+    else:
+        assert found == [(0, len(lengths))]
+
+
+def test_one_long_text_beside_many_short_ones() -> None:
+    assert launches(np.array([20] * 500 + [8000])) == [(0, 500), (500, 501)]
+    assert launches(np.array([200] * 40)) == [(0, 40)]

@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
-from gpu_worker.repository import fitting
 from gpu_worker.repository.tokenizer import TokenizerReader, finish
-from harness.random_models import miniature, synthetic
 from shared.errors import ModelRefused
 from support.checked import checked
 from support.late_forms import write_native
-from support.tiny import CPU, NAMES, embed, reader, write_encoder, write_json
+from support.tiny import CPU, embed, reader, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -62,27 +59,23 @@ def test_a_folder_without_a_tokenizer_is_refused(
 def test_a_vocabulary_of_a_few_words_is_refused(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """For a matrix of a thousand rows."""
     folder = bare(tmp_path / "model", encoder, SPECIAL + words)
     tokens = len(SPECIAL + words)
     assert f"its tokenizer has {tokens} tokens for the model's 1000 embeddings" in refusal(folder, capsys)
 
 
 def test_a_quarter_of_the_matrix_is_enough(encoder: Path, tmp_path: Path) -> None:
-    """Matrices are padded."""
     words = [chr(letter) for letter in range(97, 123)] + [f"##{chr(letter)}" for letter in range(97, 123)]
     words += [f"word{number}" for number in range(250 - len(words) - len(SPECIAL))]
     assert load(str(bare(tmp_path / "model", encoder, SPECIAL + words)), CPU).notice == ""
 
 
 def test_an_empty_vocabulary_is_refused(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No frontend could open it."""
     said = refusal(bare(tmp_path / "model", encoder, []), capsys)
     assert "tokenizer" in said
 
 
 def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
-    """By what the library says, panics included."""
     broken = finish({"version": "1.0", "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"b": 0}}}, {})
     with pytest.raises(ModelRefused, match="its tokenizer can read no text: "):
         TokenizerReader(broken)
@@ -92,21 +85,16 @@ def test_a_tokenizer_that_no_frontend_can_use_is_refused() -> None:
 
 @pytest.mark.parametrize("role", ["mask", "pad", "sep"])
 def test_a_special_token_beyond_the_matrix_is_refused(
-    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str
+    folder: Path, capsys: pytest.CaptureFixture[str], role: str
 ) -> None:
-    """By its role and its id."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
     named = reader()
     named.add_special_tokens({f"{role}_token": "<new>"})
     named.save_pretrained(folder)
     assert f"its {role} token has the id 1000, and the model's embeddings end at 999" in refusal(folder, capsys)
 
 
-def test_a_token_of_every_text_beyond_the_matrix_is_refused(encoder: Path, tmp_path: Path) -> None:
+def test_a_token_of_every_text_beyond_the_matrix_is_refused(folder: Path) -> None:
     """One that the template puts there, without a role."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
     description = json.loads((folder / "tokenizer.json").read_text())
     description["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [1003]
     (folder / "tokenizer.json").write_text(json.dumps(description))
@@ -115,7 +103,6 @@ def test_a_token_of_every_text_beyond_the_matrix_is_refused(encoder: Path, tmp_p
 
 
 def test_a_token_that_answers_are_scored_by_is_within_the_matrix(tmp_path: Path) -> None:
-    """The id that LogitScore's file names."""
     write_encoder(tmp_path, "tiny-qwen3", "causal-lm")
     modules = [
         {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -138,12 +125,7 @@ def test_a_token_that_fills_up_queries_is_within_the_matrix(encoder: Path, tmp_p
         load(str(folder), CPU)
 
 
-def test_tokens_that_were_never_trained_are_told_at_load(
-    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On the card, which log and `--check` show."""
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
+def test_tokens_that_were_never_trained_are_told_at_load(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = reader()
     named.add_tokens([AddedToken(f"<extra {number}>") for number in range(5)])
     named.save_pretrained(folder)
@@ -154,16 +136,3 @@ def test_tokens_that_were_never_trained_are_told_at_load(
     assert checked(folder) == 0
     assert said in capsys.readouterr().out
     assert np.isfinite(embed(folder, ["w1 w2"])).all()
-
-
-def test_models_of_the_tests_themselves_have_whole_vocabularies(tmp_path: Path) -> None:
-    """Every tiny shape, and the census's tokenizer."""
-    for name, (_, _, values) in synthetic.SHAPES.items():
-        if name.startswith("tiny-"):
-            rows = int(values.get("vocab_size", 1000))
-            made = synthetic.tokenizer(rows)
-            assert fitting.check_vocabulary(made, TokenizerReader(made), rows) == "", name
-    named = miniature.tokenizer_of(tmp_path)
-    assert len(named) == miniature.VOCABULARY
-    assert isinstance(named, PreTrainedTokenizerFast)
-    assert NAMES["unk_token"] == named.unk_token

@@ -120,7 +120,6 @@ class Reading(nn.Module):
 
 @pytest.mark.parametrize("read", READS)
 def test_a_head_that_reads_is_caught(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative controls."""
     model = engine_of("tiny-bert").model
     assert model.heads.dense is not None
     heads = replace(model.heads, dense=Reading(model.heads.dense, READS[read]))

@@ -1,22 +1,12 @@
 """Files of weights that are missing, cut short, pointers or pickles: refused by name; nothing is executed."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 
-from support.breakages import refusal, text, whole_repository
-from support.tiny import embed, split_weights
-
-
-@pytest.fixture
-def whole(encoder: Path, tmp_path: Path) -> Path:
-    """A repository that loads: encoder, pooling, a dense layer, unit length."""
-    return whole_repository(encoder, tmp_path / "model")
-
+from support.breakages import Poison, refusal, text
+from support.tiny import assert_as_the_reference, split_weights
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
@@ -33,13 +23,11 @@ def test_a_pointer_in_place_of_a_file_is_told(whole: Path, name: str) -> None:
 def test_weights_that_nothing_loads_may_be_anything(whole: Path, name: str, content: str) -> None:
     """Those of another number format, which nobody fetched; the reference serves the rest of the folder."""
     text(name, content)(whole)
-    expected = SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
-    assert np.abs(embed(whole, ["w1 w2 w3"]) - expected).max() < 2e-5
+    assert_as_the_reference(whole, ["w1 w2 w3"])
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "sparse_linear.pt"])
 def test_no_refusal_advises_to_run_a_pickle(whole: Path, name: str) -> None:
-    """As PyTorch's own message does."""
     if name.endswith("pytorch_model.bin"):
         (whole / name).with_name("model.safetensors").unlink()
     torch.save({"a": Path()}, whole / name)
@@ -58,16 +46,6 @@ def test_a_shard_that_is_missing_or_a_pointer_is_named(whole: Path, suffix: str,
     assert f"{shard} is a pointer of Git LFS" in refusal(whole)
     shard.unlink()
     assert f"{shard} is missing; {stem}{suffix}.index.json names it" in refusal(whole)
-
-
-class Poison:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.write_text, (self._path, "executed")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +79,5 @@ def test_the_poison_works(tmp_path: Path) -> None:
 
 
 def test_a_pickle_of_something_else_is_refused(whole: Path) -> None:
-    """Tensors by name, and nothing but."""
     torch.save([torch.ones(1)], whole / "colbert_linear.pt")
     assert "colbert_linear.pt holds something else than tensors by name" in refusal(whole)
