@@ -18,10 +18,9 @@ import numpy.typing as npt
 import torch
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
-from benchmarks.benchmark import Options
+from benchmarks.benchmark import Figures, Options, Turn
 from benchmarks.docstrings import Docstring, corpus
 from benchmarks.our_kernels import formats
-from benchmarks.rounds import Figures, Turn
 from benchmarks.workloads import MINILM, minilm_folder
 from embedded.options import EngineOptions
 from selvage import Engine

@@ -10,7 +10,7 @@ from math import ceil
 import torch
 import torch.nn.functional as F
 
-from benchmarks import our_kernels, ours, products
+from benchmarks import our_kernels, ours
 from benchmarks.accelerator.report import Row
 from benchmarks.workloads import QUERY, WIDTH, Scale
 
@@ -32,7 +32,7 @@ def attention(device: torch.device, scale: Scale, head: int, limits: Row) -> lis
     for length in LENGTHS[scale == "full"]:
         lengths = [length] * (TOKENS[scale == "full"] // length)
         with torch.inference_mode():
-            took = products.seconds(our_kernels.attention(ACROSS // head, head, lengths, place), device)
+            took = our_kernels.seconds(our_kernels.attention(ACROSS // head, head, lengths, place), device)
         limit = 4.0 * len(lengths) * length**2 * ACROSS / limits["flops"]
         row = {"head": head, "texts": f"{len(lengths)} x {length:,}", "us": round(1e6 * took, 1)}
         rows.append(row | {"% of products": round(100 * limit / took, 1)})
@@ -54,8 +54,8 @@ def _row(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, speed
         for _ in range(max(2, ceil(ROTATED[device.type] / size)))
     ]
     scoring = partial(our_kernels.maxsim, lengths=lengths, queries=queries)
-    kernel = products.replayed([scoring(*inputs, kernel_alone=True) for inputs in all_inputs], device)
-    call = products.seconds(scoring(*all_inputs[0]), device)
+    kernel = our_kernels.replayed([scoring(*inputs, kernel_alone=True) for inputs in all_inputs], device)
+    call = our_kernels.seconds(scoring(*all_inputs[0]), device)
     figures = {"kernel us": 1e6 * kernel, "call us": 1e6 * call, "% of limit": 100 * size / speed / kernel}
     name = f"{queries} x {documents:,} x {tokens:,}, {str(dtype).removeprefix('torch.')}"
     return {"shape": name, **{figure: round(value, 1) for figure, value in figures.items()}, "goal us": goal}

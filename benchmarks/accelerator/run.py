@@ -12,19 +12,24 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 
-from benchmarks import products
+from benchmarks import our_kernels
 from benchmarks.accelerator.engine import WORKLOADS, run_model
 from benchmarks.accelerator.kernels import DTYPES, HEADS, attention, maxsim
 from benchmarks.accelerator.report import Report, Row
-from benchmarks.accelerator.services import LOADS, services
 from benchmarks.machine import describe
-from benchmarks.workloads import Workload, named
+from benchmarks.ours import written
+from benchmarks.workloads import Scale, Workload, named
 
 Part = tuple[str, Callable[[], object]]
+LOADS = ("colbert-rerank", "short", "token-embed", "instruct-burst")
+"""Workloads of the services in order of importance; the last one comes all at once."""
+FRONTENDS, WARMUP = {"tiny": 1, "small": 1, "full": 4}, 1.0
+NEEDED = ("benchmarks.services", "frontend_service.__main__", "gpu_worker.__main__")
 LEAST, OF_SERVICES = 25.0, 40.0
 """Least seconds that a part needs, and that a part with services needs.
 
@@ -39,8 +44,33 @@ def name_of(device: torch.device) -> str:
 
 def limits(device: torch.device) -> Row:
     """Measures the device's rates, as fields of `roofline.Device`."""
-    rates = {"flops": products.flops, "memory": products.bandwidth, "link": products.link}
+    rates = {"flops": our_kernels.flops, "memory": our_kernels.bandwidth, "link": our_kernels.link}
     return {"name": name_of(device), **{field: round(rate(device)) for field, rate in rates.items()}}
+
+
+def services(device: torch.device, scale: Scale, name: str, seconds: float, limits: Row) -> list[Row]:
+    """Measures a worker on the device and its frontends: rates, p50 and p99, and CPU a request. Skipped where a package
+    is missing."""
+    try:
+        for module in NEEDED:
+            import_module(module)
+    except ImportError as missing:
+        return [{"workload": name, "skipped": str(missing)}]
+    from benchmarks.services import Server, generated, running_stack
+
+    workload, worker = named(scale)[name], {"device": str(device)}
+    clients = workload.in_flight[0]
+    options: dict[str, Any] = {"scale": scale, "clients": clients, "seconds": seconds, "warmup": WARMUP}
+    options["requests"] = clients if name == "instruct-burst" else 0
+    with (
+        written(workload.model, str(device)) as folder,
+        running_stack(folder, frontends=FRONTENDS[scale], worker=worker) as pair,
+    ):
+        address = ",".join(frontend.address for frontend in pair.frontends)
+        server = Server(address=address, pids={"worker": pair.worker.pid, "frontend": pair.frontends[0].pid})
+        measured = generated(server, name, **options)
+    figures = {figure: float(f"{value:.4g}") for figure, value in measured.items()}
+    return [{"workload": name, "model": workload.model, "in flight": clients, **figures}]
 
 
 def parts(arguments: argparse.Namespace, report: Report) -> Iterator[Part]:
@@ -86,7 +116,7 @@ def main(arguments: argparse.Namespace) -> int:
     faulthandler.dump_traceback_later(arguments.limit, exit=True)  # a part that hangs, or takes too long
     until, failed = time.monotonic() + arguments.limit, False
     for name, part in chosen:
-        start, row = time.monotonic(), {"part": name, "commit": machine["commit"]}
+        start, row = time.monotonic(), {"commit": machine["commit"]}
         if until - start < (OF_SERVICES if name.startswith("services") else LEAST):
             row["skipped"] = "the time is up"
         else:
@@ -99,6 +129,6 @@ def main(arguments: argparse.Namespace) -> int:
                 row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         gc.collect()
         torch.cuda.empty_cache()  # for the services, whose worker is another process
-        report.end_part(row | {"seconds": round(time.monotonic() - start, 1)})
+        report.end_part(name, row | {"seconds": round(time.monotonic() - start, 1)})
     faulthandler.cancel_dump_traceback_later()
     return int(failed)

@@ -113,11 +113,10 @@ def rows(scale: Scale = "small") -> dict[str, Row]:
 
 
 def _token_embeddings(scale: Scale) -> Row:
-    model = QWEN
     repeats = PROMPTS[:4] if scale == "tiny" else PROMPTS
     lengths = tuple(3 * times + SPECIAL for times in repeats)
     says = f"token rows of {len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, three words repeated"
-    apart = Workload(name="prompts", says=says, model=model, kind="tokens", requests=(lengths,) * 64, period=3)
+    apart = Workload(name="prompts", says=says, model=QWEN, kind="tokens", requests=(lengths,) * 64, period=3)
     texts = {"4 clients": apart, "4 clients, the same words in all prompts of a request": replace(apart, alike=True)}
     # Two cores take 4 to 10 s for a request: of a window, what is under way when it begins and ends would be much.
     count = 0 if scale == "full" else 8
@@ -125,7 +124,7 @@ def _token_embeddings(scale: Scale) -> Row:
         name="token-embeddings",
         says=f"{says}, as base64",
         published="PR 39533: Qwen3-Embedding-0.6B, 13.7 requests/s, 55,463 tokens/s, p99 328 ms",
-        model=model,
+        model=QWEN,
         dtype="bfloat16",
         max_tokens=8192,
         cases=tuple(
@@ -155,14 +154,13 @@ def _burst(scale: Scale) -> Row:
 
 
 def _dense(scale: Scale) -> Row:
-    model = QWEN
     count, mean = {"tiny": (8, 64), "small": (20, 2048), "full": (1000, 2048)}[scale]
-    texts = _texts(model, f"{mean} tokens +- 50 %", around(count, mean, 0.5))
+    texts = _texts(QWEN, f"{mean} tokens +- 50 %", around(count, mean, 0.5))
     return Row(
         name="dense",
         says=f"{count} texts of {mean} tokens +- 50 %, all at once",
         published="PR 35127: Qwen3-0.6B, steps of 512 tokens",
-        model=model,
+        model=QWEN,
         dtype="bfloat16",
         max_tokens=8192,
         cases=(Case(name=f"{count} requests", stream=Stream(workload=texts, clients=count, requests=count)),),
@@ -171,10 +169,10 @@ def _dense(scale: Scale) -> Row:
 
 
 def _short_and_medium(scale: Scale) -> tuple[Row, ...]:
-    medium, short = E5, BGE
+    clients = 64 if scale == "full" else 16
     published = {
-        "mean-pooling": (medium, 512, "PR 38559: multilingual-e5-base, 253 requests/s, 129,000 tokens/s"),
-        "short-texts": (short, 32, "PR 39113: bge-base-en, 1,089 requests/s"),
+        "mean-pooling": (E5, 512, "PR 38559: multilingual-e5-base, 253 requests/s, 129,000 tokens/s"),
+        "short-texts": (BGE, 32, "PR 39113: bge-base-en, 1,089 requests/s"),
     }
     return tuple(
         Row(
@@ -184,12 +182,11 @@ def _short_and_medium(scale: Scale) -> tuple[Row, ...]:
             model=model,
             dtype="bfloat16",
             max_tokens=512,
-            cases=tuple(
+            cases=(
                 Case(
-                    name=f"{count} clients",
-                    stream=Stream(workload=_texts(model, f"{tokens} tokens", (tokens,) * 256), clients=count),
-                )
-                for count in ((64,) if scale == "full" else (16,))
+                    name=f"{clients} clients",
+                    stream=Stream(workload=_texts(model, f"{tokens} tokens", (tokens,) * 256), clients=clients),
+                ),
             ),
         )
         for name, (model, tokens, source) in published.items()
@@ -220,12 +217,11 @@ def _clients(scale: Scale) -> Row:
 
 
 def _beside(scale: Scale) -> Row:
-    model = QWEN
     length = 512 if scale == "tiny" else 4096
-    short = Stream(workload=_texts(model, "16 tokens", (16,) * 512), clients=1)
+    short = Stream(workload=_texts(QWEN, "16 tokens", (16,) * 512), clients=1)
     loads = {
         f"beside {clients} clients of {tokens} tokens": Stream(
-            workload=_texts(model, f"{tokens} tokens", (tokens,) * 64), clients=clients
+            workload=_texts(QWEN, f"{tokens} tokens", (tokens,) * 64), clients=clients
         )
         for clients, tokens in ((2, length), (4, 2 * length))
     }
@@ -233,7 +229,7 @@ def _beside(scale: Scale) -> Row:
         name="short-beside-long",
         says=f"a text of 16 tokens at a time, alone and {' and '.join(loads)}, whose texts are distinct",
         published="no table; what chunked prefill is for",
-        model=model,
+        model=QWEN,
         dtype="bfloat16",
         max_tokens=8192,
         cases=(

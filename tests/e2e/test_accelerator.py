@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accelerator.engine import HEADLINES, WORKLOADS
-from benchmarks.accelerator.services import LOADS
+from benchmarks.accelerator.run import LOADS
 from benchmarks.machine import ROOT
 from benchmarks.workloads import named
 
