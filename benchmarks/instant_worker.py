@@ -101,6 +101,7 @@ def tokenizer() -> Tokenizer:
 
 def card() -> ModelCard:
     """A card with all that MiniLM's says of vectors."""
+    ids = tokenizer().get_vocab()
     return ModelCard(
         id=NAME,
         family="bert",
@@ -112,15 +113,13 @@ def card() -> ModelCard:
         multi_vector_dimensions=WIDTH,
         normalizes=True,
         max_tokens=MAX_TOKENS,
-        vocabulary_size=tokenizer().get_vocab_size(),
+        vocabulary_size=len(ids),
         dtype="float32",
         device="none",
         attention="",
         linear="",
         fingerprint="a worker that answers at once",
-        special_tokens={
-            role: tokenizer().token_to_id(f"[{role.upper()}]") for role in ("cls", "sep", "pad", "mask", "unk")
-        },
+        special_tokens={role: ids[f"[{role.upper()}]"] for role in ("cls", "sep", "pad", "mask", "unk")},
         tasks=(Task.EMBED,),
         aliases=(MINILM,),
     )
@@ -128,8 +127,10 @@ def card() -> ModelCard:
 
 def instant_driver() -> Driver:
     """The worker's driver of an engine that computes nothing."""
-    limits = {"step_tokens": STEP_TOKENS, "queued_tokens": QUEUED_TOKENS}
-    return Driver(Scheduler(InstantEngine(), **limits, queue_seconds=QUEUE_SECONDS), Inline())
+    scheduler = Scheduler(
+        InstantEngine(), step_tokens=STEP_TOKENS, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
+    )
+    return Driver(scheduler, Inline())
 
 
 def servicer_of(driver: Driver, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:

@@ -92,10 +92,13 @@ async def timed(calls: AbstractAsyncContextManager[Ask], seconds: float) -> dict
             await ask()
         end = perf_counter() + seconds
         while (begin := perf_counter()) < end:
-            told = await ask()
+            parts = await ask()
             whole = 1e3 * (perf_counter() - begin)
-            beside = {"beside compute": whole - told["compute"], "beside all that is told": whole - sum(told.values())}
-            measured.append({"a call": whole} | beside | told)
+            beside = {
+                "beside compute": whole - parts["compute"],
+                "beside all that is told": whole - sum(parts.values()),
+            }
+            measured.append({"a call": whole} | beside | parts)
     return {f"{name}, p50 ms": float(np.median([call[name] for call in measured])) for name in measured[0]}
 
 
@@ -111,7 +114,7 @@ def null_hops(address: str, tokens: int, seconds: float) -> Figures:
 
 
 def engine_alone(peer: Peer, tokens: int, seconds: float) -> Figures:
-    """Measures `selvage.Engine`."""
+    """Measures `selvage.Engine` in a process of its own, without any hop."""
     return {CALL: peer.run("embed", seconds, tokens=tokens)["seconds"] * 1e3}
 
 
@@ -139,14 +142,14 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
             peer = cleanup.enter_context(Peer(command, threads=options.threads))
             front = pair.frontends[0]
             for tokens in TOKENS:
-                load = {"tokens": tokens, "seconds": options.seconds}
+                load = (tokens, options.seconds)
                 cases[f"{tokens} tokens, {dtype}, gRPC"] = {
-                    OURS: partial(services, front.address, **load),
-                    FLOOR: partial(null_hops, relay, **load),
-                    RELAYED: partial(null_hops, null, **load),
-                    ALONE: partial(engine_alone, peer, **load),
+                    OURS: partial(services, front.address, *load),
+                    FLOOR: partial(null_hops, relay, *load),
+                    RELAYED: partial(null_hops, null, *load),
+                    ALONE: partial(engine_alone, peer, *load),
                 }
-                cases[f"{tokens} tokens, {dtype}, HTTP"] = {OURS: partial(services, front.http_url, **load)}
+                cases[f"{tokens} tokens, {dtype}, HTTP"] = {OURS: partial(services, front.http_url, *load)}
         yield cases
 
 

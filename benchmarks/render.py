@@ -272,7 +272,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "published": published.summary,
     "floors": accelerator.floors,
     "goals": accelerator.goals,
-    "texts": accelerator.texts_in_pieces,
     "scaling-costs": scaling_costs,
     "scaling-needed": scaling_needed,
 }

@@ -1,4 +1,4 @@
-"""The tables of docs/accelerator.md from the results: floors, goals, and texts in pieces."""
+"""The tables of docs/accelerator.md from the results: floors, and goals."""
 
 import json
 from collections.abc import Mapping
@@ -55,16 +55,6 @@ def goals() -> str:
         rows.append([f"{name}, {count}", goal["vLLM"], f"{limit:,.0f} tok/s", goal["goal"], *reached])
     heads = ["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"]
     return "\n\n".join([*_commits(result), *_commits(earlier), table(heads, rows)])
-
-
-def texts_in_pieces() -> str:
-    """Renders the speed of texts in pieces on a device."""
-    names = ("texts", "way", "tokens/s", "peak GB", "least cosine")
-    result, device = measured()
-    pieces = result.get("pieces", ())
-    models = ", ".join(dict.fromkeys(row["model"] for row in pieces))
-    rows = [[number(row[name]) if isinstance(row[name], int) else str(row[name]) for name in names] for row in pieces]
-    return f"{device.name}, {models}.\n\n{table(list(names), rows)}" if rows else "Nothing yet."
 
 
 def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: int) -> dict[str, Any]:

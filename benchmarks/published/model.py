@@ -169,8 +169,8 @@ def agreement(side: str, rows: Sequence[Rows], model: Sequence[Rows]) -> dict[st
 
     Exits where ours differ. vLLM's figure stands beside its speed.
     """
-    left, right = (np.concatenate(list(one)).astype(np.float64) for one in (rows, model))
-    left, right = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (left, right))
+    left, right = (np.concatenate(list(side_rows)).astype(np.float64) for side_rows in (rows, model))
+    left, right = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (left, right))
     cosines = _cosines(left, right)
     figures = {"mean cosine": float(cosines.mean()), LEAST_COSINE: float(cosines.min())}
     if len(right) > 1:

@@ -7,16 +7,6 @@ timed, the answers are compared with the model's own code. Before each round pro
 servers: tokens a second if nothing but the model's linear layers took time. Results are kept a file a row, in
 benchmarks/results/published, and written after each round. `--scale tiny` cuts models to two layers: it shows that a
 row works.
-
-  token-embeddings   16 prompts of token rows a request, 4 clients, a connection a request (PR 39533); prompts that have
-                     nothing in common, and prompts of which the shorter ones begin the longer ones
-  instruct-burst     500 prompts with an instruction that the mean leaves out, at once, GritLM's kind (PR 38139)
-  dense              Qwen3-0.6B, 20 texts of 2,048 tokens +- 50 % at once (PR 35127)
-  mean-pooling       texts of 512 tokens (PR 38559)
-  short-texts        texts of 32 tokens (PR 39113)
-  clients            MiniLM, 250 tokens, 1 to 64 clients (PR 39763)
-  late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
-  short-beside-long  one short text at a time, alone and beside long ones
 """
 
 import argparse
@@ -54,25 +44,21 @@ PAUSE = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a run. `seconds`: of each case, 0 for the row's own. `sides`: names of vLLM's sides; all if empty."""
+    """Options of a run. `seconds`: of each case, 0 for the row's own."""
 
     scale: Any
     rounds: int
     seconds: float
     cores: Sequence[int]
-    sides: Sequence[str]
 
 
 def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
     """Compares and measures a row, and gives its result after each round, so that what is measured is kept.
 
     A side of vLLM that does not start, and a case that a side fails, is absent from the result with its reason. Exits
-    where a side is not known, and where ours does not start, answers wrongly or fails a case.
+    where ours does not start, answers wrongly or fails a case.
     """
     sides = launches(row, options.cores)
-    if unknown := [side for side in options.sides if side not in sides]:
-        sys.exit(f"--side = {unknown[0]!r}: there are {', '.join(map(repr, sides))}")
-    chosen = {side: launch for side, launch in sides.items() if side in (OURS, *(options.sides or sides))}
     seconds = options.seconds or row.seconds
     model = reference(row, folder_of(row))
     outcome: dict[str, Any] = {
@@ -84,7 +70,7 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
             "seconds": seconds,
             "requests": {of.name: of.stream.requests for of in row.cases},
             "scale": options.scale,
-            "flags": {side: " ".join(launch.flags) for side, launch in chosen.items()},
+            "flags": {side: " ".join(launch.flags) for side, launch in sides.items()},
         },
         "machine": describe(),
         "absent": {},
@@ -92,11 +78,11 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
         "agreement": {},
     }
     absent: dict[str, str] = outcome["absent"]
-    figures: Measurements = {of.name: {side: [] for side in chosen} for of in row.cases}
+    figures: Measurements = {of.name: {side: [] for side in sides} for of in row.cases}
     limits: list[Figures] = []
     with ExitStack() as cleanup:
         ready: dict[str, ReadyServer] = {}
-        for side, launch in chosen.items():
+        for side, launch in sides.items():
             try:
                 ready[side] = cleanup.enter_context(started(f"{row.name}, {side}", launch))
                 outcome["agreement"][side] = {REFERENCE: agreement(side, answers(row, launch.url), model)}
@@ -176,7 +162,6 @@ def main(arguments: argparse.Namespace) -> int:
         rounds=arguments.rounds,
         seconds=arguments.seconds,
         cores=sorted(os.sched_getaffinity(0)),
-        sides=arguments.side,
     )
     every = rows(arguments.scale)
     problems = [_keep(every[name], options, arguments.out) for name in arguments.row or every]

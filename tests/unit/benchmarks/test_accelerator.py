@@ -1,4 +1,4 @@
-"""The accelerator's run, of which nothing may be lost; and what a profiler's events say of a step."""
+"""The accelerator's run, of which nothing may be lost."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.__main__ import parser
 from benchmarks.accelerator import run
-from benchmarks.accelerator.engine import STEP, figures_of_step
 from benchmarks.accelerator.report import Report
 
 
@@ -74,26 +73,3 @@ def test_a_part_replaces_what_an_earlier_run_found_of_it(tmp_path: Path, monkeyp
     path.write_text(json.dumps(found | {"limits": limits | {"name": "a chip"}}))
     assert run.main(parser().parse_args(asked)) == 2
     assert json.loads(path.read_text())["services"] == found["services"]
-
-
-def event(category: str, name: str, start: float, microseconds: float) -> dict[str, Any]:
-    return {"cat": category, "name": name, "ts": start, "dur": microseconds}
-
-
-def test_figures_of_a_step_from_a_trace() -> None:
-    """Two steps of three kernels, of which two overlap; a graph is one launch; 40 us between them, 10 within."""
-    ran = [("gpu_memcpy", 0, 10), ("kernel", 10, 30), ("kernel", 30, 20), ("kernel", 60, 40)]
-    events = [
-        event(kind, "gemm", start, took) for kind, start, took in (*ran, ("kernel", 140, 30), ("kernel", 170, 30))
-    ]
-    events += [event("gpu_user_annotation", STEP, 0, 100), event("gpu_user_annotation", STEP, 140, 60)]
-    events += [event("gpu_user_annotation", "another", 0, 900), event("cpu_op", "aten::mm", 0, 900)]
-    calls = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch", "cuLaunchKernelEx", "cudaEventRecord")
-    events += [event("cuda_runtime", name, 0, 5) for name in calls]
-    assert figures_of_step([*reversed(events), {"ph": "M"}], "cuda") == {
-        "kernels": 3,
-        "launches": 2,
-        "ms": 0.08,
-        "idle before the next ms": 0.04,
-        "device idle %": 25.0,
-    }

@@ -226,7 +226,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def options(**changes: Any) -> run.RunOptions:
-    return run.RunOptions(**{"scale": "small", "rounds": 2, "seconds": 1.0, "cores": [0], "sides": []} | changes)
+    return run.RunOptions(**{"scale": "small", "rounds": 2, "seconds": 1.0, "cores": [0]} | changes)
 
 
 def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
@@ -285,18 +285,6 @@ def test_the_clients_run_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPat
     broken = ReadyServer(url="http://127.0.0.1:1", pids={})
     with pytest.raises(SystemExit, match="short-texts, 16 clients: the clients ended with 1"):
         run.turn(row, row.cases[0], broken, 0.5, "tiny", 0)
-
-
-def test_a_side_that_is_not_there_is_named_with_those_that_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before anything starts, and the results of an earlier run stay."""
-    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: None, "vLLM": None})
-    (tmp_path / "dense.json").write_text("earlier")
-    command = ["published", "--row", "dense", "--side", "vLLM, twice", "--out", str(tmp_path)]
-    assert run.main(parser().parse_args(command)) == 1
-    assert "dense: --side = 'vLLM, twice': there are 'selvage', 'vLLM'" in capsys.readouterr().err
-    assert (tmp_path / "dense.json").read_text() == "earlier"
 
 
 def test_a_row_that_fails_is_told_and_the_others_are_measured(
