@@ -176,6 +176,7 @@ $(VLLM)/ready: benchmarks/published/vllm.txt benchmarks/published/vllm_fixes.py
 	@echo "Installing vLLM into $(VLLM): 3.5 GB"
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/$(PEER_PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec # builds for another PyTorch, which nothing needs
 	$(VLLM)/bin/python benchmarks/published/vllm_fixes.py
 	@touch $@
 

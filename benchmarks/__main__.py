@@ -95,8 +95,6 @@ def _load(flags: argparse.ArgumentParser) -> None:
     add("--warmup", type=float, default=0.5, help="seconds of the same load before it (default: %(default)s)")
     add("--requests", type=int, default=0, help="so many instead of the seconds; all count")
     add("--deadline", type=float, default=0.0, help="seconds of each call; goodput counts what kept to it (none)")
-    add("--keys", default="", help="fairness keys with weights, such as greedy:9,modest:1")
-    add("--priorities", default="", help="priorities in turn, such as 0,0,1")
     add("--seed", type=int, default=1, help="of texts and arrivals (default: %(default)s)")
     add("--watch", action="append", default=[], metavar="NAME=PID", help="a process whose CPU is told; repeats")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -130,17 +128,10 @@ def _published(flags: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="one row; may be repeated (default: all)",
     )
-    add("--scale", choices=SCALES, default="small", help="of models and requests (default: %(default)s)")
+    add("--scale", choices=SCALES[:2], default="small", help="of models and requests (default: %(default)s)")
     add("--rounds", type=int, default=3, help="each asks every side once in every case (default: %(default)s)")
     add("--seconds", type=float, default=0.0, help="of each case that counts no requests (default: the row's own)")
     add("--cores", default="", metavar="N,N", help="cores of servers and clients (default: all of this process)")
-    add(
-        "--side",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a setting of vLLM's, such as 'vLLM, all cores'; repeats (default: all)",
-    )
     add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
 
 

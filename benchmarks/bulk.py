@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.benchmark import Options
+from benchmarks.benchmark import Figures, Options, Turn
 from benchmarks.docstrings import corpus
 from benchmarks.engine import peer_of
 from benchmarks.load.processor import CpuSeconds
 from benchmarks.machine import ROOT
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer, modules_of, python_of
-from benchmarks.rounds import Figures, Turn
 from benchmarks.services import ENGINE, Server, pair
 from benchmarks.workloads import MINILM, Ids, lognormal, minilm_folder, minilm_ids, text, token_ids
 

@@ -36,12 +36,10 @@ class Docstring:
     @classmethod
     def of(cls, text: str) -> "Docstring | None":
         """Splits a docstring; gives None where its first line is no summary, or where too little follows."""
-        summary, _, rest = text.strip().partition("\n")
-        document = rest.strip()
-        alone = rest.startswith("\n")  # PEP 257: an empty line follows
-        if not alone or len(summary.split()) < WORDS or len(document) < LETTERS:
+        summary, empty, document = text.strip().partition("\n\n")  # PEP 257
+        if not empty or "\n" in summary or len(summary.split()) < WORDS or len(document.strip()) < LETTERS:
             return None
-        return cls(summary=summary, document=document)
+        return cls(summary=summary, document=document.strip())
 
 
 def docstrings(packages: Sequence[str] = PACKAGES) -> Iterator[Docstring]:
@@ -49,14 +47,15 @@ def docstrings(packages: Sequence[str] = PACKAGES) -> Iterator[Docstring]:
 
     Raises ModuleNotFoundError for a package that is not installed.
     """
-    summaries, documents = set[str](), set[str]()
+    seen = set[str]()
     for package in packages:
-        for path in sources(package):
-            for docstring in _of_file(path):
-                if docstring.summary not in summaries and docstring.document not in documents:
-                    yield docstring
-                summaries.add(docstring.summary)
-                documents.add(docstring.document)
+        root = _folder(package)
+        for path in sorted(root.rglob("*.py")):
+            if SKIPPED.isdisjoint(path.relative_to(root).parts):
+                for docstring in filter(None, map(Docstring.of, _of_file(path))):
+                    if seen.isdisjoint({docstring.summary, docstring.document}):
+                        yield docstring
+                    seen |= {docstring.summary, docstring.document}
 
 
 def corpus(quick: bool = False) -> list[Docstring]:
@@ -66,28 +65,22 @@ def corpus(quick: bool = False) -> list[Docstring]:
     return texts
 
 
-def sources(package: str) -> list[Path]:
-    """Lists the source files of a package, sorted. Raises ModuleNotFoundError."""
-    root = Path(sysconfig.get_path("stdlib")) if package == PYTHON else _folder(package)
-    paths = sorted(root.rglob("*.py"))
-    return [path for path in paths if SKIPPED.isdisjoint(path.relative_to(root).parts)]
-
-
 def _folder(package: str) -> Path:
+    """Finds the source files of a package. Raises ModuleNotFoundError."""
+    if package == PYTHON:
+        return Path(sysconfig.get_path("stdlib"))
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"no package {package!r} whose docstrings could be read", name=package)
     return Path(spec.origin).parent
 
 
-def _of_file(path: Path) -> Iterator[Docstring]:
+def _of_file(path: Path) -> Iterator[str]:
     try:
         with warnings.catch_warnings(action="ignore"):  # of old escapes in other people's strings
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # templates, and files that are broken on purpose
         return
     for node in ast.walk(tree):
-        text = ast.get_docstring(node) if isinstance(node, OWNERS) else None
-        docstring = Docstring.of(text) if text else None
-        if docstring is not None:
-            yield docstring
+        if isinstance(node, OWNERS) and (text := ast.get_docstring(node)):
+            yield text

@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.benchmark import OURS, Options
+from benchmarks.benchmark import ALONE, OURS, Figures, Options, Turn
 from benchmarks.machine import ROOT
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer
-from benchmarks.rounds import ALONE, Figures, Turn
 from benchmarks.workloads import MAX_TOKENS, MINILM, QUERY, token_ids
 
 OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("tokens/s",)

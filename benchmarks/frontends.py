@@ -7,97 +7,56 @@ CPU a request of a process depends far less on the sharing: `of a whole core` is
 would give by it, and `of its event loop` what its one busiest thread would.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
-from benchmarks.benchmark import Options
+from benchmarks.benchmark import Figures, Options, Turn
 from benchmarks.load.null_server import null_server
-from benchmarks.load.target import EMBED
-from benchmarks.rounds import Figures, Turn
-from benchmarks.services import NULL, Server, generated, null
+from benchmarks.load.target import EMBED, TEI
+from benchmarks.services import NULL, Server, generated, null, running_stack
 from benchmarks.workloads import SPECIAL, batches, named
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.server.options import channel_options
 from shared.vectors import DataType
 
-T = TypeVar("T")
 OUR_SIDE, RATE, COMPARED = "gRPC", "tokens/s", ("requests/s",)
 PEERS: Mapping[str, Sequence[str]] = {}
-SCHEMES = {"gRPC": "", "tei.v1": "tei:", "HTTP": "http://"}
-"""APIs, and the beginnings of their addresses as the load generator takes them."""
+APIS = ("gRPC", "tei.v1", "HTTP")
 WORKER = "benchmarks.instant_worker"
 SHORT, TOKENS, BUSY = "16-tokens", "16 tokens", 64
-CPU, OF_CORE, OF_LOOP = "CPU ms/request", "requests/s of a whole core", "requests/s of its event loop"
-ROW_BYTES, VECTOR_BYTES = "{} rows: bytes/token", "{} vectors: bytes/text"
-EVENT_LOOP, SIZES = "'s event loop", "sizes"
+CPU, EVENT_LOOP = "CPU ms/request", "'s event loop"
 CLIENTS, FRONTENDS = (1, 4, 16, BUSY, 256), (2, 4)
 """The curve of one frontend; further frontends, with BUSY clients."""
 LISTS = ("gRPC", "HTTP")
 """APIs whose requests may have several texts."""
-SHAPES = (("128-tokens", BUSY, (*SCHEMES,)), ("32-texts", 16, LISTS), ("32-long-texts", 16, LISTS))
+SHAPES = (
+    ("128-tokens", BUSY, APIS),
+    ("32-texts", 16, LISTS),
+    ("32-long-texts", 16, LISTS),
+    ("22-megabytes", 2, ("gRPC",)),
+)
 """Other requests to one frontend: workload, clients, APIs."""
-ROWS = ("22-megabytes", 2)
-"""Token rows over gRPC: workload, clients."""
 PARTS = ("clients", "frontend", "worker")
 ROW_TEXTS, ROW_WORDS = 16, 126
 """Texts, and words of each, of the requests whose replies are weighed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningStack:
-    """Processes that run, and the event loop that reads their logs while `beside` waits for other work."""
-
-    processes: Stack
-    runner: asyncio.Runner
-
-    def server(self, api: str, frontends: int) -> Server:
-        """The first so many frontends by one API, and all processes whose CPU is measured."""
-        chosen = self.processes.frontends[:frontends]
-        addresses = [front.http_address if api == "HTTP" else front.address for front in chosen]
-        if api == "HTTP":
-            addresses = [f"http://{address}" for address in addresses]
-        pids = {f"frontend {number}": front.pid for number, front in enumerate(chosen, 1)}
-        pids |= {f"worker {number}": worker.pid for number, worker in enumerate(self.processes.workers, 1)}
-        return Server(address=f"{SCHEMES[api] if api == 'tei.v1' else ''}{','.join(addresses)}", pids=pids)
-
-    def beside(self, work: Callable[[], T]) -> T:
-        """Does work that blocks in a thread."""
-
-        async def run() -> T:
-            return await asyncio.to_thread(work)
-
-        return self.runner.run(run())
+def server_of(running: Stack, api: str, frontends: int) -> Server:
+    """The first so many frontends by one API, and all processes whose CPU is measured."""
+    chosen = running.frontends[:frontends]
+    addresses = [front.http_url if api == "HTTP" else front.address for front in chosen]
+    pids = {f"frontend {number}": front.pid for number, front in enumerate(chosen, 1)}
+    return Server(address=TEI * (api == "tei.v1") + ",".join(addresses), pids=pids | {"worker 1": running.worker.pid})
 
 
-@contextmanager
-def running_stack() -> Iterator[RunningStack]:
-    """Starts the worker and frontends with all three APIs; drains them at the end. Raises MemberFailed."""
-    with asyncio.Runner() as runner:
-        cleanup = AsyncExitStack()
-
-        async def enter() -> Stack:
-            http = {"http-listen": "127.0.0.1:0"}
-            processes = stack("", frontends=max(FRONTENDS), frontend=http, worker_module=WORKER)
-            return await cleanup.enter_async_context(processes)
-
-        try:
-            yield RunningStack(processes=runner.run(enter()), runner=runner)
-        finally:
-            runner.run(cleanup.aclose())
-
-
-def load(running: RunningStack, api: str, frontends: int, workload: str, clients: int, seconds: float) -> Figures:
+def load(running: Stack, api: str, frontends: int, workload: str, clients: int, seconds: float) -> Figures:
     """Drives the first so many frontends by one API."""
-    server = running.server(api, frontends)
-    work = partial(generated, server, workload, clients=clients, seconds=seconds)
-    return by_part(running.beside(work))
+    return by_part(generated(server_of(running, api, frontends), workload, clients=clients, seconds=seconds))
 
 
 def by_part(figures: Figures) -> dict[str, float]:
@@ -107,9 +66,12 @@ def by_part(figures: Figures) -> dict[str, float]:
         whole, event_loop = _cpu(figures, part, ""), _cpu(figures, part, EVENT_LOOP)
         summed[f"{part}: {CPU}"] = whole
         if whole:
-            summed[f"{part}: {OF_CORE}"] = 1e3 / whole
+            summed[f"{part}: requests/s of a whole core"] = 1e3 / whole
         if event_loop:
-            summed |= {f"{part}{EVENT_LOOP}: {CPU}": event_loop, f"{part}: {OF_LOOP}": 1e3 / event_loop}
+            summed |= {
+                f"{part}{EVENT_LOOP}: {CPU}": event_loop,
+                f"{part}: requests/s of its event loop": 1e3 / event_loop,
+            }
     return summed
 
 
@@ -120,55 +82,49 @@ def _cpu(figures: Figures, part: str, thread: str) -> float:
     return sum(value for name, value in named.items() if name.rstrip(" 0123456789") == part)
 
 
-def sizes(running: RunningStack) -> Figures:
+def sizes(running: Stack) -> Figures:
     """Weighs replies: bytes of a token's row by data type, and of a text's dense vector; what else a reply has counts.
 
     The link carries the same bytes from the worker to the frontend.
     """
-    address = running.server(OUR_SIDE, 1).address
+    tokens, rows = ROW_TEXTS * (ROW_WORDS + SPECIAL), [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]
+    weighed: dict[str, float] = {}
+    with grpc.insecure_channel(running.frontends[0].address, options=channel_options()) as channel:
+        call: Any = channel.unary_unary(EMBED)
 
-    def size(**options: Any) -> int:
-        request = embedding_pb2.EmbedRequest(texts=["river " * ROW_WORDS] * ROW_TEXTS, **options)
-        with grpc.insecure_channel(address, options=channel_options()) as channel:
-            call: Any = channel.unary_unary(EMBED)
+        def size(**options: Any) -> int:
+            request = embedding_pb2.EmbedRequest(texts=["river " * ROW_WORDS] * ROW_TEXTS, **options)
             return len(call(request.SerializeToString(), timeout=60))
 
-    def weigh() -> dict[str, float]:
-        tokens, rows = ROW_TEXTS * (ROW_WORDS + SPECIAL), [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]
-        kinds = {kind.name.lower(): int(kind) for kind in DataType}
-        weighed = {ROW_BYTES.format(name): size(outputs=rows, data_type=kind) / tokens for name, kind in kinds.items()}
-        dense = {VECTOR_BYTES.format(name): size(data_type=kind) / ROW_TEXTS for name, kind in kinds.items()}
-        return weighed | dense
-
-    return running.beside(weigh)
+        for kind in DataType:
+            weighed[f"{kind.name.lower()} rows: bytes/token"] = size(outputs=rows, data_type=int(kind)) / tokens
+            weighed[f"{kind.name.lower()} vectors: bytes/text"] = size(data_type=int(kind)) / ROW_TEXTS
+    return weighed
 
 
 @contextmanager
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """Starts the worker, four frontends and the null server; yields their turns under all loads."""
     with ExitStack() as cleanup:
-        running = cleanup.enter_context(running_stack())
+        http = {"http-listen": "127.0.0.1:0"}
+        services = running_stack("", frontends=max(FRONTENDS), frontend=http, worker_module=WORKER)
+        running = cleanup.enter_context(services)
         address, pid = cleanup.enter_context(null_server())
         bare = Server(address=address, pids={"null": pid})
         cases: dict[str, dict[str, Turn]] = {}
 
-        def add(name: str, frontends: int, workload: str, clients: int, apis: Sequence[str]) -> None:
-            cases[name] = {
-                api: partial(load, running, api, frontends, workload, clients, options.seconds) for api in apis
-            }
+        def add(frontends: int, clients: int, says: str, workload: str, apis: Sequence[str]) -> None:
+            name = f"{frontends} frontend{'s' * (frontends > 1)}, {clients} client{'s' * (clients > 1)}, {says}"
+            seconds = options.seconds
+            cases[name] = {api: partial(load, running, api, frontends, workload, clients, seconds) for api in apis}
+            if (frontends, clients, workload) == (1, BUSY, SHORT):
+                cases[name][NULL] = partial(null, bare, SHORT, clients=BUSY, seconds=seconds)
 
         for clients in (BUSY,) if options.quick else CLIENTS:
-            add(f"1 frontend, {clients} client{'s' * (clients > 1)}, {TOKENS}", 1, SHORT, clients, (*SCHEMES,))
-        cases[f"1 frontend, {BUSY} clients, {TOKENS}"][NULL] = partial(
-            null, bare, SHORT, clients=BUSY, seconds=options.seconds
-        )
-        if not options.quick:
-            for frontends in FRONTENDS:
-                add(f"{frontends} frontends, {BUSY} clients, {TOKENS}", frontends, SHORT, BUSY, (*SCHEMES,))
-            for workload, clients, apis in SHAPES:
-                says = (named() | batches())[workload].says
-                add(f"1 frontend, {clients} clients, {says}", 1, workload, clients, apis)
-            workload, clients = ROWS
-            add(f"1 frontend, {clients} clients, {named()[workload].says}", 1, workload, clients, (OUR_SIDE,))
-        cases[SIZES] = {OUR_SIDE: partial(sizes, running)}
+            add(1, clients, TOKENS, SHORT, APIS)
+        for frontends in () if options.quick else FRONTENDS:
+            add(frontends, BUSY, TOKENS, SHORT, APIS)
+        for workload, clients, apis in () if options.quick else SHAPES:
+            add(1, clients, (named() | batches())[workload].says, workload, apis)
+        cases["sizes"] = {OUR_SIDE: partial(sizes, running)}
         yield cases

@@ -48,11 +48,11 @@ class InstantJob:
         if not isinstance(job.work, Encode):
             raise UnsupportedTask("a worker that answers at once makes vectors only", field="method")
         self.costs: Sequence[int] = job.tokens.lengths
-        self._job, self._work = job, job.work
+        self._tokens, self._work = job.tokens, job.work
 
     def result(self) -> JobResult:
         """As many rows, in the type, as were asked for."""
-        tokens, outputs = self._job.tokens, self._work.outputs
+        tokens, outputs = self._tokens, self._work.outputs
         dense = self._rows(len(tokens)) if OutputKind.DENSE in outputs else None
         by_token = self._rows(tokens.total) if OutputKind.MULTI_VECTOR in outputs else None
         return JobResult(dense=dense, tokens=by_token, row_lengths=tokens.lengths if by_token else ())
@@ -101,7 +101,7 @@ def tokenizer() -> Tokenizer:
 
 def card() -> ModelCard:
     """A card with all that MiniLM's says of vectors."""
-    ids = {role: tokenizer().token_to_id(f"[{role.upper()}]") for role in ("cls", "sep", "pad", "mask", "unk")}
+    ids = tokenizer().get_vocab()
     return ModelCard(
         id=NAME,
         family="bert",
@@ -113,13 +113,13 @@ def card() -> ModelCard:
         multi_vector_dimensions=WIDTH,
         normalizes=True,
         max_tokens=MAX_TOKENS,
-        vocabulary_size=tokenizer().get_vocab_size(),
+        vocabulary_size=len(ids),
         dtype="float32",
         device="none",
         attention="",
         linear="",
         fingerprint="a worker that answers at once",
-        special_tokens={role: number for role, number in ids.items() if number is not None},
+        special_tokens={role: ids[f"[{role.upper()}]"] for role in ("cls", "sep", "pad", "mask", "unk")},
         tasks=(Task.EMBED,),
         aliases=(MINILM,),
     )
@@ -135,13 +135,9 @@ def instant_driver() -> Driver:
 
 def servicer_of(driver: Driver, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:
     """The worker's service, ready. `content`: the tokenizer's file. `threads`: where large messages are parsed."""
-    servicer = WorkerServicer(threads)
+    servicer, files = WorkerServicer(threads), {TOKENIZER_FILE: content}
     servicer.ready = Ready(
-        card=card,
-        files={TOKENIZER_FILE: content},
-        driver=driver,
-        queued_tokens=QUEUED_TOKENS,
-        queue_seconds=QUEUE_SECONDS,
+        card=card, files=files, driver=driver, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
     )
     return servicer
 
@@ -150,8 +146,9 @@ async def serve(listen: str) -> None:
     """Serves until SIGTERM."""
     threads, driver = ThreadPoolExecutor(2, "parse"), instant_driver()
     servicer = servicer_of(driver, card(), tokenizer().to_str().encode(), threads)
-    calls = Calls(timeout=None)
-    server = Server(WORKER_SERVICES, calls, threads=threads, connection_age=False, check_large=check_message)
+    server = Server(
+        WORKER_SERVICES, Calls(timeout=None), threads=threads, connection_age=False, check_large=check_message
+    )
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     serving = asyncio.create_task(driver.run())
     await server.start(listen)
@@ -164,13 +161,9 @@ async def serve(listen: str) -> None:
     serving.cancel()
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instant_worker", description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     options = parser.parse_args()
     reporting.configure("json", "info")
     asyncio.run(serve(options.listen))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.benchmark import OURS, Options
+from benchmarks.benchmark import ALONE, OURS, Figures, Options, Turn
 from benchmarks.engine import peer_of
 from benchmarks.peers.process import Peer, python_of
-from benchmarks.rounds import ALONE, Figures, Turn
 from benchmarks.workloads import DOCUMENTS, QUERY, WIDTH, lognormal
 
 OUR_SIDE, RATE, COMPARED = OURS, "documents/s", ("documents/s",)

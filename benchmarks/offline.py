@@ -18,15 +18,25 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import random_folders
-from benchmarks.benchmark import Options
+from benchmarks.benchmark import ALONE, FORMATS, Figures, Options, Turn, number_format
 from benchmarks.docstrings import corpus
 from benchmarks.engine import peer_of, products
 from benchmarks.machine import ROOT
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.process import Peer, PeerRefused, modules_of, python_of
-from benchmarks.rounds import ALONE, FORMATS, Figures, Turn, number_format
-from benchmarks.workloads import MINILM, ONE_STREAM, SHAPES, Ids, minilm_folder, minilm_ids, mixes, token_ids
+from benchmarks.workloads import (
+    MAX_TOKENS,
+    MINILM,
+    ONE_STREAM,
+    RANDOM,
+    SHAPES,
+    Ids,
+    minilm_folder,
+    minilm_ids,
+    mixes,
+    token_ids,
+)
+from harness.random_models import synthetic, writing
 
 RATE, COMPARED = "tokens/s", ("tokens/s",)
 PEERS = {
@@ -41,10 +51,11 @@ QUIET = {"NNCF_CI": "1"}
 """Environment in which NNCF reports no use of it."""
 DIFFERS = {"float32": 1e-5, "bfloat16": 2e-2}
 """Largest difference allowed in a number of a unit vector; what int8 costs is told by its cosines."""
-
-
 DOCSTRINGS = 64
 """Real texts among the mixes, for the model with real weights."""
+GAIN = 1.4
+"""The standard deviation of a random linear layer's output for an input of unit size. At the usual one, about 0.6, the
+first token's vector hardly depends on the text, so all cosines would be near 1 even between different texts."""
 
 
 def texts_of(shape: str, quick: bool) -> dict[str, list[Ids]]:
@@ -84,17 +95,24 @@ SIDES = {
 }
 
 
+def write_random(model: str, folder: Path) -> None:
+    """Writes a `random:` shape in sentence-transformers' form, which every peer loads."""
+    config, heads = synthetic.shape_of(model.removeprefix(RANDOM))
+    config.initializer_range = GAIN * config.hidden_size**-0.5
+    writing.write(folder, config, heads, max_tokens=MAX_TOKENS)
+
+
 def exported(options: Options) -> tuple[Path, Path]:
     """Gives the folder of the model, and that of its graphs for both runtimes; they are made once."""
     model, graphs = options.folder / "model", options.folder / "graphs"
     if options.shape == MINILM:
         model = minilm_folder()
     elif not model.exists():
-        random_folders.write(SHAPES[options.shape], model)
+        write_random(SHAPES[options.shape], model)
     environment = os.environ | modules_of(ROOT) | QUIET
     if not graphs.exists():
-        for venv, work, folders in (("onnxruntime", "onnx_export", [model]), ("openvino", "openvino_convert", [])):
-            command = list(map(str, [python_of(venv), "-m", f"benchmarks.peers.{work}", *folders, graphs]))
+        for venv, work in (("onnxruntime", ("onnx_export", model)), ("openvino", ("runtimes_peer", "convert"))):
+            command = list(map(str, [python_of(venv), "-m", f"benchmarks.peers.{work[0]}", work[1], graphs]))
             subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
     return model, graphs
 
@@ -104,10 +122,10 @@ def peer(name: str, threads: int, model: Path, graphs: Path) -> Peer:
     library, _, dtype = name.rpartition(" ")
     if library == OURS:
         return peer_of(threads, dtype=dtype, model=MINILM if model == minilm_folder() else str(model))
-    arguments = {
+    arguments: dict[str, tuple[str | Path, ...]] = {
         THEIRS: (THEIRS, "sentence_transformers_peer", model, dtype),
-        "ONNX Runtime": ("onnxruntime", "onnx_peer", graphs, dtype, str(threads)),
-        "OpenVINO": ("openvino", "openvino_peer", graphs, dtype, str(threads)),
+        "ONNX Runtime": ("onnxruntime", "runtimes_peer", "onnx", graphs, dtype, str(threads)),
+        "OpenVINO": ("openvino", "runtimes_peer", "openvino", graphs, dtype, str(threads)),
     }
     venv, module, *rest = arguments[library]
     return Peer([python_of(str(venv)), "-m", f"benchmarks.peers.{module}", *rest], threads=threads)

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.profiler import record_function
 
 from benchmarks.workloads import RANDOM, Ids, Kind, Workload, token_ids
 from gpu_worker.device.memory import keep_freed_memory
@@ -27,7 +26,6 @@ from gpu_worker.device.placement import Dtype
 from gpu_worker.device.placement import Placement as Placement  # re-exported to the other benchmarks
 from gpu_worker.device.transfer import Upload
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model import loading
 from gpu_worker.model.native.linear import BlockedLinear
@@ -90,18 +88,8 @@ class Ours:
         assert not self._submitted
         self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
         self._engine = ModelEngine(self.model)
-        self.bound_steps(self.step_tokens)
+        self._scheduler = Scheduler(self._engine, step_tokens=self.step_tokens, queued_tokens=sys.maxsize)
         self.run(list(warm_up_jobs(self.model)))  # one job of every kind
-
-    def bound_steps(self, tokens: int) -> None:
-        """Goes on with steps of so many tokens at most; `step_tokens` is what the worker would serve with."""
-        assert not self._submitted
-        self._scheduler = Scheduler(self._engine, step_tokens=tokens, queued_tokens=sys.maxsize)
-
-    def cut_texts(self, tokens: int) -> None:
-        """Goes on with texts in pieces of so many tokens at most, 0 for whole texts."""
-        assert not self._submitted
-        self._engine.cut_texts(PieceLimits(longest=tokens, token_bytes=self.model.token_bytes if tokens else 1))
 
     def __len__(self) -> int:
         """The number of jobs that are not answered yet."""
@@ -165,12 +153,6 @@ class Ours:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.perf_counter() - start
-
-    @contextmanager
-    def marked(self, name: str) -> Iterator[None]:
-        """Gives every step a name in a profiler's trace."""
-        with patch.object(self._engine, "_compute", record_function(name)(self._engine._compute)):
-            yield
 
     @property
     def linears(self) -> list[nn.Module]:

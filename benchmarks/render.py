@@ -4,21 +4,18 @@ What stands between the markers of a page is rendered here; the captions around 
 """
 
 import argparse
-import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks import scaling_page
+from benchmarks.accelerator import page as accelerator
+from benchmarks.benchmark import ALONE, FORMATS, SHARE, number_format
 from benchmarks.machine import ROOT
-from benchmarks.published import page
-from benchmarks.result import number, read, shown, table, tables
-from benchmarks.roofline import H200, Device, Floor, floor, shape
-from benchmarks.rounds import ALONE, FORMATS, SHARE, number_format
-from benchmarks.workloads import named
+from benchmarks.published import page as published
+from benchmarks.result import NO_RESULT, number, read, shown, table, tables
 
 NOT_PEERS = ("selvage", "null", "engine")
 """Beginnings of the names of sides that are no other product."""
@@ -28,7 +25,6 @@ README, FIGURES, ACCELERATOR, PUBLISHED, SCALING = (
 )
 PAGES = (README, FIGURES, ACCELERATOR, PUBLISHED, SCALING)
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
-NO_RESULT = "No result yet."
 TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}
 """Benchmarks that compare with other products, and what each measures."""
 SPEED = (
@@ -39,6 +35,17 @@ SPEED = (
     ("services", "64 clients, 128 tokens"),
 )
 """Rows of README's table, by benchmark and case."""
+GRPC, CPU = "gRPC", "CPU ms/request"
+SHORT, LONG = (f"1 frontend, 64 clients, {text}" for text in ("16 tokens", "texts of 128 tokens"))
+LISTS, LONG_LISTS = (f"1 frontend, 16 clients, 32 texts of {tokens} tokens" for tokens in (16, 128))
+ROWS = "1 frontend, 2 clients, token vectors of 56 texts of 254 tokens"
+"""Our side of `frontends`, the figure of each process, and its cases, for docs/scaling.md."""
+SPEEDS = (10_000, 100_000, 1_000_000)
+"""Tokens a second of a worker for which sizes are worked out."""
+REQUESTS = ((1, 16), (1, 128), (32, 128), (32, 512))
+"""Texts of a request, and tokens of each."""
+BUSY = 0.7
+"""Share of its core that a frontend should use: above it, requests wait for each other."""
 
 
 def rendered(page: str) -> str:
@@ -49,7 +56,10 @@ def rendered(page: str) -> str:
 def block(name: str) -> str:
     """Renders what stands between the markers of this name."""
     if name in BLOCKS:
-        return BLOCKS[name]()
+        try:
+            return BLOCKS[name]()
+        except KeyError:  # what a table needs was not measured
+            return NO_RESULT
     result = read(name)
     return f"{conditions(result)}\n\n{tables(result)}" if result else NO_RESULT
 
@@ -186,93 +196,85 @@ def _figure(name: str, case: Mapping[str, Any]) -> str:
     return {"offline": "tokens/s", "maxsim": "documents/s"}.get(name, "p50 ms" if single else "requests/s")
 
 
-def floors() -> str:
-    """Renders the least that each workload takes by the measured limits of a device, or by those of a data sheet."""
-    result, device = accelerator()
-    rates = (
-        f"{device.flops / 1e12:.0f} TFLOP/s, {device.memory / 1e12:.2g} TB/s, to the host {device.link / 1e9:.0f} GB/s"
-    )
-    source = (
-        f"measured at commit {result['machine']['commit']}" if result else "computed; nothing has been measured yet"
-    )
-    rows = []
-    for workload in named("full").values():
-        for count in workload.in_flight:
-            least = floor(shape(workload.model), workload, count, device)
-            parts = [number(1e9 * seconds) for seconds in asdict(least).values()]
-            rate = fastest(result, "rows", workload.name, count, "{tokens/s}").replace(",", "")
-            reached = f"{number(100 * float(rate) / least.tokens_per_second)} %" if rate else "nothing yet"
-            rows.append([f"{workload.name}, {count}", *parts, number(least.tokens_per_second), least.binds, reached])
-    heads = ["workload, in flight", *Floor.__annotations__, "tokens/s at most", "bound by", "reached"]
-    return f"Of {device.name} ({rates}): {source}.\n\n{table(heads, rows)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendCost:
+    """CPU milliseconds of a frontend: `request` for each request, `text` for each text, `token` for each token."""
+
+    request: float
+    text: float
+    token: float
+
+    def milliseconds(self, texts: int, tokens: int) -> float:
+        """CPU milliseconds of a request of so many texts and tokens in all."""
+        return self.request + texts * self.text + tokens * self.token
 
 
-def goals() -> str:
-    """Renders what others published, what is wanted, and what was reached."""
-    (result, device), workloads, rows = accelerator(), named("full"), []
-    earlier = read("h100/accelerator")
-    for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
-        name, count = goal["workload"], goal["in flight"]
-        of = device
-        if earlier and not any(row["workload"] == name for row in result.get("rows", ())):
-            of = Device(**earlier["limits"])
-        limit = floor(shape(workloads[name].model), workloads[name], count, of).tokens_per_second
-        words = "{tokens/s} tok/s, p50 {p50 ms} ms, p99 {p99 ms} ms"
-        reached = [
-            fastest(result, section, name, count, words)
-            or fastest(earlier, section, name, count, f"{words} (H100)")
-            or "nothing yet"
-            for section in ("rows", "services")
-        ]
-        rows.append([f"{name}, {count}", goal["vLLM"], f"{limit:,.0f} tok/s", goal["goal"], *reached])
-    heads = ["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"]
-    return "\n\n".join([*_commits(result), *_commits(earlier), table(heads, rows)])
+def frontend_figures(case: str, side: str = GRPC) -> dict[str, float]:
+    """The medians of one side of a case of `frontends`. Raises KeyError for a case that was not measured."""
+    sides = {row["case"]: row["sides"] for row in read("frontends").get("cases", ())}[case]
+    return {figure: spread["median"] for figure, spread in sides[side].items()}
 
 
-def texts_in_pieces() -> str:
-    """Renders the speed of texts in pieces on a device."""
-    names = ("texts", "way", "tokens/s", "peak GB", "least cosine")
-    result, device = accelerator()
-    measured = result.get("pieces", ())
-    models = ", ".join(dict.fromkeys(row["model"] for row in measured))
-    rows = [[number(row[name]) if isinstance(row[name], int) else str(row[name]) for name in names] for row in measured]
-    return f"{device.name}, {models}.\n\n{table(list(names), rows)}" if rows else "Nothing yet."
+def frontend_cost(side: str = GRPC) -> FrontendCost:
+    """Solves the costs from requests of 1 and of 32 texts, of 16 and of 128 tokens each."""
+    short, lists, long_lists = (frontend_figures(case, side)[f"frontend: {CPU}"] for case in (SHORT, LISTS, LONG_LISTS))
+    token = (long_lists - lists) / (32 * (128 - 16))
+    text = (lists - short - (32 - 1) * 16 * token) / (32 - 1)
+    return FrontendCost(request=short - text - 16 * token, text=text, token=token)
 
 
-def _commits(result: Mapping[str, Any]) -> list[str]:
-    """States of which commit the parts of the accelerator's result are, if there is one."""
-    measured = [row for row in result.get("parts", ()) if not {"error", "skipped"} & set(row)]
-    commits = dict.fromkeys(row["commit"] for row in measured)
-    parts = {commit: [row["part"] for row in measured if row["commit"] == commit] for commit in commits}
-    sentence = "; ".join(f"at commit {commit} {', '.join(names)}" for commit, names in parts.items())
-    return [f"{result['limits']['name']}: {sentence}."] if sentence else []
+def scaling_costs() -> str:
+    """Renders the constants of the arithmetic of docs/scaling.md."""
+    machine, token_rows, link = read("frontends")["machine"], frontend_figures(ROWS), frontend_figures(LONG)
+    megabytes = 56 * 254 * frontend_figures("sizes")["float32 rows: bytes/token"] / 1e6
+    costs = {side: frontend_cost(side) for side in (GRPC, "HTTP")}
+    rows = [[f"a request, {side}", f"{number(cost.request)} ms of a frontend's core"] for side, cost in costs.items()]
+    rows += [[f"each text of it, {side}", f"{number(cost.text)} ms"] for side, cost in costs.items()]
+    rows += [[f"each 1,000 tokens of it, {side}", f"{number(1e3 * cost.token)} ms"] for side, cost in costs.items()]
+    front, worker = (number(token_rows[f"{part}: {CPU}"] / megabytes) for part in ("frontend", "worker"))
+    request = number(link[f"worker: {CPU}"])
+    rows += [
+        ["a megabyte of token rows, gRPC", f"{front} ms of a frontend's core"],
+        ["the same", f"{worker} ms of the worker's host"],
+        [
+            "a request of one text",
+            f"{request} ms of the worker's host, beside packing its steps",
+        ],
+    ]
+    where = f"{machine['processor']}, {machine['cores']} cores; commit {machine['commit']}."
+    return f"{where}\n\n{table(['what', 'takes'], rows)}"
 
 
-def accelerator() -> tuple[dict[str, Any], Device]:
-    """Reads the accelerator's result, empty where there is none, and its device: an H200 without a result."""
-    result = read("accelerator")
-    return result, Device(**result["limits"]) if result else H200
+def frontends_needed(speed: float, texts: int, tokens: int, cost: FrontendCost) -> float:
+    """Frontends, of a core each, for a worker of `speed` tokens a second: a part of BUSY of each core is used."""
+    requests = speed / (texts * tokens)
+    return requests * cost.milliseconds(texts, texts * tokens) / 1e3 / BUSY
 
 
-def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: int, words: str) -> str:
-    """Formats the fastest row of a workload by the template `words`; empty where it was not measured."""
-    rows = [row for row in result.get(section, ()) if row["workload"] == workload and row.get("in flight") == in_flight]
-    rows = [row for row in rows if row.get("encoder") != "eager"] or rows  # what serves, where it was measured
-    if not rows:
-        return ""
-    row = max(rows, key=lambda row: row["tokens/s"])
-    return words.format_map(
-        {name: number(value) if isinstance(value, int | float) else value for name, value in row.items()}
-    )
+def scaling_needed() -> str:
+    """Renders how many frontends a worker needs."""
+    cost = frontend_cost()
+    heads = ["texts a request, tokens each", *(f"{speed:,} tokens/s" for speed in SPEEDS)]
+    rows = [
+        [f"{texts} x {tokens}", *(number(frontends_needed(speed, texts, tokens, cost)) for speed in SPEEDS)]
+        for texts, tokens in REQUESTS
+    ]
+    return table(heads, rows)
 
 
-BLOCKS = (
-    {"speed": speed, "summary": summary, "limits": limits, "floors": floors, "goals": goals, "texts": texts_in_pieces}
-    | {f"limits-{shape}": partial(limits, f"offline-{shape}") for shape in ("bge-base", "qwen3-0.6b")}
-    | {"overload": overload}
-    | {"published": page.summary}
-    | scaling_page.BLOCKS
-)
+BLOCKS: dict[str, Callable[[], str]] = {
+    "speed": speed,
+    "summary": summary,
+    "limits": limits,
+    "limits-bge-base": partial(limits, "offline-bge-base"),
+    "limits-qwen3-0.6b": partial(limits, "offline-qwen3-0.6b"),
+    "overload": overload,
+    "published": published.summary,
+    "floors": accelerator.floors,
+    "goals": accelerator.goals,
+    "scaling-costs": scaling_costs,
+    "scaling-needed": scaling_needed,
+}
 """Blocks with a function of their own; all others have the name of a benchmark."""
 
 

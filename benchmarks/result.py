@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.benchmark import FORMATS, counterpart, digits_of
 from benchmarks.machine import ROOT
-from benchmarks.rounds import FORMATS, counterpart, digits_of
 
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS, NO_RESULT = ROOT / "benchmarks" / "results", "No result yet."
 MANY = 10
 """Sides from whose number on a table has a row a side."""
 

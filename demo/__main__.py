@@ -14,7 +14,7 @@ from rich.table import Table
 
 from demo.passages import PASSAGES, QUERIES
 from harness.member import MemberFailed
-from harness.running import run
+from harness.serving import run
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceStub

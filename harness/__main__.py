@@ -8,8 +8,7 @@ if __name__ == "__main__":
 import sys
 
 from harness.member import MemberFailed
-from harness.running import run
-from harness.serving import serve
+from harness.serving import run, serve
 
 if __name__ == "__main__":
     parser = CommandParser(prog="python -m harness", description=__doc__)

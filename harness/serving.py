@@ -1,14 +1,16 @@
-"""`make serve`: runs a pair until a signal stops it, or until one of its processes ends by itself."""
+"""Runs a program that starts processes, and stops them however it ends; `make serve` is one, which runs a pair."""
 
 import asyncio
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
 from harness.member import ServiceProcess
-from harness.running import stop_signals
 from harness.stack import stack
+
+T = TypeVar("T")
 
 LAST_LINES = 5
 """Lines of the log that are shown for a process that ended."""
@@ -67,3 +69,51 @@ def meaning(status: int) -> str:
     if status < 0:
         return f"{signal.Signals(-status).name}, a signal"
     return "it failed; its last lines say how"
+
+
+@contextmanager
+def stop_signals(*numbers: signal.Signals) -> Iterator[asyncio.Event]:
+    """Yields an event that the first of these signals sets.
+
+    Each further signal cancels the current task, so that processes which it is stopping are killed.
+    """
+    signalled, task, loop = asyncio.Event(), asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def on_signal() -> None:
+        if signalled.is_set():
+            task.cancel()
+        signalled.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield signalled
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, but SIGTERM and SIGINT (Ctrl-C) cancel `main`, so that it can stop what it started.
+
+    Raises SystemExit after that, with the status that shells report for a process which the signal ended: 143 or 130.
+    """
+    received: list[signal.Signals] = []
+
+    async def cancellable() -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def cancel(number: signal.Signals) -> None:
+            received.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, cancel, number)
+        return await main
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise SystemExit(128 + (received[0] if received else signal.SIGTERM)) from None

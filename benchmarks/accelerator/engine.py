@@ -1,22 +1,21 @@
-"""The worker's engine on published workloads, without services: rates, latencies, memory, and what its steps launch.
+"""The worker's engine on published workloads, without services: rates, latencies and memory.
 
-Every workload is run by each kind of encoder. Headline workloads are profiled too, and reported separately.
+Every workload is run by each kind of encoder. Headline workloads are profiled too: a table of kernels.
 """
 
 import gc
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, product
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import ours
 from benchmarks.accelerator.report import Report, Row
-from benchmarks.accelerator.trace import STEP, traced
-from benchmarks.workloads import MAX_TOKENS, MINILM, PROMPTS, Ids, Scale, Workload, token_ids
+from benchmarks.workloads import MAX_TOKENS, MINILM, Workload, token_ids
 
 WORKLOADS = ("colbert-rerank", "big-rerank", "instruct-burst", "token-embed", "medium", "short", "clients")
 """Workloads in order of importance; those of one model stand together."""
@@ -24,28 +23,8 @@ HEADLINES, AT_ONCE = ("colbert-rerank", "instruct-burst", "token-embed"), ("big-
 """Workloads that are profiled; workloads whose requests come all at once, instead of in a closed loop."""
 WARMUP, PROFILED, BURSTS = 0.3, 0.1, 5
 """Warm-up and profiled time as shares of a closed loop's seconds; number of bursts, whose median counts."""
-
 Timed = tuple[float, int]
 """Seconds and tokens of an answer. Results are dropped as a client's would be, and the host's memory with them."""
-RUNS = 5
-"""Runs of each way; the median counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """Settings of an engine. `chunk`: most tokens of a piece, 0 for whole texts; `step`: most of a step, 0 as served;
-    `kind`: of encoder."""
-
-    name: str
-    chunk: int = 0
-    step: int = 0
-    kind: str = ours.SERVED
-
-
-WHOLE = EngineSettings("whole")
-WRITTEN = EngineSettings("whole, layers as written", kind=ours.EAGER)
-PUBLISHED = EngineSettings("pieces of 128, steps of 512", chunk=128, step=512)
-IN_STEPS = EngineSettings("whole, steps of 512", step=512)
 
 
 def run_model(
@@ -74,64 +53,17 @@ def _run_workloads(
     engine: ours.Ours, kinds: Sequence[str], workloads: Sequence[Workload], seconds: float, report: Report
 ) -> None:
     """Reports rows of each workload by each kind of encoder, and then profiles."""
-    model, place = workloads[0].model, engine.model.placement
+    model = workloads[0].model
     for kind in kinds:
         engine.run_by(kind)
         for workload in workloads:
             for count in workload.in_flight:
                 labels = {"workload": workload.name, "model": model, "encoder": kind, "in flight": count}
                 report.add_row("rows", labels | measured(engine, workload, count, seconds))
-    if any(workload.kind == "tokens" for workload in workloads) and not engine.model.whole_texts:
-        for row in pieces(engine, report.scale):
-            report.add_row("pieces", {"model": model, **row})
     for kind, workload in product(kinds, [workload for workload in workloads if workload.name in HEADLINES]):
         engine.run_by(kind)  # profiled last: the profiler may fail
-        with engine.marked(STEP):
-            launched, kernels = traced(partial(_run, engine, workload, PROFILED * seconds), place.device)
-        report.add_row("steps", {"workload": workload.name, "encoder": kind, **launched})
-        report.profile(workload.name, f"{workload.name}, {kind}: {launched}\n{kernels}\n")
-
-
-def cases(vocabulary: int, scale: Scale) -> dict[str, tuple[list[Ids], tuple[EngineSettings, ...]]]:
-    """The texts of each case and their ways, whole ones first."""
-    words, last = token_ids((3, 1), vocabulary=vocabulary)
-    long, chunk = (32_768, 2048) if scale == "full" else (256, 64)
-    prompts = [np.concatenate([np.tile(words, repeats), last]) for repeats in PROMPTS]
-    cut = EngineSettings(f"pieces of {chunk:,}", chunk=chunk)
-    return {
-        "published prompts": (prompts, (WHOLE, WRITTEN, IN_STEPS, PUBLISHED)),
-        f"one text of {long:,} tokens": (token_ids((long,), vocabulary=vocabulary), (WHOLE, WRITTEN, cut)),
-    }
-
-
-def pieces(engine: ours.Ours, scale: Scale) -> list[Row]:
-    """Measures what cutting texts costs; leaves the engine with whole texts, as it serves them.
-
-    Vectors of every way are compared with those of whole texts. No graph has pieces, so whole texts are measured both
-    as they are served and with their layers as they are written.
-    """
-    rows = list[Row]()
-    for name, (texts, ways) in cases(engine.model.vocabulary_size, scale).items():
-        vectors = dict[str, ours.Rows]()
-        for way in ways:
-            engine.run_by(way.kind if way.kind in engine.encoders else ours.EAGER)
-            step = way.step or engine.step_tokens
-            engine.bound_steps(step)
-            engine.cut_texts(way.chunk)
-            place, taken = engine.model.placement, list[float]()
-            if place.memory:
-                torch.cuda.reset_peak_memory_stats(place.device)
-            for _ in range(1 + RUNS):  # the first one warms up
-                start = time.perf_counter()
-                vectors[way.name] = engine.embed(texts)
-                taken.append(time.perf_counter() - start)
-            rate = sum(map(len, texts)) / float(np.median(taken[1:]))
-            least = float((vectors[way.name] * vectors[WHOLE.name]).sum(axis=1).min())
-            row = {"texts": name, "way": way.name, "tokens/s": round(rate), "least cosine": round(least, 5)}
-            peak = {"peak GB": round(torch.cuda.max_memory_allocated(place.device) / 1e9, 3)} if place.memory else {}
-            rows.append(row | peak)
-    engine.run_by(engine.encoders[-1])
-    return rows
+        kernels = profiled(partial(_run, engine, workload, PROFILED * seconds), engine.model.placement.device)
+        report.profile(workload.name, f"{workload.name}, {kind}\n{kernels}\n")
 
 
 def measured(engine: ours.Ours, workload: Workload, in_flight: int, seconds: float) -> Row:
@@ -188,3 +120,14 @@ def figures(seconds: float, answers: Sequence[Timed]) -> Row:
         "p50 ms": round(float(middle), 3),
         "p99 ms": round(float(late), 3),
     }
+
+
+def profiled(work: Callable[[], object], device: torch.device) -> str:
+    """Runs `work` under PyTorch's profiler; gives the table of the longest kernels."""
+    on_cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]) as profiler:
+        work()
+        if on_cuda:
+            torch.cuda.synchronize(device)
+    by = f"self_{'device' if on_cuda else 'cpu'}_time_total"
+    return str(profiler.key_averages().table(by, 60, max_name_column_width=120))

@@ -35,35 +35,15 @@ def peak_mebibytes(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def children(pid: int) -> dict[str, int]:
-    """Finds the child processes of a process: their ids by the module that their command line runs."""
-    modules = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
-        if "-m" in words:
-            modules[words[words.index("-m") + 1]] = int(child)
-    return modules
-
-
-def resident_mebibytes(pid: int) -> float:
-    """Reads the memory that a process has resident now."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
-
-
 def family(pid: int, name: str) -> dict[str, int]:
-    """Finds a process and all that descend from it: their ids, the first by `name`, others by their own names.
-
-    Of several with the same name, all but the first have their process id behind it.
-    """
+    """Finds a process and all that descend from it: their ids, the first by `name`, others by what they are called."""
     members, waiting = {name: pid}, [pid]
     while waiting:
         parent = waiting.pop()
         for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
             with suppress(OSError):  # a thread or a child that has just ended
                 for child in map(int, tasks.read_text().split()):
-                    title = Path(f"/proc/{child}/comm").read_text().strip()
-                    members[title if title not in members else f"{title} {child}"] = child
+                    members[f"{Path(f'/proc/{child}/comm').read_text().strip()} {child}"] = child
                     waiting.append(child)
     return members
 

@@ -1,17 +1,16 @@
-"""Targets of a load: gRPC with deadlines, keys and priorities, or a peer over HTTP. Messages are made beforehand."""
+"""Targets of a load: gRPC with deadlines, or a peer over HTTP. Messages are made beforehand."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import cycle
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import grpc
 
-from benchmarks.load.loops import REFUSED, Sender, Target
-from benchmarks.load.outcome import EXPIRED, OK, LoadFailed
+from benchmarks.load.loops import EXPIRED, OK, REFUSED, LoadFailed, Target
 from benchmarks.peers import infinity
-from benchmarks.workloads import SPECIAL, Workload, instructed, text
+from benchmarks.workloads import Workload, instructed, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.options import channel_options
 from tei.v1 import tei_pb2
@@ -20,32 +19,21 @@ EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingServic
 TEI, TEI_EMBED = "tei:", "/tei.v1.Embed/Embed"
 """The beginning of addresses that are called by tei.v1, and its method."""
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
-
-
-class Checked(Target, Protocol):
-    """A target that can be checked before calls count."""
-
-    async def check(self) -> None:
-        """Makes a first call. Raises LoadFailed."""
+FIRST = 60.0
+"""Least timeout of the first call in seconds; the deadline of later calls may be shorter."""
 
 
 def texts_of(workload: Workload, seed: int) -> list[list[str]]:
     """Draws the texts of each request, with exactly the workload's tokens for MiniLM and `random:` shapes."""
     draw, late = random.Random(seed), workload.kind == "rerank"
-    if workload.instruction and workload.model.startswith("random:"):
-        return [[instructed(length, workload.instruction, draw) for length in lengths] for lengths in workload.requests]
-    if workload.alike:
-        return [
-            [
-                text(workload.model, length, random.Random(f"{seed} {number}"), late, workload.period)
-                for length in lengths
-            ]
-            for number, lengths in enumerate(workload.requests)
-        ]
-    return [
-        [text(workload.model, length, draw, late, workload.period) for length in lengths]
-        for lengths in workload.requests
-    ]
+
+    def drawn(number: int, length: int) -> str:
+        if workload.instruction and workload.model.startswith("random:"):
+            return instructed(length, workload.instruction, draw)
+        same = random.Random(f"{seed} {number}") if workload.alike else draw
+        return text(workload.model, length, same, late, workload.period)
+
+    return [[drawn(number, length) for length in lengths] for number, lengths in enumerate(workload.requests)]
 
 
 def messages(workload: Workload, seed: int) -> list[bytes]:
@@ -55,9 +43,6 @@ def messages(workload: Workload, seed: int) -> list[bytes]:
     for texts in texts_of(workload, seed):
         if workload.kind == "rerank":
             requests.append(ranking_pb2.RerankRequest(query=texts[0], documents=texts[1:], method=late))
-        elif workload.kind == "query":
-            query = vectors_pb2.INPUT_TYPE_QUERY
-            requests.append(embedding_pb2.EmbedRequest(texts=texts, input_type=query, sparse_top_k=QUERY_WEIGHTS))
         else:
             requests.append(
                 embedding_pb2.EmbedRequest(texts=texts, outputs=outputs if workload.kind == "tokens" else [])
@@ -65,68 +50,43 @@ def messages(workload: Workload, seed: int) -> list[bytes]:
     return [request.SerializeToString() for request in requests]
 
 
-QUERY_WEIGHTS = 64
-"""Weights of a sparse vector that a query asks for."""
-FIRST = 60.0
-"""Least timeout of the first call in seconds; the deadline of later calls may be shorter."""
+def tokens_counted(method: str, reply: bytes) -> int | None:
+    """Reads how many tokens the server counted in a request; None of the null server, which counts nothing."""
+    if method == TEI_EMBED:
+        return tei_pb2.EmbedResponse.FromString(reply).metadata.compute_tokens
+    kind: Any = ranking_pb2.RerankResponse if method == RERANK else embedding_pb2.EmbedResponse
+    parsed = kind.FromString(reply)
+    return int(parsed.usage.prompt_tokens) if parsed.model else None
 
 
 class GrpcTarget:
     """Services over gRPC: a channel to each server, used in rotation."""
 
-    def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
-        method = RERANK if workload.kind == "rerank" else EMBED
-        self._open(channels, method, messages(workload, seed))
-        self._workload, self._deadline = workload, deadline
-
-    def _open(self, channels: Sequence[grpc.aio.Channel], method: str, requests: Sequence[bytes]) -> None:
-        self._calls: list[Any] = [channel.unary_unary(method) for channel in channels]  # no serialisers: bytes
-        self._messages, self._sent = requests, 0
+    def __init__(
+        self, channels: Sequence[grpc.aio.Channel], method: str, requests: Sequence[bytes], tokens: int, deadline: float
+    ) -> None:
+        """`tokens`: those of the first request."""
+        calls: list[Callable[..., Any]] = [channel.unary_unary(method) for channel in channels]  # bytes as they are
+        self._calls, self._method, self._requests = cycle(calls), method, requests
+        self._tokens, self._deadline = tokens, deadline
 
     async def check(self) -> None:
         """Makes a first call, whose reply must count exactly the tokens that were sent. Raises LoadFailed."""
-        kind: Any = ranking_pb2.RerankResponse if self._workload.kind == "rerank" else embedding_pb2.EmbedResponse
         try:
-            raw = await self._calls[0](self._messages[0], timeout=max(FIRST, self._deadline))
+            reply = await next(self._calls)(self._requests[0], timeout=max(FIRST, self._deadline))
         except grpc.aio.AioRpcError as error:
             raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
-        sent = sum(self._workload.requests[0])
-        reply = kind.FromString(raw)
-        counted = reply.usage.prompt_tokens if reply.model else None  # the null server counts nothing
-        bare = sent - SPECIAL * (self._workload.kind == "query")  # a table reads no special tokens
-        if counted not in (None, sent, bare):
-            raise LoadFailed(f"the first request is made of {sent} tokens, the server counted {counted}")
+        counted = tokens_counted(self._method, reply)
+        if counted not in (None, self._tokens):
+            raise LoadFailed(f"the first request is made of {self._tokens} tokens, the server counted {counted}")
 
-    async def call(self, request: int, sender: Sender) -> str:
-        self._sent += 1
-        call = self._calls[self._sent % len(self._calls)]
+    async def call(self, request: int) -> str:
+        """See `Target`."""
         try:
-            await call(self._messages[request], timeout=self._deadline or None, metadata=sender or None)
+            await next(self._calls)(self._requests[request], timeout=self._deadline or None)
         except grpc.aio.AioRpcError as error:
             return error.code().name
         return OK
-
-
-class TeiTarget(GrpcTarget):
-    """Services over tei.v1, whose Embed has one text."""
-
-    def __init__(self, channels: Sequence[grpc.aio.Channel], workload: Workload, seed: int, deadline: float) -> None:
-        """Raises LoadFailed for a workload of anything else than single texts."""
-        if workload.kind != "dense" or any(len(request) > 1 for request in workload.requests):
-            raise LoadFailed(f"{workload.name}: an Embed of tei.v1 has one text")
-        requests = [tei_pb2.EmbedRequest(inputs=text).SerializeToString() for (text,) in texts_of(workload, seed)]
-        self._open(channels, TEI_EMBED, requests)
-        self._workload, self._deadline = workload, deadline
-
-    async def check(self) -> None:
-        """See `GrpcTarget.check`."""
-        try:
-            raw = await self._calls[0](self._messages[0], timeout=max(FIRST, self._deadline))
-        except grpc.aio.AioRpcError as error:
-            raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
-        sent, counted = sum(self._workload.requests[0]), tei_pb2.EmbedResponse.FromString(raw).metadata.compute_tokens
-        if counted != sent:
-            raise LoadFailed(f"the first request is made of {sent} tokens, the server counted {counted}")
 
 
 class HttpTarget:
@@ -167,11 +127,12 @@ class HttpTarget:
             yield cls(session, url, bodies, aiohttp.ClientError, first)
 
     async def check(self) -> None:
-        """See `Checked`."""
+        """See `Target`."""
         if (status := await self._post(self._first)) != OK:
             raise LoadFailed(f"the first call ended with {status}")
 
-    async def call(self, request: int, sender: Sender) -> str:
+    async def call(self, request: int) -> str:
+        """See `Target`."""
         return await self._post(self._bodies[request])
 
     async def _post(self, body: bytes) -> str:
@@ -186,10 +147,10 @@ class HttpTarget:
 
 
 @asynccontextmanager
-async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Checked]:
+async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Target]:
     """Opens the target of http:..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once).
 
-    Calls end after `deadline` seconds.
+    Calls end after `deadline` seconds. Raises LoadFailed for a workload of more than single texts over tei.v1.
     """
     if address.startswith("http"):
         path = "rerank" if workload.kind == "rerank" else "embeddings"
@@ -198,10 +159,16 @@ async def reached(address: str, workload: Workload, *, seed: int, deadline: floa
         async with HttpTarget.opened(url, bodies, deadline=deadline) as target:
             yield target
         return
+    method, requests = RERANK if workload.kind == "rerank" else EMBED, messages(workload, seed)
+    if address.startswith(TEI):
+        if workload.kind != "dense" or any(len(request) > 1 for request in workload.requests):
+            raise LoadFailed(f"{workload.name}: an Embed of tei.v1 has one text")
+        method = TEI_EMBED
+        requests = [tei_pb2.EmbedRequest(inputs=text).SerializeToString() for (text,) in texts_of(workload, seed)]
     servers = address.removeprefix(TEI).split(",")
     channels = [grpc.aio.insecure_channel(server, options=channel_options()) for server in servers]
     try:
-        yield (TeiTarget if address.startswith(TEI) else GrpcTarget)(channels, workload, seed, deadline)
+        yield GrpcTarget(channels, method, requests, sum(workload.requests[0]), deadline)
     finally:
         for channel in channels:
             await channel.close()

@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from benchmarks.peers.process import HUGE_PAGES, KEEP_FREED_MEMORY, POOLS, VENVS
 
 PROGRAM = VENVS / "infinity" / "bin" / "infinity_emb"
 MODEL = "minilm"
-START_SECONDS = 180.0
-"""Seconds within which it must be ready: it loads and warms up before it listens."""
+START_SECONDS, STOP_SECONDS = 180.0, 10.0
+"""Seconds within which it must be ready, since it loads and warms up before it listens; and within which it stops."""
 QUIET = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 FLAGS = (
     *("--no-bettertransformer", "--no-compile", "--no-vector-disk-cache", "--engine", "torch", "--device", "cpu"),
@@ -39,27 +39,29 @@ def served(folder: Path, *, threads: int) -> Iterator[tuple[str, int]]:
     environment.pop("PYTHONPATH", None)  # its entries are for another Python
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            _wait(f"http://127.0.0.1:{port}", process)
+            wait_healthy(f"http://127.0.0.1:{port}", "infinity", {"infinity_emb": process}, START_SECONDS)
             yield f"http://127.0.0.1:{port}", process.pid
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
-def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + START_SECONDS
+def wait_healthy(url: str, name: str, programs: Mapping[str, "subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Waits until GET /health says 200. Exits where one of a server's programs ends, or time runs out."""
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if process.poll() is not None:
-            sys.exit(f"infinity ended with {process.returncode}; `make peers` sets up what it needs")
+        for program, process in programs.items():
+            if process.poll() is not None:
+                sys.exit(f"{name}: {program} ended with {process.returncode}")
         try:
-            urllib.request.urlopen(f"{address}/health", timeout=2).close()
+            urllib.request.urlopen(f"{url}/health", timeout=2).close()
             return
         except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    sys.exit(f"infinity was not ready within {START_SECONDS:.0f} s")
+            time.sleep(0.1)
+    sys.exit(f"{name} was not ready within {seconds:.0f} s")
 
 
 def body(texts: list[str], *, rerank: bool) -> bytes:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.machine import ROOT, versions
+from harness.environment import python_path
 
 VENVS = ROOT / ".venv-peers"
 TURN = 0.3
@@ -38,13 +39,8 @@ SPIN = {"GOMP_SPINCOUNT": "1000"}
 
 
 def modules_of(checkout: Path) -> dict[str, str]:
-    """The environment in which Python finds a checkout's modules before all others.
-
-    Older checkouts have their client in `protos`, where newer ones have no Python.
-    """
-    folders = [str(folder) for folder in (checkout, checkout / "client", checkout / "protos")]
-    inherited = os.environ.get("PYTHONPATH", "")
-    return {"PYTHONPATH": os.pathsep.join([*folders, *filter(None, [inherited])])}
+    """The environment in which Python finds a checkout's modules before all others."""
+    return {"PYTHONPATH": python_path(checkout)}
 
 
 def free_port() -> int:

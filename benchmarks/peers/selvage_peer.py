@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks import our_kernels, ours, products
-from benchmarks.peers.answering import Refused, answer, texts
+from benchmarks import our_kernels, ours
+from benchmarks.peers.answering import NO_BFLOAT16, Refused, answer, texts
 from benchmarks.workloads import Ids
 from shared.errors import ModelRefused
 
@@ -30,14 +30,14 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
     """
     able = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if dtype == "bfloat16" and not able:
-        raise Refused("this processor makes no products in bfloat16; emulated ones take ten times as long")
+        raise Refused(NO_BFLOAT16)
     fastest: Any = ("bfloat16" if "bfloat16" in our_kernels.formats() else "float32") if dtype == "int8" else dtype
     try:
         linear: Any = "int8" if dtype == "int8" else "auto"
         engine = ours.Ours(name, dtype=fastest, linear=linear, max_tokens=max_tokens)
     except ModelRefused as reason:
         raise Refused(str(reason)) from reason
-    product = products.product(engine.model.placement.dtype, int8=dtype == "int8")
+    product = our_kernels.product(engine.model.placement.dtype, int8=dtype == "int8")
 
     def embed(file: str, jobs: int = 1) -> Work:
         all_texts = texts(file)

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.peers.answering import Make, Refused, answer, children_seconds, texts
-from benchmarks.peers.batches import embed as in_batches
+from benchmarks.peers.answering import NO_BFLOAT16, Ids, Make, Refused, Rows, answer, children_seconds, texts
+from benchmarks.peers.answering import embed as in_batches
 from benchmarks.workloads import MAX_TOKENS
-
-Ids = npt.NDArray[np.int32]
-Rows = npt.NDArray[np.float32]
 
 
 def embed(model: SentenceTransformer, all_texts: list[Ids], batch_size: int) -> Rows:
@@ -66,7 +62,7 @@ def started(model: SentenceTransformer, processes: int) -> Any:
 def load(folder: str, dtype: str, processes: int) -> dict[str, Make]:
     """Loads the model, and a pool of processes where there is to be one. Raises Refused for a slow format."""
     if dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise Refused("this processor makes no products in bfloat16; emulated ones take ten times as long")
+        raise Refused(NO_BFLOAT16)
     loaded = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
     loaded.max_seq_length = MAX_TOKENS  # as the others have it
     pool = started(loaded, processes) if processes else None

@@ -9,25 +9,22 @@ not seen: some servers keep what they computed of a text.
 import asyncio
 import base64
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from itertools import count, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.load import loops, outcome
-from benchmarks.load.processor import CpuSeconds, peak_mebibytes
+from benchmarks.load import loops
+from benchmarks.load.generator import Window, watched
+from benchmarks.load.loops import OK, Call, LoadFailed
+from benchmarks.load.processor import peak_mebibytes
 from benchmarks.load.target import HttpTarget, texts_of
 from benchmarks.published.rows import Case, Row, Stream, rows
 from benchmarks.workloads import Kind
 
-CLIENTS = "clients"
-"""Name of this process among those whose CPU is measured."""
 WARM_UP = 0.1
 """Seconds of load before the window, as a share of the window's."""
 LONGEST = 600.0
@@ -41,21 +38,14 @@ VALUES: dict[Kind, str] = {"dense": "embedding", "tokens": "data"}
 """The field of an answer's entry that has its rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """The calls of each stream, CPU seconds by process, and the clock's times between which they count."""
-
-    calls: Sequence[list[loops.Call]]
-    spent: Mapping[str, CpuSeconds]
-    start: float
-    stop: float
-
-
 async def drive(
     row: Row, case: Case, url: str, seconds: float, watch: Mapping[str, int], number: int = 0
 ) -> dict[str, float]:
-    """Runs a case and gives its figures. `watch`: process ids of the server, by name. `number`: the round's. Raises
-    LoadFailed."""
+    """Runs all streams of a case until the measured one's requests are answered, or the seconds are over.
+
+    `watch`: process ids of the server, by name. `number`: the round's. Raises LoadFailed.
+    """
+    clock, is_counted = asyncio.get_running_loop().time, case.stream.requests > 0
     async with AsyncExitStack() as cleanup:
         targets = [
             await cleanup.enter_async_context(_target(row, stream, url, seed))
@@ -63,34 +53,16 @@ async def drive(
         ]
         for target in targets:
             await target.check()
-        window = await _run(case, targets, seconds, {CLIENTS: os.getpid(), **watch})
+        start = clock() + (0 if is_counted else WARM_UP * seconds)
+        stop = float("inf") if is_counted else start + seconds
+        loads = [
+            loops.closed(target, loops.turns(len(stream.workload.requests), stream.requests), stream.clients, stop)
+            for target, stream in zip(targets, case.streams, strict=True)
+        ]
+        window = await watched(loads, start, stop, watch)
     return figures(case, window, latency=row.latency) | {
         f"{name}: peak MiB": peak_mebibytes(pid) for name, pid in watch.items()
     }
-
-
-async def _run(case: Case, targets: Sequence[HttpTarget], seconds: float, pids: Mapping[str, int]) -> Window:
-    """Runs all streams until the measured one's requests are answered, or the seconds are over."""
-    clock = asyncio.get_running_loop().time
-    counted = case.stream.requests
-    start = clock() + (0 if counted else WARM_UP * seconds)
-    stop = float("inf") if counted else start + seconds
-    loads = [
-        asyncio.create_task(loops.closed(target, _turns(stream), [()], stream.clients, stop))
-        for target, stream in zip(targets, case.streams, strict=True)
-    ]
-    await asyncio.wait(loads, timeout=max(0.0, start - clock()))
-    before = {name: CpuSeconds.of(pid) for name, pid in pids.items()}
-    await asyncio.wait(loads, timeout=None if counted else max(0.0, stop - clock()))
-    spent = {name: CpuSeconds.of(pid) - before[name] for name, pid in pids.items()}
-    stop = min(stop, clock())
-    return Window(calls=await asyncio.gather(*loads), spent=spent, start=start, stop=stop)
-
-
-def _turns(stream: Stream) -> Any:
-    """Yields the numbers of a stream's requests, in turn."""
-    size = len(stream.workload.requests)
-    return islice((number % size for number in count()), stream.requests or None)
 
 
 def figures(case: Case, window: Window, *, latency: bool = False) -> dict[str, float]:
@@ -99,28 +71,29 @@ def figures(case: Case, window: Window, *, latency: bool = False) -> dict[str, f
     `latency`: of the measured stream all calls count that were under way in the window. Raises LoadFailed where nothing
     of the measured stream counts.
     """
-    parts: list[dict[str, float]] = []
-    for stream, calls in zip(case.streams, window.calls, strict=True):
-        if latency and not parts:
-            inside, seconds = outcome.under_way(calls, window.start, window.stop)
-        else:
-            inside, seconds = outcome.counted(calls, window.start, window.stop, is_open=False)
-        if not parts and not _answered(inside):  # all outlast a short window
-            inside, seconds = outcome.under_way(calls, window.start, window.stop)
-        if not parts and not _answered(inside):
-            statuses = sorted({call.status for call in calls})
-            raise outcome.LoadFailed(f"{stream.workload.says}: no answer in the window ({', '.join(statuses)})")
-        tokens = [sum(request) for request in stream.workload.requests]
-        measured = outcome.figures(inside, seconds, tokens)
-        parts.append(measured | {"errors": float(sum(call.status != outcome.OK for call in inside))})
-    measured, *beside = parts
-    measured |= {f"beside: {name}": value for part in beside for name, value in part.items()}
-    good = parts[0]["requests/s"] * (window.stop - window.start)
+    calls, start, stop = window.calls[0], window.start, window.stop
+    if latency or not _answered(loops.counted(calls, start, stop)[0]):  # else all outlast a short window
+        inside, seconds = loops.under_way(calls, start, stop)
+    else:
+        inside, seconds = loops.counted(calls, start, stop)
+    if not _answered(inside):
+        statuses = sorted({call.status for call in calls})
+        raise LoadFailed(f"{case.stream.workload.says}: no answer in the window ({', '.join(statuses)})")
+    measured = _of_stream(case.stream, inside, seconds)
+    good = measured["requests/s"] * (stop - start)
+    if case.beside is not None:
+        beside = _of_stream(case.beside, *loops.counted(window.calls[1], start, stop))
+        measured |= {f"beside: {name}": value for name, value in beside.items()}
     return measured | {f"{name}: CPU ms/request": spent.whole / good * 1e3 for name, spent in window.spent.items()}
 
 
-def _answered(calls: Sequence[loops.Call]) -> bool:
-    return any(call.status == outcome.OK for call in calls)
+def _answered(calls: Sequence[Call]) -> bool:
+    return any(call.status == OK for call in calls)
+
+
+def _of_stream(stream: Stream, calls: Sequence[Call], seconds: float) -> dict[str, float]:
+    measured = loops.figures(calls, seconds, [sum(request) for request in stream.workload.requests])
+    return measured | {"errors": float(sum(call.status != OK for call in calls))}
 
 
 def seeds(row: Row, case: Case, number: int) -> list[int]:
@@ -176,7 +149,7 @@ def main(arguments: str) -> int:
     case = row.case(wanted["case"])
     try:
         measured = asyncio.run(drive(row, case, wanted["url"], wanted["seconds"], wanted["watch"], wanted["round"]))
-    except outcome.LoadFailed as error:
+    except LoadFailed as error:
         print(f"{row.name}, {case.name}: {error}", file=sys.stderr)
         return 1
     print(json.dumps(measured))

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.benchmark import SHARE
 from benchmarks.published.rows import VLLM, Row, rows
-from benchmarks.result import number, read, shown, table
-from benchmarks.rounds import SHARE
+from benchmarks.result import NO_RESULT, number, read, shown, table
 
-NO_RESULT = "No result yet."
 RATE, SLOWEST = "requests/s", "p99 ms"
 PAIRS = ("p50 ms", "p99 ms", SHARE)
 HEADS = ("", "Selvage", "vLLM", "times", *PAIRS, "cosine to the model, least")

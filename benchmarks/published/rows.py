@@ -1,6 +1,6 @@
 """The rows of the published tables, as data, and their sizes by scale. Nothing here starts a server or asks one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from benchmarks.workloads import MINILM, NAME, PROMPTS, QUERY, SPECIAL, WIDTH, Kind, Lengths, Scale, Workload, around
@@ -12,7 +12,7 @@ Settings = tuple[str, ...]
 UNMARKED = ("--late-interaction=benchmarks/published/unmarked.json",)
 """Late interaction as vLLM makes it: no markers, queries as they are, and every token has a row that counts."""
 QWEN, E5, BGE = "random:Qwen3-Embedding-0.6B", "random:multilingual-e5-base", "random:bge-base-en"
-GRITLM = {"tiny": "random:GritLM-0.3B", "small": "random:GritLM-0.3B", "full": "random:GritLM-7B"}
+GRITLM = "random:GritLM-0.3B"
 WHOLE_MEAN = (
     "--hf-overrides",
     '{"architectures": ["MistralModel"], "is_causal": false}',
@@ -72,9 +72,9 @@ class Row:
     says: str
     published: str
     model: str
-    dtype: str
-    max_tokens: int
     cases: tuple[Case, ...]
+    dtype: str = "bfloat16"
+    max_tokens: int = 512
     ours: Settings = ()
     vllm: Mapping[str, Settings] = field(default_factory=lambda: {"": ()})
     reconnecting: bool = False
@@ -99,133 +99,81 @@ class Row:
 
 
 def rows(scale: Scale = "small") -> dict[str, Row]:
-    """Builds all rows by name, for two cores (`small`), as published (`full`), or to try them out (`tiny`)."""
-    made = (
-        _token_embeddings(scale),
-        _burst(scale),
-        _dense(scale),
-        *_short_and_medium(scale),
-        _clients(scale),
-        _beside(scale),
-        _late(scale),
-    )
+    """Builds all rows by name, for two cores (`small`), or to try them out (`tiny`)."""
+    made = _small_rows(tiny=scale == "tiny")
     return {row.name: replace(row, layers=TINY_LAYERS) if scale == "tiny" else row for row in made}
 
 
-def _token_embeddings(scale: Scale) -> Row:
-    model = QWEN
-    repeats = PROMPTS[:4] if scale == "tiny" else PROMPTS
-    lengths = tuple(3 * times + SPECIAL for times in repeats)
+def _small_rows(tiny: bool) -> Iterator[Row]:
+    """Yields all rows. Where two cores take seconds for a request, requests are counted: of a window of seconds, what
+    is under way when it begins and ends would be much."""
+    lengths = tuple(3 * times + SPECIAL for times in PROMPTS[: 4 if tiny else None])
     says = f"token rows of {len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, three words repeated"
-    apart = Workload(name="prompts", says=says, model=model, kind="tokens", requests=(lengths,) * 64, period=3)
+    apart = Workload(name="prompts", says=says, model=QWEN, kind="tokens", requests=(lengths,) * 64, period=3)
     texts = {"4 clients": apart, "4 clients, the same words in all prompts of a request": replace(apart, alike=True)}
-    # Two cores take 4 to 10 s for a request: of a window, what is under way when it begins and ends would be much.
-    count = 0 if scale == "full" else 8
-    return Row(
+    yield Row(
         name="token-embeddings",
         says=f"{says}, as base64",
         published="PR 39533: Qwen3-Embedding-0.6B, 13.7 requests/s, 55,463 tokens/s, p99 328 ms",
-        model=model,
-        dtype="bfloat16",
+        model=QWEN,
         max_tokens=8192,
-        cases=tuple(
-            Case(name=name, stream=Stream(workload=workload, clients=4, requests=count))
-            for name, workload in texts.items()
-        ),
+        cases=tuple(_case(name, workload, clients=4, requests=8) for name, workload in texts.items()),
         vllm={"": UNCHUNKED},
         reconnecting=True,
-        seconds=120.0,
     )
-
-
-def _burst(scale: Scale) -> Row:
-    model, count = GRITLM[scale], {"tiny": 50, "small": 500, "full": 2000}[scale]
+    count = 50 if tiny else 500
     says = f"{count:,} prompts of 45 tokens, 20 of them an instruction"
-    prompts = Workload(name="prompts", says=says, model=model, requests=((45,),) * count, instruction=21)
-    return Row(
+    prompts = Workload(name="prompts", says=says, model=GRITLM, requests=((45,),) * count, instruction=21)
+    yield Row(
         name="instruct-burst",
         says=f"{says} that the mean leaves out, all at once",
         published="PR 38139: GritLM-7B, 2,000 prompts, 288 requests/s, 13,016 tokens/s, p99 6.8 s",
-        model=model,
-        dtype="bfloat16",
-        max_tokens=512,
-        cases=(Case(name=f"{count:,} requests", stream=Stream(workload=prompts, clients=count, requests=count)),),
+        model=GRITLM,
+        cases=(_case(f"{count:,} requests", prompts, clients=count, requests=count),),
         vllm={"": WHOLE_MEAN},
     )
-
-
-def _dense(scale: Scale) -> Row:
-    model = QWEN
-    count, mean = {"tiny": (8, 64), "small": (20, 2048), "full": (1000, 2048)}[scale]
-    texts = _texts(model, f"{mean} tokens +- 50 %", around(count, mean, 0.5))
-    return Row(
+    count, mean = (8, 64) if tiny else (20, 2048)
+    long = _texts(QWEN, f"{mean} tokens +- 50 %", around(count, mean, 0.5))
+    yield Row(
         name="dense",
         says=f"{count} texts of {mean} tokens +- 50 %, all at once",
         published="PR 35127: Qwen3-0.6B, steps of 512 tokens",
-        model=model,
-        dtype="bfloat16",
+        model=QWEN,
         max_tokens=8192,
-        cases=(Case(name=f"{count} requests", stream=Stream(workload=texts, clients=count, requests=count)),),
+        cases=(_case(f"{count} requests", long, clients=count, requests=count),),
         vllm={"": UNCHUNKED},
     )
-
-
-def _short_and_medium(scale: Scale) -> tuple[Row, ...]:
-    medium, short = E5, BGE
-    published = {
-        "mean-pooling": (medium, 512, "PR 38559: multilingual-e5-base, 253 requests/s, 129,000 tokens/s"),
-        "short-texts": (short, 32, "PR 39113: bge-base-en, 1,089 requests/s"),
-    }
-    return tuple(
-        Row(
-            name=name,
-            says=f"texts of {tokens} tokens",
-            published=source,
-            model=model,
-            dtype="bfloat16",
-            max_tokens=512,
-            cases=tuple(
-                Case(
-                    name=f"{count} clients",
-                    stream=Stream(workload=_texts(model, f"{tokens} tokens", (tokens,) * 256), clients=count),
-                )
-                for count in ((64,) if scale == "full" else (16,))
-            ),
-        )
-        for name, (model, tokens, source) in published.items()
-    )
-
-
-def _clients(scale: Scale) -> Row:
-    counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    if scale == "full":
-        model, dtype, tokens, limit, counts = BGE, "bfloat16", 500, 512, (*counts, 128)
-    else:
-        model, dtype, tokens, limit = MINILM, "float32", 250, 256
-    texts = _texts(model, f"{tokens} tokens", around(256, tokens, 0.02))
-    return Row(
+    for name, model, tokens, published in (
+        ("mean-pooling", E5, 512, "PR 38559: multilingual-e5-base, 253 requests/s, 129,000 tokens/s"),
+        ("short-texts", BGE, 32, "PR 39113: bge-base-en, 1,089 requests/s"),
+    ):
+        alike = _texts(model, f"{tokens} tokens", (tokens,) * 256)
+        cases = (_case("16 clients", alike, clients=16),)
+        yield Row(name=name, says=alike.says, published=published, model=model, cases=cases)
+    clients = _texts(MINILM, "250 tokens", around(256, 250, 0.02))
+    yield Row(
         name="clients",
-        says=f"texts of {tokens} tokens +- 2 %",
+        says="texts of 250 tokens +- 2 %",
         published="PR 39763: 1 to 128 clients of some 500 tokens, 145,000 tokens/s at 1 client, 620,000 at 64",
-        model=model,
-        dtype=dtype,
-        max_tokens=limit,
+        model=MINILM,
+        dtype="float32",
+        max_tokens=256,
         cases=tuple(
-            Case(name=f"{count} client{'s' * (count > 1)}", stream=Stream(workload=texts, clients=count))
-            for count in counts
+            _case(f"{count} client{'s' * (count > 1)}", clients, clients=count) for count in (1, 2, 4, 8, 16, 32, 64)
         ),
         vllm={"": (), MANY: ("--api-server-count", "4")},
         seconds=10.0,
     )
+    yield _beside(512 if tiny else 4096)
+    yield _late(*((4, 4, 20, 50) if tiny else (16, 8, 1000, 10_000)))
 
 
-def _beside(scale: Scale) -> Row:
-    model = QWEN
-    length = 512 if scale == "tiny" else 4096
-    short = Stream(workload=_texts(model, "16 tokens", (16,) * 512), clients=1)
+def _beside(length: int) -> Row:
+    """A short text at a time, alone and beside long ones of these tokens and of twice as many."""
+    short = Stream(workload=_texts(QWEN, "16 tokens", (16,) * 512), clients=1)
     loads = {
         f"beside {clients} clients of {tokens} tokens": Stream(
-            workload=_texts(model, f"{tokens} tokens", (tokens,) * 64), clients=clients
+            workload=_texts(QWEN, f"{tokens} tokens", (tokens,) * 64), clients=clients
         )
         for clients, tokens in ((2, length), (4, 2 * length))
     }
@@ -233,8 +181,7 @@ def _beside(scale: Scale) -> Row:
         name="short-beside-long",
         says=f"a text of 16 tokens at a time, alone and {' and '.join(loads)}, whose texts are distinct",
         published="no table; what chunked prefill is for",
-        model=model,
-        dtype="bfloat16",
+        model=QWEN,
         max_tokens=8192,
         cases=(
             Case(name="alone", stream=short),
@@ -246,40 +193,35 @@ def _beside(scale: Scale) -> Row:
     )
 
 
-def _late(scale: Scale) -> Row:
-    counts = {"tiny": (4, 4, 20, 50), "small": (16, 8, 1000, 10_000), "full": (64, 8, 1000, 10_000)}
-    clients, several, many, most = counts[scale]
-    middle, short = (256, 128) if scale == "full" else (64, 16)
+def _late(clients: int, several: int, many: int, most: int) -> Row:
+    """Reranks of several, many and most documents."""
 
-    def documents(count: int, tokens: int, spread: float = 0.0, requests: int = 1) -> Workload:
-        lengths = around(count * requests, tokens, spread)
-        parts = tuple((QUERY, *lengths[start : start + count]) for start in range(0, count * requests, count))
-        says = f"a query and {count:,} documents of {tokens} tokens"
-        return Workload(name="rerank", says=says, model=BGE, kind="rerank", requests=parts)
+    def reranks(count: int, tokens: int, clients: int, requests: int, spread: float = 0.0, distinct: int = 1) -> Case:
+        lengths = around(count * distinct, tokens, spread)
+        parts = tuple((QUERY, *lengths[start : start + count]) for start in range(0, len(lengths), count))
+        documents = f"{count:,} documents of {tokens} tokens"
+        workload = Workload(name="rerank", says=f"a query and {documents}", model=BGE, kind="rerank", requests=parts)
+        return _case(f"{clients} client{'s' * (clients > 1)}, {documents}", workload, clients, requests)
 
-    # Of a window of 20 s, what is under way when it begins and ends would be half: counted as token rows are.
-    counted = 0 if scale == "full" else 4 * clients
-    first = Stream(workload=documents(several, 250, 0.2, requests=64), clients=clients, requests=counted)
-    loads = (
-        (first, f"{clients} clients, "),
-        (Stream(workload=documents(many, middle), clients=2, requests=2), "2 clients, "),
-        (Stream(workload=documents(most, short), clients=1, requests=1), "1 client, "),
-    )
     return Row(
         name="late-interaction",
         says="reranks by MaxSim: a query of 32 tokens and documents that are encoded with it",
         published="PR 35330: jina-colbert-v2, 64 clients of some 2,058 tokens; 1,000 documents of 256; 10,000 of 128",
         model=BGE,
-        dtype="bfloat16",
-        max_tokens=512,
-        cases=tuple(
-            Case(name=who + stream.workload.says.partition(" and ")[2], stream=stream) for stream, who in loads
+        cases=(
+            reranks(several, 250, clients, 4 * clients, spread=0.2, distinct=64),
+            reranks(many, 64, 2, 2),
+            reranks(most, 16, 1, 1),
         ),
         ours=UNMARKED,
         projected=WIDTH,
     )
 
 
+def _case(name: str, workload: Workload, clients: int, requests: int = 0) -> Case:
+    return Case(name=name, stream=Stream(workload=workload, clients=clients, requests=requests))
+
+
 def _texts(model: str, says: str, lengths: Lengths) -> Workload:
     """Makes requests of one text each."""
-    return Workload(name="texts", says=says, model=model, requests=tuple((length,) for length in lengths))
+    return Workload(name="texts", says=f"texts of {says}", model=model, requests=tuple((n,) for n in lengths))

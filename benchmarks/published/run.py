@@ -7,16 +7,6 @@ timed, the answers are compared with the model's own code. Before each round pro
 servers: tokens a second if nothing but the model's linear layers took time. Results are kept a file a row, in
 benchmarks/results/published, and written after each round. `--scale tiny` cuts models to two layers: it shows that a
 row works.
-
-  token-embeddings   16 prompts of token rows a request, 4 clients, a connection a request (PR 39533); prompts that have
-                     nothing in common, and prompts of which the shorter ones begin the longer ones
-  instruct-burst     500 prompts with an instruction that the mean leaves out, at once, GritLM's kind (PR 38139)
-  dense              Qwen3-0.6B, 20 texts of 2,048 tokens +- 50 % at once (PR 35127)
-  mean-pooling       texts of 512 tokens (PR 38559)
-  short-texts        texts of 32 tokens (PR 39113)
-  clients            MiniLM, 250 tokens, 1 to 64 clients (PR 39763)
-  late-interaction   ColBERT: a query and 8, 1,000 and 10,000 documents (PR 35330)
-  short-beside-long  one short text at a time, alone and beside long ones
 """
 
 import argparse
@@ -33,15 +23,14 @@ from typing import Any
 
 import torch
 
-from benchmarks import products, result, roofline
+from benchmarks import our_kernels, result, roofline
+from benchmarks.benchmark import ALONE, Figures, Measurements, case, shares
 from benchmarks.machine import ROOT, describe, versions
 from benchmarks.peers.process import modules_of
 from benchmarks.published import servers
-from benchmarks.published.answers import REFERENCE, agreement, answers, reference
-from benchmarks.published.models import folder_of
+from benchmarks.published.model import REFERENCE, agreement, answers, folder_of, reference
 from benchmarks.published.rows import OURS, Case, Row, rows
 from benchmarks.published.servers import ReadyServer, launches, started
-from benchmarks.rounds import ALONE, Figures, Measurements, case, shares
 
 NORMAL = "small"
 """The scale whose results are rendered; those of others have its name in theirs."""
@@ -55,38 +44,49 @@ PAUSE = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a run. `seconds`: of each case, 0 for the row's own. `sides`: names of vLLM's sides; all if empty."""
+    """Options of a run. `seconds`: of each case, 0 for the row's own."""
 
     scale: Any
     rounds: int
     seconds: float
     cores: Sequence[int]
-    sides: Sequence[str]
 
 
 def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
     """Compares and measures a row, and gives its result after each round, so that what is measured is kept.
 
     A side of vLLM that does not start, and a case that a side fails, is absent from the result with its reason. Exits
-    where a side is not known, and where ours does not start, answers wrongly or fails a case.
+    where ours does not start, answers wrongly or fails a case.
     """
     sides = launches(row, options.cores)
-    if unknown := [side for side in options.sides if side not in sides]:
-        sys.exit(f"--side = {unknown[0]!r}: there are {', '.join(map(repr, sides))}")
-    chosen = {side: launch for side, launch in sides.items() if side in (OURS, *(options.sides or sides))}
     seconds = options.seconds or row.seconds
     model = reference(row, folder_of(row))
-    absent: dict[str, str] = {}
-    cosines: dict[str, dict[str, float]] = {}
-    figures: Measurements = {of.name: {side: [] for side in chosen} for of in row.cases}
+    outcome: dict[str, Any] = {
+        "benchmark": f"published/{row.name}",
+        "says": f"{row.says}; {row.served_name} in {row.dtype}. {row.published}.",
+        "settings": {
+            "threads": len(options.cores),
+            "starts": 1,
+            "seconds": seconds,
+            "requests": {of.name: of.stream.requests for of in row.cases},
+            "scale": options.scale,
+            "flags": {side: " ".join(launch.flags) for side, launch in sides.items()},
+        },
+        "machine": describe(),
+        "absent": {},
+        "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
+        "agreement": {},
+    }
+    absent: dict[str, str] = outcome["absent"]
+    figures: Measurements = {of.name: {side: [] for side in sides} for of in row.cases}
     limits: list[Figures] = []
     with ExitStack() as cleanup:
         ready: dict[str, ReadyServer] = {}
-        for side, launch in chosen.items():
+        for side, launch in sides.items():
             try:
                 ready[side] = cleanup.enter_context(started(f"{row.name}, {side}", launch))
-                cosines[side] = agreement(side, answers(row, launch.url), model)
-                tell(f"{row.name}, {side}: ready after {ready[side].seconds:.1f} s, {cosines[side]}")
+                outcome["agreement"][side] = {REFERENCE: agreement(side, answers(row, launch.url), model)}
+                tell(f"{row.name}, {side}: ready, {outcome['agreement'][side]}")
             except SystemExit as error:
                 absent[side] = reason(side, error)
         time.sleep(PAUSE)
@@ -101,28 +101,8 @@ def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
                         absent[f"{side}, {of.name}"] = reason(side, error)
                     else:
                         tell(f"  {of.name}, {side}: {figures[of.name][side][-1]['requests/s']:.4g} requests/s")
-            settings = {
-                "threads": len(options.cores),
-                "rounds": number + 1,
-                "starts": 1,
-                "seconds": seconds,
-                "requests": {of.name: of.stream.requests for of in row.cases},
-                "scale": options.scale,
-                "flags": {side: " ".join(launch.flags) for side, launch in chosen.items()},
-                "preloaded in vLLM": [path.name for path in servers.preloaded()],
-            }
-            cold = {side: round(server.seconds, 1) for side, server in ready.items()}
-            yield {
-                "benchmark": f"published/{row.name}",
-                "says": f"{row.says}; {row.served_name} in {row.dtype}. {row.published}.",
-                "settings": settings,
-                "machine": describe(),
-                "absent": absent,
-                "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
-                "agreement": {side: {REFERENCE: of_side} for side, of_side in cosines.items()},
-                "cold start, s": cold,
-                "cases": _cases(figures, limits),
-            }
+            settings = outcome["settings"] | {"rounds": number + 1}
+            yield {**outcome, "settings": settings, "cases": _cases(figures, limits)}
 
 
 def reason(side: str, error: SystemExit) -> str:
@@ -135,24 +115,24 @@ def reason(side: str, error: SystemExit) -> str:
 
 
 def _cases(figures: Measurements, limits: Sequence[Figures]) -> list[dict[str, Any]]:
-    """Makes the JSON of all cases. In a case stand the sides that were measured in all rounds."""
+    """Makes the JSON of all cases. In a case stand the sides that were measured in all rounds; products alone are one
+    of them where tokens are counted."""
     cases = []
     for name, sides in figures.items():
-        whole = {side: rounds for side, rounds in sides.items() if len(rounds) == len(limits)}
-        cases.append(case(name, bounded(whole, limits), OURS, COMPARED))
+        whole: Mapping[str, Sequence[Figures]] = {
+            side: rounds for side, rounds in sides.items() if len(rounds) == len(limits)
+        }
+        if all(RATE in rounds[0] for rounds in whole.values()):
+            whole = shares({**whole, ALONE: limits}, RATE)
+        cases.append(case(name, whole, OURS, COMPARED))
     return cases
-
-
-def bounded(sides: Mapping[str, Sequence[Figures]], limits: Sequence[Figures]) -> Mapping[str, Sequence[Figures]]:
-    """Adds products alone as a side, and each side's share of them; not where no tokens are counted."""
-    return shares({**sides, ALONE: limits}, RATE) if all(RATE in rounds[0] for rounds in sides.values()) else sides
 
 
 def limit(row: Row, threads: int) -> float:
     """Measures how many tokens a second there would be if nothing but the products of linear layers took time."""
     torch.set_num_threads(threads)
-    shape, run = roofline.shape(row.model), products.product(getattr(torch, row.dtype))
-    flops = run() / products.seconds(run, torch.device("cpu"), LAUNCHES)
+    shape, run = roofline.shape(row.model), our_kernels.product(getattr(torch, row.dtype))
+    flops = run() / our_kernels.seconds(run, torch.device("cpu"), LAUNCHES)
     layers, projected = row.layers or shape.layers, row.projected or shape.projected
     return flops / (2 * replace(shape, layers=layers, projected=projected).weights)
 
@@ -168,9 +148,8 @@ def turn(row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, nu
         sys.exit(f"{row.name}, {of.name}: the clients ended with {done.returncode}")
     figures: dict[str, float] = json.loads(done.stdout)
     return figures | {
-        "server: CPU ms/request": sum(figures[f"{name}: CPU ms/request"] for name in server.pids),
-        "server: MiB at rest": sum(server.rest.values()),
-        "server: peak MiB": sum(figures[f"{name}: peak MiB"] for name in server.pids),
+        f"server: {figure}": sum(figures[f"{name}: {figure}"] for name in server.pids)
+        for figure in ("CPU ms/request", "peak MiB")
     }
 
 
@@ -183,7 +162,6 @@ def main(arguments: argparse.Namespace) -> int:
         rounds=arguments.rounds,
         seconds=arguments.seconds,
         cores=sorted(os.sched_getaffinity(0)),
-        sides=arguments.side,
     )
     every = rows(arguments.scale)
     problems = [_keep(every[name], options, arguments.out) for name in arguments.row or every]

@@ -1,4 +1,4 @@
-"""Both servers, started alone on the same cores: their programs, when they are ready, their processes and memory.
+"""Both servers, started alone on the same cores: their programs, when they are ready, their processes.
 
 What a server is asked is none of this file's business.
 """
@@ -8,24 +8,23 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.load.processor import family, is_running, resident_mebibytes
+from benchmarks.load.processor import family, is_running
 from benchmarks.machine import ROOT
+from benchmarks.peers.infinity import wait_healthy
 from benchmarks.peers.process import free_port, modules_of
-from benchmarks.published.models import MODELS, folder_of
+from benchmarks.published.model import MODELS, folder_of
 from benchmarks.published.rows import OURS, VLLM, Row
 
 VENV = ROOT / ".venv-vllm"
 PROGRAM = VENV / "bin" / "vllm"
 START_SECONDS, STOP_SECONDS, POLL = 900.0, 30.0, 0.05
 """Seconds within which a server must be ready, which includes vLLM's compiling at its first start, and within which it
-must be gone; seconds between two looks at whether it is ready."""
+must be gone; seconds between two looks at whether it is gone."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
 PATIENT_WORKER, PATIENT_FRONTEND = ("--queue-seconds=0",), ("--default-timeout=600", "--max-requests-at-once=4096")
 """Nothing is refused, as vLLM refuses nothing. By default a call has 30 s; here 4 clients of 8,192 tokens take more."""
@@ -36,9 +35,8 @@ HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 PRELOADED = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"), ("libiomp5.so",)
 """Libraries that vLLM's manual wants loaded before all others, the first that is there of each kind."""
 LIBRARIES = (VENV / "lib", *map(Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")))
-LAST_LINES, CAUSES, NOISE = 10, 3, ("leaked", "nanobind")
-"""Lines at the end of the log that are shown for a server that did not start, and of those with an error before them;
-words of lines that say nothing."""
+LAST_LINES = 10
+"""Lines at the end of the log that are shown for a server that did not start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +51,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyServer:
-    """A server that is ready. `pids`: processes by name. `seconds`: from start to ready. `rest`: MiB by process."""
+    """A server that is ready. `pids`: its processes by name."""
 
     url: str
     pids: Mapping[str, int]
-    seconds: float
-    rest: Mapping[str, float]
 
 
 def launches(row: Row, cores: Sequence[int]) -> dict[str, Launch]:
@@ -100,11 +96,13 @@ def vllm(row: Row, flags: Sequence[str], cores: Sequence[int]) -> Launch:
     command += ["--disable-uvicorn-access-log", *flags]
     if row.kind == "tokens":
         command += ["--pooler-config", '{"task": "token_embed"}']
+    places = ([folder / name for name in names for folder in LIBRARIES] for names in PRELOADED)
+    preloaded = [present[0] for paths in places if (present := [path for path in paths if path.is_file()])]
     return Launch(
         programs={"vllm": command},
         environment={
             "PYTHONPATH": "",
-            "LD_PRELOAD": ":".join(map(str, preloaded())),
+            "LD_PRELOAD": ":".join(map(str, preloaded)),
             **CACHE,
             **HUGE_PAGES,
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
@@ -115,31 +113,26 @@ def vllm(row: Row, flags: Sequence[str], cores: Sequence[int]) -> Launch:
     )
 
 
-def preloaded() -> list[Path]:
-    """Finds the libraries that vLLM is started with, of its own venv (Intel's OpenMP) or of the system (tcmalloc)."""
-    places = ([folder / name for name in names for folder in LIBRARIES] for names in PRELOADED)
-    return [present[0] for paths in places if (present := [path for path in paths if path.is_file()])]
-
-
 @contextmanager
 def started(name: str, launch: Launch) -> Iterator[ReadyServer]:
     """Starts all programs of a side; yields when it is ready, and ends them. Exits where it does not become ready."""
     log = MODELS / "logs" / f"{name.replace(' ', '-').replace(',', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
     with ExitStack() as cleanup:
         lines = cleanup.enter_context(log.open("w"))
         programs = {
             program: cleanup.enter_context(_program(command, launch.environment, lines.fileno()))
             for program, command in launch.programs.items()
         }
-        _wait(name, launch.url, programs, log)
-        seconds = time.monotonic() - begun
+        try:
+            wait_healthy(launch.url, name, programs, START_SECONDS)
+        except SystemExit as error:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            sys.exit(f"{error.code}\n{tail}\n({log})")
         pids = {
             member: pid for program, process in programs.items() for member, pid in family(process.pid, program).items()
         }
-        rest = {member: resident_mebibytes(pid) for member, pid in pids.items()}
-        yield ReadyServer(url=launch.url, pids=pids, seconds=seconds, rest=rest)
+        yield ReadyServer(url=launch.url, pids=pids)
 
 
 @contextmanager
@@ -162,20 +155,3 @@ def _program(
         until = time.monotonic() + STOP_SECONDS
         while any(map(is_running, members)) and time.monotonic() < until:
             time.sleep(POLL)  # the next server wants their cores and memory
-
-
-def _wait(name: str, url: str, programs: Mapping[str, "subprocess.Popen[bytes]"], log: Path) -> None:
-    """Waits until GET /health says 200. Exits with the end of the log where a program ends, or time runs out."""
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until:
-        if ended := [program for program, process in programs.items() if process.poll() is not None]:
-            lines = [line for line in log.read_text(errors="replace").splitlines() if not any(map(line.count, NOISE))]
-            causes = [line for line in lines[:-LAST_LINES] if "Error" in line]
-            tail = "\n".join([*causes[:CAUSES], *lines[-LAST_LINES:]])
-            sys.exit(f"{name}: {ended[0]} ended with {programs[ended[0]].returncode}\n{tail}\n({log})")
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=2).close()
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(POLL)
-    sys.exit(f"{name} was not ready within {START_SECONDS:.0f} s ({log})")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accelerator.engine import HEADLINES, WORKLOADS
-from benchmarks.accelerator.services import LOADS
+from benchmarks.accelerator.run import LOADS
 from benchmarks.machine import ROOT
 from benchmarks.workloads import named
 
@@ -30,10 +30,6 @@ def test_every_part_runs(tmp_path: Path) -> None:
     assert measured == {(name, count) for name in WORKLOADS for count in named("tiny")[name].in_flight}
     assert all(row["bound by"] and row["p99 ms"] >= row["p50 ms"] for row in (*found["rows"], *found["services"]))
     assert [row["workload"] for row in found["services"]] == [*LOADS]
-    assert {row["workload"] for row in found["steps"]} == set(HEADLINES)
-    assert all(row["kernels"] > 100 and row["ms"] > 0 for row in found["steps"])
     assert {each.name for each in tmp_path.glob("*.txt")} == {f"accelerator-{name}.txt" for name in HEADLINES}
-    assert len({(row["texts"], row["way"]) for row in found["pieces"]}) == len(found["pieces"]) == 7
-    assert min(row["least cosine"] for row in found["pieces"]) > 0.9999
     assert {row["head"] for row in found["attention"]} == {64, 128, 256}
     assert len(found["maxsim"]) == 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.load.loops import Call, Sender
+from benchmarks.load.loops import Call
 from benchmarks.load.target import EMBED
 from selvage.v1 import embedding_pb2
 
@@ -43,7 +43,10 @@ class FakeTarget:
         self._seconds, self._status = seconds, status
         self.under_way = self.most = 0
 
-    async def call(self, request: int, sender: Sender) -> str:
+    async def check(self) -> None:
+        """It is there."""
+
+    async def call(self, request: int) -> str:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(self._seconds)

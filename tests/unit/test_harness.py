@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness import running
+from harness import serving
 from harness.member import MemberFailed
 from harness.stack import worker_flags
 from support.commands import run_as_program
@@ -45,7 +45,7 @@ def test_a_service_that_does_not_start_is_told(
         main.close()
         raise MemberFailed(told)
 
-    monkeypatch.setattr(running, "run", fail)
+    monkeypatch.setattr(serving, "run", fail)
     with pytest.raises(SystemExit) as ended:
         run_as_program(name, [])
     assert ended.value.code == 1

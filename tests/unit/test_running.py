@@ -7,12 +7,11 @@ import sys
 import pytest
 
 from harness.environment import ROOT, python_path
-from harness.running import run
-from harness.serving import meaning
+from harness.serving import meaning, run
 
 PROGRAM = """
 import asyncio
-from harness.running import run
+from harness.serving import run
 
 async def main():
     try:

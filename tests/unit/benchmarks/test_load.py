@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.load import loops, outcome
+from benchmarks.load import loops
 from benchmarks.load.generator import Load, drive
-from benchmarks.load.loops import REFUSED, Call
-from benchmarks.load.outcome import LoadFailed
+from benchmarks.load.loops import REFUSED, Call, LoadFailed
 from benchmarks.load.processor import CpuSeconds
 from benchmarks.load.target import HttpTarget
 from benchmarks.workloads import Workload
@@ -29,7 +28,7 @@ from support.load_fakes import FakeTarget, fake_server, in_fake_time
 def test_a_closed_loop_never_has_more_than_its_clients_under_way(clients: int, requests: int) -> None:
     """As many as clients where there are enough requests, and every request once."""
     target = FakeTarget(0.1)
-    calls = in_fake_time(loops.closed(target, iter(range(requests)), [()], clients, float("inf")))
+    calls = in_fake_time(loops.closed(target, iter(range(requests)), clients, float("inf")))
     assert target.most == min(clients, requests)
     assert sorted(each.request for each in calls) == list(range(requests))
 
@@ -37,14 +36,14 @@ def test_a_closed_loop_never_has_more_than_its_clients_under_way(clients: int, r
 def test_who_is_refused_waits_a_moment() -> None:
     """A caller that is refused at once does not ask a thousand times a second; one that is answered does."""
     for status, expected in ((REFUSED, 3), ("OK", 100)):
-        calls = in_fake_time(loops.closed(FakeTarget(0.01, status), cycle([0]), [()], 1, 1001.0))
+        calls = in_fake_time(loops.closed(FakeTarget(0.01, status), cycle([0]), 1, 1001.0))
         assert len(calls) == pytest.approx(expected, abs=1)
 
 
 def test_an_open_loop_sends_at_the_rate_whatever_the_answers_do() -> None:
     """Every answer takes ten seconds; none holds a request back, and each is timed from when it was due."""
     target = FakeTarget(10.0)
-    calls = in_fake_time(loops.opened(target, cycle([0]), [()], repeat(1 / 20), 1002.01))
+    calls = in_fake_time(loops.opened(target, cycle([0]), repeat(1 / 20), 1002.01))
     assert [each.due for each in calls] == pytest.approx([1000 + number / 20 for number in range(1, 41)])
     assert {round(each.ended - each.due, 6) for each in calls} == {10.0}
 
@@ -57,25 +56,6 @@ def test_poisson_arrivals_have_the_rate_and_the_seed_decides_them() -> None:
     assert found[:5] == list(islice(loops.gaps(50, seed=3), 5))
 
 
-def test_each_sender_has_its_share_of_the_calls() -> None:
-    """Keys by weight, priorities in turn, every key with each of them; figures of each apart."""
-    senders = loops.senders("greedy:3,modest", "0,1")
-    greedy, urgent = ("selvage-key", "greedy"), ("selvage-priority", "1")
-    assert len(senders) == len(set(enumerate(senders))) == 8
-    assert (sum(greedy in each for each in senders), sum(urgent in each for each in senders)) == (6, 4)
-    assert sum(greedy in each and urgent in each for each in senders) == 3
-    assert loops.senders("", "") == [()]
-    calls = in_fake_time(loops.closed(FakeTarget(0.1), iter(range(80)), senders, 8, float("inf")))
-    told = outcome.by_sender(calls, 1.0, [16] * 80)
-    assert {name: each["requests/s"] for name, each in told.items()} == {
-        "selvage-key greedy selvage-priority 0": 30,
-        "selvage-key greedy selvage-priority 1": 30,
-        "selvage-key modest selvage-priority 0": 10,
-        "selvage-key modest selvage-priority 1": 10,
-    }
-    assert outcome.by_sender(calls_of(1, 2), 1.0, [16]) == {}
-
-
 def calls_of(*ended: float, status: str = "OK") -> list[Call]:
     """Each was due half a second before."""
     return [Call(due=each - 0.5, ended=each, status=status, request=0) for each in ended]
@@ -84,17 +64,17 @@ def calls_of(*ended: float, status: str = "OK") -> list[Call]:
 def test_a_closed_loop_counts_from_the_last_answer_before_the_window_to_the_last_in_it() -> None:
     """So that answers in bursts give the true rate, eight a second here; an open loop's window is all of it."""
     calls = calls_of(*[each / 2 for each in range(9) for _ in range(4)])
-    inside, seconds = outcome.counted(calls, 1.1, 2.5, is_open=False)
+    inside, seconds = loops.counted(calls, 1.1, 2.5)
     assert len(inside) / seconds == 8
-    inside, seconds = outcome.counted(calls, 1.1, 2.5, is_open=True)
+    inside, seconds = loops.counted(calls, 1.1, 2.5, is_open=True)
     assert ({each.due for each in inside}, seconds) == ({1.5, 2.0}, pytest.approx(1.4))
 
 
 def test_goodput_is_what_kept_its_deadline_and_refusals_have_latencies_of_their_own() -> None:
     """Of four a second in two seconds."""
     late = [Call(due=0.0, ended=3.0, status="OK", request=1)]
-    calls = calls_of(1, 1, 1, 1) + late + calls_of(1, status=outcome.REFUSED) + calls_of(1, status=outcome.EXPIRED)
-    found = outcome.figures(calls + calls_of(1, status="INTERNAL"), 2.0, [16, 32], deadline=1.0)
+    calls = calls_of(1, 1, 1, 1) + late + calls_of(1, status=loops.REFUSED) + calls_of(1, status=loops.EXPIRED)
+    found = loops.figures(calls + calls_of(1, status="INTERNAL"), 2.0, [16, 32], deadline=1.0)
     rates = {name: value for name, value in found.items() if name.endswith("/s")}
     assert rates == {"requests/s": 2.5, "tokens/s": 48, "goodput/s": 2, "refused/s": 0.5, "expired/s": 0.5} | {
         "failed/s": 0.5
@@ -136,8 +116,8 @@ async def test_answers_over_http_have_the_same_names() -> None:
             yield SimpleNamespace(status=int(data), read=lambda: asyncio.sleep(0))
 
     target = HttpTarget(Session(), "http://nowhere/embeddings", [b"200", b"503", b"404", b"0"])
-    told = ["OK", outcome.REFUSED, "HTTP 404", "ConnectionResetError"]
-    assert [await target.call(number, ()) for number in range(4)] == told
+    told = ["OK", loops.REFUSED, "HTTP 404", "ConnectionResetError"]
+    assert [await target.call(number) for number in range(4)] == told
 
 
 def test_the_cpu_of_other_threads_is_not_the_event_loops() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import bulk, offline, result
+from benchmarks.benchmark import ALONE, FORMATS, SHARE, case, counterpart, number_format, shares
 from benchmarks.offline import EXACT, OUR_SIDE, SIDES, Side, choices, cosines, fastest
-from benchmarks.rounds import ALONE, FORMATS, SHARE, case, counterpart, number_format, shares
 from benchmarks.workloads import MAX_TOKENS, MINILM, SHAPES, minilm_ids, mixes
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks import ours, random_folders
+from benchmarks import offline, ours
 from benchmarks.machine import ROOT
-from benchmarks.peers import batches, infinity, process, selvage_peer, sentence_transformers_peer
+from benchmarks.peers import answering, infinity, process, selvage_peer, sentence_transformers_peer
 from benchmarks.peers.answering import write_texts
-from benchmarks.peers.embedder import Embedder
+from benchmarks.peers.onnx_export import Embedder
 from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, PeerRefused, python_of
 from benchmarks.workloads import MINILM, Ids, minilm_folder, token_ids
 
@@ -109,7 +109,7 @@ def test_batches_are_padded_longest_first_and_rows_come_back_in_order(size: int,
         shapes.append(ids.shape)
         return np.stack([mask.sum(axis=1), ids.sum(axis=1)], axis=1).astype(np.float32)
 
-    rows = batches.embed(infer, sent, size, streams)
+    rows = answering.embed(infer, sent, size, streams)
     assert rows.tolist() == [[len(each), each.sum()] for each in sent]
     lengths = [30, 17, 17, 5, 3]
     assert sorted(shapes, reverse=True) == sorted(
@@ -120,7 +120,8 @@ def test_batches_are_padded_longest_first_and_rows_come_back_in_order(size: int,
 @pytest.mark.parametrize("model", ["random:tiny-bert", "random:tiny-qwen3"])
 def test_a_random_shape_on_disk_is_the_same_to_all_sides(model: str, tmp_path: Path) -> None:
     """What is exported for runtimes, sentence-transformers and our engine agree on its rows, in padded batches."""
-    folder, sent = random_folders.write(model, tmp_path / "model"), token_ids((30, 5, 17))
+    folder, sent = tmp_path / "model", token_ids((30, 5, 17), vocabulary=1000)
+    offline.write_random(model, folder)
     theirs = sentence_transformers_peer.embed(SentenceTransformer(str(folder), device="cpu"), sent, 3)
     exported = Embedder(folder)
 
@@ -129,5 +130,5 @@ def test_a_random_shape_on_disk_is_the_same_to_all_sides(model: str, tmp_path: P
         return exported(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
 
     assert np.abs(theirs[0] - theirs[1]).max() > 0.01
-    np.testing.assert_allclose(batches.embed(infer, sent, 3), theirs, atol=1e-5)
+    np.testing.assert_allclose(answering.embed(infer, sent, 3), theirs, atol=1e-5)
     np.testing.assert_allclose(ours.Ours(str(folder)).embed(sent), theirs, atol=1e-5)

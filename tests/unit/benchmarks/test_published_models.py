@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
-from benchmarks.published import answers, models, servers
+from benchmarks.published import model as files
+from benchmarks.published import servers
 from benchmarks.published.rows import OURS, VLLM, Stream, rows
 from benchmarks.published.servers import launches
 from gpu_worker.engine.engine import ModelEngine
@@ -26,7 +27,7 @@ from support.tiny import CPU, ask, embed, score, scores
 @pytest.fixture(autouse=True)
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "MODELS", tmp_path)
-    monkeypatch.setattr(models, "MODELS", tmp_path)
+    monkeypatch.setattr(files, "MODELS", tmp_path)
 
 
 def test_both_servers_read_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +40,7 @@ def test_both_servers_read_the_same_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(sides) == [OURS, VLLM, f"{VLLM}, chunked"]
     assert sides[VLLM].programs["vllm"][-1] == "--a"
     assert sides[f"{VLLM}, chunked"].environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
-    folder = str(models.folder_of(ROW))
+    folder = str(files.folder_of(ROW))
     assert all(folder in map(str, next(iter(launch.programs.values()))) for launch in sides.values())
 
 
@@ -48,19 +49,19 @@ def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
     """Mean, last token and first token; our loader reads the pooling from the files that vLLM reads it from."""
     workload = replace(TEXTS, model=f"random:{model}", requests=((5,), (9,), (30,)))
     row = replace(ROW, model=f"random:{model}", cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
-    folder = models.folder_of(row)
+    folder = files.folder_of(row)
     texts = [text for request in texts_of(workload, 1) for text in request]
     ours = [vector[None] for vector in embed(folder, texts)]
-    found = answers.agreement(OURS, ours, answers.reference(row, folder))
+    found = files.agreement(OURS, ours, files.reference(row, folder))
     assert found["least cosine without what all rows share"] > 0.99999
 
 
 def test_the_reference_of_minilm_reads_long_texts_whole() -> None:
     """As our loader does; the file of its tokenizer would cut them at 128 tokens."""
     row = rows()["clients"]
-    folder = models.folder_of(row)
-    (probe, *_), reference = answers.probes(row), answers.reference(row, folder)
-    found = answers.agreement(OURS, [embed(folder, probe[0])], reference[:1])
+    folder = files.folder_of(row)
+    (probe, *_), reference = files.probes(row), files.reference(row, folder)
+    found = files.agreement(OURS, [embed(folder, probe[0])], reference[:1])
     assert found["least cosine"] > 0.99999
 
 
@@ -68,12 +69,12 @@ def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
     """By our loader, with the file of the row; without them our worker would add markers and expand queries."""
     workload = replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20)))
     row = replace(ROW, projected=48, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
-    folder = models.folder_of(row)
+    folder = files.folder_of(row)
     flags = [f"--model={folder}", *rows()["late-interaction"].ours]
     model = load(str(folder), CPU, LoadOptions(late=ROOT / WorkerSettings.read(flags).late_interaction))
     assert model.recipe.multi_vector is not None
     reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for (texts, _), expected in zip(answers.probes(row), answers.reference(row, folder), strict=True):
+    for (texts, _), expected in zip(files.probes(row), files.reference(row, folder), strict=True):
         ids = [reader.encode(text).ids for text in texts]
         result = ask(ModelEngine(model), score(ScoringMethod.LATE_INTERACTION, 1), ids)
         np.testing.assert_allclose(scores(result).T, expected, rtol=1e-5)
@@ -85,15 +86,15 @@ def test_written_files_of_gritlm_leave_the_instruction_out(monkeypatch: pytest.M
     monkeypatch.setitem(synthetic.HEADED, "gritlm-0.3b", tiny)
     workload = replace(TEXTS, model="random:GritLM-0.3B", requests=((45,), (50,)), instruction=21)
     row = replace(ROW, model=workload.model, cases=(replace(CASE, stream=Stream(workload=workload, clients=1)),))
-    folder = models.folder_of(row)
+    folder = files.folder_of(row)
     ours = [vector[None] for texts in texts_of(workload, 1) for vector in embed(folder, texts)]
-    found = answers.agreement(OURS, ours, answers.reference(row, folder))
+    found = files.agreement(OURS, ours, files.reference(row, folder))
     assert found["least cosine without what all rows share"] > 0.99999
 
 
 def test_layers_can_be_fewer(tmp_path: Path) -> None:
     """For trying out."""
-    models.write("random:tiny-qwen3", tmp_path, dtype="bfloat16", max_tokens=64, layers=1)
+    files.write("random:tiny-qwen3", tmp_path, dtype="bfloat16", max_tokens=64, layers=1)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["num_hidden_layers"], len(config["layer_types"]), config["dtype"]) == (1, 1, "bfloat16")
 
@@ -102,8 +103,8 @@ def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
     """Though all rows are so alike that cosines do not tell."""
     draw = np.random.default_rng(1)
     good = [(np.ones((1, 64)) + 0.01 * draw.normal(size=(1, 64))).astype(np.float32) for _ in range(4)]
-    same = answers.agreement(OURS, good, good)
-    mixed = answers.agreement(OURS, good[::-1], good)
+    same = files.agreement(OURS, good, good)
+    mixed = files.agreement(OURS, good[::-1], good)
     assert same == {"mean cosine": 1, "least cosine": 1, "least cosine without what all rows share": 1}
     assert mixed["least cosine"] > 0.999
     assert mixed["least cosine without what all rows share"] < 0.5
@@ -112,14 +113,14 @@ def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
 def test_we_must_agree_with_the_model_and_the_peer_is_told() -> None:
     """Nothing is measured of a wrong answer of ours; a peer's stands beside its speed."""
     good, bad = [np.array([[1, 0]], dtype=np.float32)], [np.array([[0.6, 0.8]], dtype=np.float32)]
-    assert answers.agreement(VLLM, bad, good) == {"mean cosine": 0.6, "least cosine": 0.6}
+    assert files.agreement(VLLM, bad, good) == {"mean cosine": 0.6, "least cosine": 0.6}
     with pytest.raises(SystemExit, match="selvage: cosines to the model in float32"):
-        answers.agreement(OURS, bad, good)
+        files.agreement(OURS, bad, good)
 
 
 def test_all_workloads_of_a_row_are_compared_but_those_of_huge_requests() -> None:
     """Prompts that begin alike too."""
-    apart, alike = answers.probes(rows()["token-embeddings"])
+    apart, alike = files.probes(rows()["token-embeddings"])
     assert apart[0] != alike[0]
-    assert len(answers.probes(rows()["clients"])) == answers.MOST_REQUESTS  # the same texts in all cases
-    assert [len(texts) for texts, _ in answers.probes(rows()["late-interaction"])] == [9, 9]
+    assert len(files.probes(rows()["clients"])) == files.MOST_REQUESTS  # the same texts in all cases
+    assert [len(texts) for texts, _ in files.probes(rows()["late-interaction"])] == [9, 9]

@@ -67,7 +67,9 @@ def test_rankings_are_compared() -> None:
     figures = rankings.ranked(Vectors(queries=turned, documents=unit), exact)
     assert figures["same first document %"] == figures["recall@1 %"] == pytest.approx(200 / 3)
     assert figures["largest difference of a score"] == 2
-    late = rankings.late_ranked(np.array([[1.0, 2, 3, 0], [1, 2, 0, 0]]), np.array([[1.0, 3, 2, 0], [1, 2, 0, 0]]))
+    late = rankings.compared(
+        np.array([[1.0, 2, 3, 0], [1, 2, 0, 0]]), np.array([[1.0, 3, 2, 0], [1, 2, 0, 0]]), 3, "three"
+    )
     assert (late["same top three, in order %"], late["top three overlap %"], late["recall@1 %"]) == (50, 100, 50)
     apart = rankings.distances(np.array([[1.0, 0], [1, 1]]), np.array([[2.0, 0], [0, 1]]))
     assert apart["largest distance"] == pytest.approx(1 - 0.5**0.5)

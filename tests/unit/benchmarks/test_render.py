@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import render, result, scaling_page
+from benchmarks import render, result
 from benchmarks.__main__ import parser
+from benchmarks.accelerator import page as accelerator
+from benchmarks.benchmark import SHARE
 from benchmarks.published import page as published
-from benchmarks.rounds import SHARE
 
 
 @pytest.mark.parametrize("page", render.PAGES, ids=lambda page: str(page.relative_to(render.ROOT)))
@@ -25,7 +26,7 @@ def test_a_page_shows_every_result(monkeypatch: pytest.MonkeyPatch) -> None:
         shown.add(name)
         return result.read(name)
 
-    for module in (render, scaling_page, published):
+    for module in (render, accelerator, published):
         monkeypatch.setattr(module, "read", read)
     for path in render.PAGES:
         render.rendered(path.read_text())

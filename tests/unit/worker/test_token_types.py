@@ -25,11 +25,11 @@ from gpu_worker.ragged.texts import Frame, TokenTypes
 from gpu_worker.repository import tokenizer
 from gpu_worker.repository.tokenizer import PLAIN, TokenizerInputs, WrittenInputs
 from harness.random_models import miniature
-from harness.random_models.own_tokenizer import class_of, own_tokenizer
 from shared.errors import ModelRefused
 from shared.jobs import Classify, Job
 from support.architectures import EQUAL, MIXED, SERVED, change, compare, name_token_types, type_tokens, write
 from support.chunks import run_to_end
+from support.own_tokenizer import class_of, own_tokenizer
 from support.tiny import CPU, ids_of, run, scores
 
 BEGIN, END, CLASS = 2, 3, 7

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import scaling_page as page
-from benchmarks.scaling_page import CPU, GRPC, LISTS, LONG, LONG_LISTS, ROWS, SHORT, SIZES, FrontendCost
+from benchmarks import render as page
+from benchmarks.render import CPU, GRPC, LISTS, LONG, LONG_LISTS, ROWS, SHORT, FrontendCost
 
 COST = FrontendCost(request=0.5, text=0.02, token=0.001)
 
@@ -20,7 +20,7 @@ def result() -> dict[str, Any]:
         | {"requests/s": 100.0}
         for case, cost in cases.items()
     }
-    sides[SIZES] = {"float32 rows: bytes/token": 1536.0}
+    sides["sizes"] = {"float32 rows: bytes/token": 1536.0}
     rendered = [{"case": case, "sides": dict.fromkeys((GRPC, "HTTP"), spreads(row))} for case, row in sides.items()]
     return {"machine": {"processor": "a processor", "cores": 2, "commit": "abc"}, "cases": rendered}
 
@@ -48,6 +48,7 @@ def test_frontends_follow_from_speed_and_size_of_requests() -> None:
 
 def test_every_table_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing was measured it says so."""
-    assert min(render().count("\n|") for render in page.BLOCKS.values()) > 3
+    names = ("scaling-costs", "scaling-needed")
+    assert min(page.block(name).count("\n|") for name in names) > 3
     monkeypatch.setattr(page, "read", lambda name: {})
-    assert {render() for render in page.BLOCKS.values()} == {page.NO_RESULT}
+    assert {page.block(name) for name in names} == {page.NO_RESULT}

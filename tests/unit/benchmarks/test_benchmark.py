@@ -9,8 +9,7 @@ from types import ModuleType
 import pytest
 
 from benchmarks import benchmark, result
-from benchmarks.benchmark import Options
-from benchmarks.rounds import ALONE, SHARE, Turn, case, interleaved, shares, spread
+from benchmarks.benchmark import ALONE, SHARE, Options, Turn, case, interleaved, shares, spread
 
 
 def test_every_side_has_its_turn_in_each_round_and_every_other_round_goes_backwards() -> None:
@@ -68,8 +67,6 @@ class Fake(ModuleType):
         self.started += 1
         assert options.folder.is_dir()
         yield {"short": {"ours": lambda: {"tokens/s": 30.0 * self.started}, "theirs": lambda: {"tokens/s": 10.0}}}
-
-    finished = staticmethod(lambda sides: sides)
 
 
 def test_a_benchmark_starts_everybody_anew_and_writes_one_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
