@@ -101,7 +101,6 @@ async def test_sparse_and_token_vectors(every_output: Stack, kind: str) -> None:
 
 
 async def test_rankings(every_output: Stack, kind: str) -> None:
-    """By every method; in parts and whole."""
     calls = Calls(every_output.channel)
     methods = {"dense": 3, "sparse": 4, "late_interaction": 2, "hybrid": 5}
     async with connected(kind, every_output.frontends[0].address) as client:
@@ -153,7 +152,6 @@ async def test_max_sim(every_output: Stack, kind: str) -> None:
 
 
 async def test_classes(classifier: Stack, kind: str) -> None:
-    """Of texts, of pairs, of one text."""
     calls = Calls(classifier.channel)
     response = await calls.classification.Classify(classification_pb2.ClassifyRequest(texts=TEXTS))
     expected = np.reshape(response.scores, (len(TEXTS), -1))

@@ -41,7 +41,6 @@ async def test_haystack_gets_the_vectors_of_embed(haystack: Program, tiny: Stack
 
 
 async def test_haystack_hears_why_it_is_refused(haystack: Program, tiny: Stack) -> None:
-    """In the words of the contract."""
     told = await told_by(haystack, tiny, "dense", [*TEXTS, "", *TEXTS])
     assert "INVALID_ARGUMENT" in told["error"]
     assert "Input validation error: inputs is empty" in told["error"]
@@ -50,7 +49,6 @@ async def test_haystack_hears_why_it_is_refused(haystack: Program, tiny: Stack) 
 
 
 async def test_haystack_gets_the_sparse_vectors_of_embed(haystack: Program) -> None:
-    """Documents and one text."""
     async with stack(random_model("tiny-splade")) as running:
         expected = (await Calls(running.channel).embedding.Embed(EmbedRequest(texts=TEXTS[:40]))).sparse
         told = await told_by(haystack, running, "sparse", TEXTS[:40])

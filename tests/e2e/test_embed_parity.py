@@ -80,7 +80,6 @@ async def test_max_tokens_and_truncation_side_choose_what_is_kept(calls: Calls) 
 
 
 async def test_token_ids_equal_their_text(calls: Calls) -> None:
-    """What Tokenize shows is exactly what Embed feeds."""
     from selvage.v1 import model_pb2
 
     text = words(20, 4)

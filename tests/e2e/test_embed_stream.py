@@ -51,7 +51,6 @@ async def test_a_caller_writes_and_reads_in_turn(tiny: Stack) -> None:
 
 
 async def test_what_is_no_batch_ends_the_stream_after_the_answers(tiny: Stack) -> None:
-    """With INVALID_ARGUMENT."""
     call = tiny.channel.stream_stream(
         "/selvage.v1.EmbeddingService/EmbedStream", response_deserializer=EmbedStreamResponse.FromString
     )()
@@ -95,7 +94,6 @@ async def test_a_slow_reader_holds_back_only_itself(tiny: Stack) -> None:
 
 
 async def test_an_abandoned_stream_leaves_nothing_behind(tiny: Stack) -> None:
-    """Its jobs are cancelled."""
     calls = Calls(tiny.channel)
     call = calls.embedding.EmbedStream()
     for each in batches(300, repeat=20):

@@ -86,7 +86,6 @@ CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
 async def test_it_gives_what_the_services_give(
     engine: Engine, served: Stack, method: str, arguments: list[Any], options: dict[str, Any]
 ) -> None:
-    """By every method."""
     with Client(served.frontends[0].address) as client:
         expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
     alike(await asyncio.to_thread(getattr(engine, method), *arguments, **options), expected)
@@ -246,7 +245,6 @@ def test_what_it_can_be_told() -> None:
 
 
 async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> None:
-    """`python -m selvage.bulk --engine` needs no service."""
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS))
 
     async def bulk(*flags: str) -> tuple[int | None, str]:

@@ -192,7 +192,6 @@ async def test_the_message_names_both_numbers(calls: Calls) -> None:
 
 
 async def test_random_bytes_are_no_message(pair: Stack) -> None:
-    """INVALID_ARGUMENT without the name of a Python class."""
     method = pair.channel.unary_unary("/selvage.v1.EmbeddingService/Embed")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await method(b"\xff\x00random bytes")
@@ -201,7 +200,6 @@ async def test_random_bytes_are_no_message(pair: Stack) -> None:
 
 
 async def test_a_17_mib_message_is_refused_by_the_transport(pair: Stack) -> None:
-    """RESOURCE_EXHAUSTED, and the connection's other calls go on."""
     options = [*channel_options(), ("grpc.max_send_message_length", -1)]
     async with grpc.aio.insecure_channel(pair.frontends[0].address, options=options) as channel:
         calls = Calls(channel)
@@ -238,7 +236,6 @@ async def test_a_call_without_a_deadline_gets_one() -> None:
 
 
 async def test_bad_requests_lose_nothing_else(calls: Calls) -> None:
-    """Good calls between bad ones are all answered."""
     expected = dense(await calls.embedding.Embed(embed()))
 
     async def bad(case: str) -> None:
@@ -253,13 +250,11 @@ async def test_bad_requests_lose_nothing_else(calls: Calls) -> None:
 
 
 async def test_an_over_long_text_with_truncate_is_served(calls: Calls) -> None:
-    """truncate alone decides."""
     response = await calls.embedding.Embed(embed(texts=[LONG], truncate=True))
     assert list(response.usage.truncated) == [True]
 
 
 async def test_detokenize_refuses_ids_outside_the_vocabulary(calls: Calls) -> None:
-    """As Embed does."""
     request = model_pb2.DetokenizeRequest(tokenized=ids(1, 99_999))
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await calls.model.Detokenize(request)

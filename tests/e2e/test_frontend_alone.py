@@ -110,7 +110,6 @@ def test_the_image_asks_for_what_is_linked() -> None:
 
 @pytest.mark.parametrize("library", ["torch", "transformers", "safetensors", "sentence_transformers"])
 def test_no_model_library_is_there(image: Image, library: str) -> None:
-    """Whatever the dependencies of the dependencies are."""
     answer = image.run(image.python, "-c", f"import {library}")
     assert answer.returncode == 1
     assert f"No module named '{library}'" in answer.stderr
@@ -128,7 +127,6 @@ def test_the_installed_packages_suffice(image: Image) -> None:
 
 
 def test_the_settings_are_told(image: Image) -> None:
-    """The image's entry point answers --help."""
     assert "--worker" in image.must(image.python, "-m", "frontend_service", "--help")
 
 

@@ -157,7 +157,6 @@ async def test_what_else_is_told(bge: Stack, http: Http) -> None:
 
 
 async def test_labels_equal_those_of_grpc(session: aiohttp.ClientSession) -> None:
-    """/predict best first, /classify with all probabilities."""
     async with stack(random_model("tiny-classifier"), frontend=APIS) as running:
         http = Http(running.frontends[0].http_url, session)
         asked = classification_pb2.ClassifyRequest(texts=TEXTS, normalize=True)
@@ -241,7 +240,6 @@ async def test_a_drain_answers_what_runs(session: aiohttp.ClientSession) -> None
 
 
 async def test_two_doors_of_one_address_are_refused(bge: Stack) -> None:
-    """In one line that names the setting."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

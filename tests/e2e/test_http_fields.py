@@ -92,7 +92,6 @@ async def test_as_many_documents_as_voyage_asks_for(http: Http) -> None:
 
 
 async def test_tokens_by_the_words_of_vllm(http: Http, oracle: SentenceTransformer) -> None:
-    """And back to texts, as transformers does."""
     for text, special in (
         (TEXTS[0], True),
         (TEXTS[1], False),

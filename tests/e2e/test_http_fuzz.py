@@ -58,7 +58,6 @@ async def fuzz(running: Stack, folder: Path, *options: str) -> None:
 
 @needs_schemathesis
 async def test_nothing_that_is_sent_is_a_bug(bge: Stack, tmp_path: Path) -> None:
-    """Some hundred requests, the same ones every time."""
     await fuzz(bge, tmp_path, "--phases", "fuzzing", "--max-examples", "6", "--seed", "1")
 
 

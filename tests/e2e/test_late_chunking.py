@@ -146,7 +146,6 @@ async def test_chunks_are_means_of_the_documents_rows(embed: Embed, paper: Paper
 
 
 async def test_a_document_of_one_chunk_is_the_text(embed: Embed) -> None:
-    """Its special tokens belong to it."""
     text = "".join(CHUNKS)
     assert np.abs(await embed([text], late_chunking=True) - await embed([text])).max() < 1e-6
 

@@ -159,7 +159,6 @@ async def test_a_job_that_makes_no_sense_fails_alone(deceived: Deceived, name: s
 
 @pytest.mark.parametrize("name", HARMLESS)
 async def test_what_is_odd_is_answered(deceived: Deceived, name: str) -> None:
-    """As if it were not."""
     async with deceived.attached(name) as link:
         end = await link.end_of(HARMLESS[name])
     assert not end.HasField("error"), end

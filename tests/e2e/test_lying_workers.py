@@ -226,7 +226,6 @@ def words_of(value: Any) -> str:
 
 @pytest.mark.parametrize("name", HARMLESS)
 async def test_what_is_sent_beside_right_answers_spoils_none(deceived: Deceived, name: str) -> None:
-    """It is left out."""
     for _ in range(3):
         reply = await deceived.ask("dense", name)
         assert np.frombuffer(reply.dense.data, "<f4").tolist() == [0.5] * WIDTH * len(TEXTS)

@@ -124,7 +124,6 @@ async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
 
 
 async def test_an_address_that_is_taken_stops_the_start(pair: Stack, nursery: Nursery) -> None:
-    """In one line, with status 2."""
     [line] = [line for line in pair.worker.events if line["event"] == "metrics"]
     process = await nursery.start(
         *(sys.executable, "-m", "frontend_service", f"--metrics={line['address']}"),

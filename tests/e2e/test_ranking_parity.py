@@ -141,7 +141,6 @@ async def test_negative_similarities_do_not_lose_to_padding(calls: Calls) -> Non
 
 
 async def test_a_query_without_rows_scores_zero(calls: Calls) -> None:
-    """Nothing to sum over."""
     scores = await scores_of(calls, [np.zeros((0, 4), dtype=np.float32)], rows(2, 3, width=4))
     assert scores.tolist() == [[0.0, 0.0]]
 
@@ -157,7 +156,6 @@ async def test_max_sim_pairs_and_mean(calls: Calls) -> None:
 
 
 async def test_max_sim_reads_every_data_type(calls: Calls) -> None:
-    """Half precision, int8 with scales, and signs."""
     q, d = rows(4, width=16, seed=5), rows(7, 2, width=16, seed=6)
     exact = await scores_of(calls, q, d)
     halves = np.concatenate(d).astype("<f2")

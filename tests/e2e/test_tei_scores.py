@@ -12,7 +12,6 @@ from tei.v1 import tei_pb2 as pb
 
 
 async def test_labels_are_those_of_selvage() -> None:
-    """Best first, activated or raw."""
     async with stack(random_model("tiny-classifier")) as running:
         tei, ours = Tei(running.channel), Calls(running.channel)
         for raw in (False, True):
@@ -74,7 +73,6 @@ async def test_ranks_are_those_of_selvage(cross: Stack, raw: bool) -> None:
 
 
 async def test_a_model_without_a_cross_encoder_ranks_as_it_does(tiny: Stack) -> None:
-    """By its own default method, whatever raw_scores says."""
     tei, ours = Tei(tiny.channel), Calls(tiny.channel)
     expected = await ours.ranking.Rerank(ranking_pb2.RerankRequest(query="w3", documents=TEXTS[:20]))
     for raw in (False, True):

@@ -48,7 +48,6 @@ async def test_tokens_are_those_of_selvage(tiny: Stack) -> None:
 
 
 async def test_info_is_that_of_the_model(tiny: Stack, cross: Stack) -> None:
-    """With our own bounds."""
     found = await Tei(tiny.channel).info.Info(pb.InfoRequest())
     card = (await Calls(tiny.channel).model.GetModel(model_pb2.GetModelRequest())).card
     assert (found.model_id, found.model_dtype, found.max_input_length) == (card.id, card.dtype, card.max_tokens)
@@ -57,7 +56,6 @@ async def test_info_is_that_of_the_model(tiny: Stack, cross: Stack) -> None:
 
 
 async def test_what_it_took_stands_beside_a_reply(tiny: Stack) -> None:
-    """With the request id of the caller."""
     call = Tei(tiny.channel).embed.Embed(pb.EmbedRequest(inputs="w1 w2"), metadata=(("x-request-id", "mine-9"),))
     reply = await call
     assert dict(await call.trailing_metadata())["x-request-id"] == "mine-9"
@@ -68,7 +66,6 @@ async def test_what_it_took_stands_beside_a_reply(tiny: Stack) -> None:
 
 
 async def test_it_is_found_by_reflection_and_told_by_health(tiny: Stack) -> None:
-    """Beside selvage.v1."""
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(tiny.channel)
     async for response in stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])):
         listed = {service.name for service in response.list_services_response.service}

@@ -58,7 +58,6 @@ async def test_a_stream_of_texts_is_one_embed(tiny: Stack) -> None:
 
 
 async def test_a_caller_writes_and_reads_in_turn(tiny: Stack) -> None:
-    """A message is answered while nothing else comes."""
     call = Tei(tiny.channel).embed.EmbedStream()
     for text in TEXTS[:10]:
         await call.write(pb.EmbedRequest(inputs=text))

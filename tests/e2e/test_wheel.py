@@ -115,7 +115,6 @@ async def test_the_client_is_a_wheel_of_its_own(
 
 
 async def test_the_client_alone_says_what_an_engine_needs(client_environment: Path, tmp_path: Path) -> None:
-    """One sentence with the command that installs it."""
     output = await outputs_of(client_environment, "-c", ENGINE, folder=tmp_path)
     needs = "Engine needs the extra engine: pip install '.[engine]' in a checkout (No module named 'embedded')\n"
     assert output == needs
@@ -141,7 +140,6 @@ async def test_the_client_alone_says_what_the_services_need(name: str, extra: st
 
 
 async def test_the_client_alone_says_what_the_bulk_command_needs(client_environment: Path, tmp_path: Path) -> None:
-    """Before it asks a service for anything."""
     (tmp_path / "lines.txt").write_text("a quiet harbour\n")
     process = await asyncio.create_subprocess_exec(
         *(str(client_environment / "bin" / "python"), "-I", "-m", "selvage.bulk", "lines.txt", "--output", "vectors"),

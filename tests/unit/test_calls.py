@@ -30,7 +30,6 @@ async def test_an_answer_is_what_work_returns() -> None:
 
 
 async def test_an_error_of_ours_passes() -> None:
-    """The very same."""
     error = InvalidInput("no", field="texts")
     with pytest.raises(InvalidInput) as raised:
         await Calls(timeout=60).answer(CALLER, lambda: raising(error))
@@ -48,7 +47,6 @@ async def test_a_bug_is_logged_and_not_told() -> None:
 
 @pytest.mark.parametrize("remaining", [None, -SLACK])
 async def test_time_that_is_over_has_a_name(remaining: float | None) -> None:
-    """The default time, or the caller's own."""
     with pytest.raises(DeadlineExceeded, match="no deadline" if remaining is None else "outlasted its deadline"):
         await Calls(timeout=0).answer(Caller(method="", request_id="", remaining=remaining), asyncio.Event().wait)
 

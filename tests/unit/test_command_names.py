@@ -56,7 +56,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest(
 def test_programs_that_start_services_do_so_too(
     name: str, flag: str, near: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before they start anything."""
     line = refusal(partial(run_as_program, name), [flag, "x"], capsys)
     assert line == f"python -m {name}: unrecognized arguments: {flag}; did you mean {near}? (--help explains)"
 

@@ -51,26 +51,22 @@ def test_a_profile_starts_the_workers_of_a_machine() -> None:
 
 @pytest.mark.parametrize("name", ["frontend", "proxy"])
 def test_the_frontend_and_its_proxy_are_up_in_every_profile(name: str) -> None:
-    """They name none."""
     assert "profiles" not in SERVICES[name]
 
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_the_workers_share_one_alias(name: str) -> None:
-    """The frontends' setting holds for both."""
     assert SERVICES[name]["networks"] == {"default": {"aliases": ["worker"]}}
 
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_the_frontend_asks_where_the_worker_listens(name: str) -> None:
-    """The alias, and the port of either worker."""
     target = SERVICES["frontend"]["environment"]["SELVAGE_FRONTEND_WORKER"]
     assert f"dns:///worker:{port_of(listens_on(name))}" == target
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_container_listens_to_its_neighbours(name: str) -> None:
-    """The default, the loopback address, would reach nobody."""
     assert listens_on(name).startswith("0.0.0.0:")
 
 
@@ -83,7 +79,6 @@ def test_metrics_are_told_inside_the_network_only(name: str) -> None:
 
 
 def test_the_frontend_runs_as_replicas() -> None:
-    """More than one unless told otherwise."""
     assert SERVICES["frontend"]["deploy"]["replicas"] == 2
 
 
@@ -97,7 +92,6 @@ def test_there_is_one_port_for_all_replicas() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_only_this_machine_is_served_unless_told_otherwise(name: str) -> None:
-    """Neither TLS nor keys are on."""
     assert all(port.startswith(("${PUBLISH:-127.0.0.1}:", "127.0.0.1:")) for port in SERVICES[name]["ports"])
 
 
@@ -126,13 +120,11 @@ def test_a_fingerprint_can_be_chosen(monkeypatch: pytest.MonkeyPatch, chosen: st
 
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_depends_on_start_order(name: str) -> None:
-    """A frontend waits for its worker by itself."""
     assert "depends_on" not in SERVICES[name]
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_compose_leaves_the_user_of_the_image(name: str) -> None:
-    """It does not make it root again."""
     assert not {"user", "privileged", "cap_add"} & set(SERVICES[name])
 
 
@@ -173,7 +165,6 @@ def test_the_drain_outlasts_the_proxys_checks() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_grace_period_outlasts_the_drain(name: str) -> None:
-    """Else the engine kills what still answers."""
     fields = SETTINGS[name].model_fields
     delay = SERVICES[name]["environment"].get("SELVAGE_FRONTEND_DRAIN_DELAY", 0)
     drain = fields["drain_seconds"].default + delay
@@ -188,7 +179,6 @@ def test_signals_reach_a_service_that_still_starts(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_health_is_probed_where_the_service_listens(name: str) -> None:
-    """Readiness, not only life: a full service name."""
     *command, address, service, end = SERVICES[name]["healthcheck"]["test"]
     assert command == ["CMD", "python", "-m", "shared.server.probe"]
     assert end == "--end-hung"
@@ -198,13 +188,11 @@ def test_health_is_probed_where_the_service_listens(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_probe_has_the_time_to_see_that_a_service_hangs(name: str) -> None:
-    """Before the engine ends the probe itself."""
     assert int(SERVICES[name]["healthcheck"]["timeout"].removesuffix("s")) > probe.SILENCES * 5
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_variable_is_a_setting(name: str) -> None:
-    """A misspelt one would be ignored in silence."""
     fields, prefix = SETTINGS[name].model_fields, SETTINGS[name].model_config["env_prefix"]
     assert set(SERVICES[name]["environment"]) <= {f"{prefix}{field.upper()}" for field in fields}
 
@@ -218,7 +206,6 @@ def test_a_gpu_worker_reserves_a_gpu_of_its_own(name: str, number: str) -> None:
 
 
 def test_gpu_workers_differ_in_their_gpu_alone() -> None:
-    """The frontends give any call to either."""
     one, other = ({key: SERVICES[name][key] for key in SERVICES[name]} for name in GPUS)
     for each in (one, other):
         del each["deploy"], each["profiles"]
@@ -226,14 +213,12 @@ def test_gpu_workers_differ_in_their_gpu_alone() -> None:
 
 
 def test_the_cpu_worker_is_built_without_cuda() -> None:
-    """From PyTorch's own index; it reserves nothing."""
     assert SERVICES["worker-cpu"]["build"]["args"] == {"TORCH_INDEX": "https://download.pytorch.org/whl/cpu"}
     assert "deploy" not in SERVICES["worker-cpu"]
 
 
 @pytest.mark.parametrize("name", ["prometheus", "grafana"])
 def test_other_peoples_images_are_named_by_their_full_version(name: str) -> None:
-    """Which a variable replaces."""
     assert re.fullmatch(r"\$\{\w+:-[\w/]+:v?\d+\.\d+\.\d+\}", SERVICES[name]["image"])
 
 

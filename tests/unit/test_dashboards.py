@@ -131,7 +131,6 @@ def test_what_is_scraped_is_where_compose_serves_it() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    """docs/metrics.md has each of ours, and no other."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in told() if name.startswith("selvage_")}
     assert set(re.findall(r"`(selvage_[a-z_]+)[`{]", page)) == families
@@ -139,7 +138,6 @@ def test_every_metric_is_explained() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool; Debian's package prometheus has it")
 def test_prometheus_takes_them() -> None:
-    """As its own tool says."""
     for *words, name in (
         ("check", "rules", "rules.yaml"),
         ("check", "config", "prometheus.yaml"),

@@ -110,7 +110,6 @@ def test_vectors(name: str) -> None:
 
 @pytest.mark.parametrize("data_type", DataType)
 def test_vectors_of_every_data_type(data_type: DataType) -> None:
-    """With their scales, dense and of tokens."""
     work = raw(DENSE, MULTI, data_type=data_type)
     ours, whole = both(computed_by("tiny-bge-m3"), work, tokenized([TEXTS[each] for each in ORDER]))
     assert_close(ours, whole, data_type)
@@ -127,7 +126,6 @@ def test_vectors_without_a_row() -> None:
 
 @pytest.mark.parametrize("token_id", [None, TEXTS[0][2], 999])
 def test_labels_of_tokens(token_id: int | None) -> None:
-    """Of all, of some, of none."""
     work = Classify(tokens=True, token_id=token_id)
     ours, whole = both(computed_by("tiny-token-classifier"), work, tokenized([TEXTS[each] for each in ORDER]))
     assert_close(ours, whole)

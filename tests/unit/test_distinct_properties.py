@@ -95,7 +95,6 @@ def test_every_score_comes_back_to_its_pair(first: list[Any], second: list[Any],
 
 @given(st.lists(st.sampled_from(TEXT), min_size=1, max_size=9))
 def test_each_text_is_found_once(texts: list[str]) -> None:
-    """In the order in which they come first."""
     distinct = Distinct.among(texts)
     once = distinct.once(texts)
     assert once == list(dict.fromkeys(texts))

@@ -49,14 +49,12 @@ def test_a_worker_with_cuda_can_compile_and_keeps_what_it_compiled() -> None:
 
 @pytest.mark.parametrize(("name", "image"), [("frontend", "frontend"), *((name, "worker") for name in WORKERS)])
 def test_a_service_is_built_from_its_dockerfile_and_runs_its_module(name: str, image: str) -> None:
-    """The frontend's image is the frontend's."""
     assert SERVICES[name]["build"]["dockerfile"] == f"deploy/{image}.Dockerfile"
     module = {"frontend": "frontend_service", "worker": "gpu_worker"}[image]
     assert instructions(image, "ENTRYPOINT") == [f'["python", "-m", "{module}"]']
 
 
 def test_the_frontend_image_never_names_torch() -> None:
-    """Not even in a comment."""
     assert "torch" not in (ROOT / "deploy/frontend.Dockerfile").read_text().lower()
 
 

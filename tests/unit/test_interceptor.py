@@ -41,7 +41,6 @@ async def test_a_method_is_looked_up_once(method: str) -> None:
 
 
 async def test_a_method_that_is_not_there_is_not_remembered() -> None:
-    """Callers may ask for any number of names."""
     interceptor = Interceptor(Calls(timeout=60), ThreadPoolExecutor(1))
 
     async def nothing(_: Any) -> None:

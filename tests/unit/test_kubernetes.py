@@ -58,7 +58,6 @@ def test_the_service_is_headless(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_variable_is_a_setting(name: str) -> None:
-    """A misspelt one would be ignored in silence."""
     fields, prefix = SETTINGS[name].model_fields, SETTINGS[name].model_config["env_prefix"]
     assert set(environment(name)) <= {f"{prefix}{field.upper()}" for field in fields}
 
@@ -90,7 +89,6 @@ def test_ports_are_those_that_it_listens_on(name: str) -> None:
 
 
 def test_frontends_ask_where_workers_listen() -> None:
-    """By the name of their service."""
     [port] = [each["port"] for each in MANIFESTS["Service selvage-worker"]["spec"]["ports"] if each["name"] == "grpc"]
     assert environment("frontend")["SELVAGE_FRONTEND_WORKER"] == f"dns:///selvage-worker:{port}"
 
@@ -104,7 +102,6 @@ def test_life_and_readiness_are_two_questions(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_grace_period_outlasts_the_drain(name: str) -> None:
-    """Else the kubelet kills what still answers."""
     delay = float(environment(name).get("SELVAGE_FRONTEND_DRAIN_DELAY", 0))
     assert pod(name)["terminationGracePeriodSeconds"] > SETTINGS[name].model_fields["drain_seconds"].default + delay
 

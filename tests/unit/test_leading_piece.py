@@ -68,7 +68,6 @@ def test_what_is_cut_off_or_spoilt_leads_nothing_beyond_its_end(job_id: int, dat
 
 
 def test_a_piece_is_read_without_a_copy() -> None:
-    """It is a view of the message."""
     raw = led_by(LeadingPiece(job_id=7, kind=3, data=bytes(1_000_000)), b"")
     tracemalloc.start()
     try:

@@ -23,7 +23,6 @@ def value(page: Page, name: str, **labels: str) -> float | None:
 
 
 def test_rpcs_are_told_by_convention() -> None:
-    """Names, labels and codes are those of go-grpc-prometheus."""
     page = Page()
     page.rpcs.started(EMBED, "unary")
     page.rpcs.started(EMBED, "unary")
@@ -59,7 +58,6 @@ def test_jobs_are_told_by_kind_and_outcome() -> None:
 
 
 def test_steps_are_told() -> None:
-    """Seconds, tokens and units of each step."""
     page = Page()
     worker = page.worker()
     worker.step(0.5, 300, 4)
@@ -111,7 +109,6 @@ def test_a_worker_is_read_when_prometheus_asks() -> None:
 
 
 def test_a_frontend_is_read_likewise() -> None:
-    """With the workers that it sees."""
     page = Page()
     page.frontend().read(
         lambda: FrontendFigures(
@@ -143,7 +140,6 @@ def test_the_reasons_are_those_of_the_code() -> None:
 
 
 def test_what_is_refused_at_the_door_is_counted() -> None:
-    """By reason."""
     admission = Admission(Bounds(requests=1, size=10))
     with admission.request(), pytest.raises(Overloaded), admission.request():
         pass
@@ -166,7 +162,6 @@ def test_the_page_is_served() -> None:
 
 
 def test_two_pages_share_nothing() -> None:
-    """No registry is global."""
     one, other = Page(), Page()
     one.worker().step(1, 1, 1)
     other.worker()

@@ -31,7 +31,6 @@ def texts() -> list[Path]:
 
 
 def test_the_pattern_knows_the_foreign_package_from_our_own() -> None:
-    """Or the test below could not fail."""
     foreign = ("pip install selvage", "pip install -U 'selvage[bulk]'", "needs the extra selvage[trace]")
     ours = ("pip install ./selvage-client", "selvage-serving[bulk]", "service=~selvage[.]v1", "pip install '.[ray]'")
     assert [bool(FOREIGN.search(text)) for text in (*foreign, *ours)] == [True] * 3 + [False] * 4

@@ -69,7 +69,6 @@ def test_the_check_names_a_service_of_ours() -> None:
 
 
 def test_the_proxy_serves_and_finds_frontends_where_compose_has_them() -> None:
-    """The ports of both sides."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     for door in ("", "HTTP_"):
         listen = services["frontend"]["environment"][f"SELVAGE_FRONTEND_{door}LISTEN"].rpartition(":")[2]
@@ -89,7 +88,6 @@ def test_a_caller_cannot_choose_its_key(section: str) -> None:
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
 def test_haproxy_takes_it() -> None:
-    """Without a warning."""
     answer = subprocess.run(
         ["haproxy", "-c", "-f", str(ROOT / "deploy/proxy/haproxy.cfg")], capture_output=True, text=True, check=False
     )

@@ -78,7 +78,6 @@ async def test_a_burst_of_calls_is_not_cancelled_at_random() -> None:
 
 
 async def test_by_default_it_would_be() -> None:
-    """The control."""
     options = dict(server_options(connection_age=False))
     assert await cancelled({name: value for name, value in options.items() if name not in PENDING}) > 0
 

@@ -45,8 +45,6 @@ def test_a_signal_lets_a_program_stop_what_it_started(number: signal.Signals, st
 
 
 def test_results_and_errors_pass() -> None:
-    """As from asyncio.run."""
-
     async def main(fails: bool) -> int:
         if fails:
             raise KeyError("why")

@@ -118,7 +118,6 @@ async def reranks(clients: Clients, running: Stack, model: str) -> None:
 async def test_cohere_raises_its_own_errors(
     clients: Clients, url: str, does: str, asked: dict[str, Any], error: str
 ) -> None:
-    """Their body has the message."""
     defaults = {"input_type": "search_document"} if does == "cohere_embed" else {}
     told = await clients.ask(does, url, **(defaults | asked))
     assert told["error"] == error, told
@@ -163,7 +162,6 @@ async def test_the_hub_asks_how_we_are(clients: Clients, url: str) -> None:
 
 
 async def test_the_hub_raises_its_own_error(clients: Clients, url: str) -> None:
-    """With what was wrong."""
     told = await clients.ask("hub_features", url, text=["w1", ""])
     assert (told["error"], told["status"]) == ("huggingface_hub.HfHubHTTPError", 422)
     assert "inputs[1] is empty" in told["text"]

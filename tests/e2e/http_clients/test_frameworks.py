@@ -76,7 +76,6 @@ async def test_langchain_gets_the_vectors_of_embed(
 async def test_litellm_gets_the_vectors_of_embed(
     frameworks: Clients, url: str, expected: Embedded, provider: str, path: str
 ) -> None:
-    """By the provider's own path and fields."""
     answer = await frameworks.ask("litellm_embed", f"{url}{path}", model=f"{provider}/{MODEL}", texts=TEXTS)
     side = InputType.DOCUMENT if provider == "cohere" else InputType.UNSPECIFIED
     rows = await expected(texts=TEXTS, input_type=side, normalize=True)

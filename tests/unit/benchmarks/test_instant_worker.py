@@ -37,7 +37,6 @@ def test_a_frontend_takes_its_results(outputs: tuple[OutputKind, ...], data_type
 
 
 def test_other_work_is_refused() -> None:
-    """It would be answered by nonsense else."""
     asked = Job(id=1, work=Classify(), tokens=RaggedTokens.of([[5]]))
     with pytest.raises(UnsupportedTask):
         InstantEngine().open(asked)

@@ -50,7 +50,6 @@ def test_an_open_loop_sends_at_the_rate_whatever_the_answers_do() -> None:
 
 
 def test_poisson_arrivals_have_the_rate_and_the_seed_decides_them() -> None:
-    """Exponential gaps: as much spread as mean."""
     found = list(islice(loops.gaps(50, seed=3), 20_000))
     assert np.mean(found) == pytest.approx(1 / 50, rel=0.03)
     assert np.std(found) == pytest.approx(1 / 50, rel=0.05)
@@ -91,7 +90,6 @@ def test_a_closed_loop_counts_from_the_last_answer_before_the_window_to_the_last
 
 
 def test_goodput_is_what_kept_its_deadline_and_refusals_have_latencies_of_their_own() -> None:
-    """Of four a second in two seconds."""
     late = [Call(due=0.0, ended=3.0, status="OK", request=1)]
     calls = calls_of(1, 1, 1, 1) + late + calls_of(1, status=outcome.REFUSED) + calls_of(1, status=outcome.EXPIRED)
     found = outcome.figures(calls + calls_of(1, status="INTERNAL"), 2.0, [16, 32], deadline=1.0)
@@ -141,8 +139,6 @@ async def test_answers_over_http_have_the_same_names() -> None:
 
 
 def test_the_cpu_of_other_threads_is_not_the_event_loops() -> None:
-    """The main thread waits while another computes."""
-
     def work() -> None:
         while time.thread_time() < 0.2:
             sum(range(1000))

@@ -60,7 +60,6 @@ def test_a_peer_that_is_not_installed_or_does_not_start_is_named(
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_every_version_of_a_peer_is_pinned_once_and_make_installs_it(path: Path) -> None:
-    """What was measured can be installed again."""
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if not PINNED.fullmatch(line)] == []
     names = [re.split(r"[\[=]", line)[0].lower().replace("_", "-") for line in lines]

@@ -157,7 +157,6 @@ async def test_the_call_that_checks_a_server_has_texts_that_are_compared(monkeyp
 
 @pytest.mark.parametrize("reconnecting", [True, False])
 def test_the_published_client_has_a_connection_a_request(server: ReadyServer, reconnecting: bool) -> None:
-    """Others keep theirs."""
     case = replace(CASE, stream=replace(CASE.stream, requests=20))
     asyncio.run(drive(replace(ROW, reconnecting=reconnecting), case, server.url, 0.5, {}))
     with urlopen(f"{server.url}/health") as reply:
@@ -172,7 +171,6 @@ def window(measured: list[float], beside: list[float]) -> Window:
 
 
 def test_figures_are_of_the_measured_stream_and_what_runs_beside_has_its_own() -> None:
-    """CPU is of everything, over the measured requests."""
     case = replace(CASE, beside=replace(CASE.stream, clients=1))
     told = figures(case, window([9, 10, 11, 12, 13, 14.5], [9, 12]))
     assert told["requests/s"] == 1
@@ -201,7 +199,6 @@ def test_a_server_ends_with_all_that_it_started() -> None:
 
 
 def test_a_server_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log() -> None:
-    """Without the lines that say nothing."""
     program = "print('the reason'); print(' - leaked type x'); raise SystemExit(3)"
     launch = Launch(programs={"broken": [sys.executable, "-c", program]}, url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(SystemExit, match=r"side: broken ended with 3\nthe reason\n\("), started("side", launch):
@@ -258,7 +255,6 @@ def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.Monkey
 def test_a_case_that_a_peer_fails_leaves_it_out_there_and_ours_ends_the_row(
     monkeypatch: pytest.MonkeyPatch, asked: Asked
 ) -> None:
-    """The peer's other cases are kept."""
     sides = {OURS: fake("rows"), VLLM: fake("rows")}
     monkeypatch.setattr(run, "launches", lambda row, cores: sides)
     whole, failing = run.turn, {sides[VLLM].url}

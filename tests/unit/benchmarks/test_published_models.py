@@ -92,7 +92,6 @@ def test_written_files_of_gritlm_leave_the_instruction_out(monkeypatch: pytest.M
 
 
 def test_layers_can_be_fewer(tmp_path: Path) -> None:
-    """For trying out."""
     models.write("random:tiny-qwen3", tmp_path, dtype="bfloat16", max_tokens=64, layers=1)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["num_hidden_layers"], len(config["layer_types"]), config["dtype"]) == (1, 1, "bfloat16")
@@ -118,7 +117,6 @@ def test_we_must_agree_with_the_model_and_the_peer_is_told() -> None:
 
 
 def test_all_workloads_of_a_row_are_compared_but_those_of_huge_requests() -> None:
-    """Prompts that begin alike too."""
     apart, alike = answers.probes(rows()["token-embeddings"])
     assert apart[0] != alike[0]
     assert len(answers.probes(rows()["clients"])) == answers.MOST_REQUESTS  # the same texts in all cases

@@ -52,7 +52,6 @@ def test_no_text_comes_twice(texts: list[Docstring]) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.lists(st.integers(1, 40), min_size=1, max_size=5))
 def test_max_sim_equals_sentence_transformers(queries: Sequence[int], documents: Sequence[int]) -> None:
-    """Whatever numbers of rows."""
     draw = np.random.default_rng(sum(documents))
     rows = [[draw.standard_normal((n, 8)).astype(np.float32) for n in side] for side in (queries, documents)]
     expected = maxsim(*([torch.from_numpy(each) for each in side] for side in rows)).numpy()

@@ -34,14 +34,12 @@ def test_a_page_shows_every_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_what_stands_between_markers_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a result it says so."""
     monkeypatch.setattr(render, "read", lambda name: {})
     page = "by hand\n<!-- rendered engine: begin -->\nold\n<!-- rendered engine: end -->\nby hand too\n"
     assert render.rendered(page) == page.replace("old", "No result yet.")
 
 
 def test_a_row_of_the_summary_has_the_rate_the_share_and_each_peer() -> None:
-    """A single client is compared by latency."""
     spread = {"median": 0.5, "lower": 0.4, "upper": 0.6}
     case: dict[str, Any] = {
         "case": "1 client, 16 tokens",

@@ -100,7 +100,6 @@ def test_pages_tell_the_floor_and_what_was_measured(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_only_the_other_device_ran_stands_beside_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And says which device that is."""
     row = {"workload": "medium", "in flight": 64, "tokens/s": 800, "p50 ms": 2, "p99 ms": 3}
     chip = {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
     other = chip | {"name": "another chip", "flops": 2e12}

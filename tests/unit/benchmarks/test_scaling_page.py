@@ -35,7 +35,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_costs_are_solved_from_three_requests() -> None:
-    """By request, by text and by token."""
     solved = page.frontend_cost()
     assert (solved.request, solved.text, solved.token) == pytest.approx((0.5, 0.02, 0.001))
 
@@ -47,7 +46,6 @@ def test_frontends_follow_from_speed_and_size_of_requests() -> None:
 
 
 def test_every_table_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing was measured it says so."""
     assert min(render().count("\n|") for render in page.BLOCKS.values()) > 3
     monkeypatch.setattr(page, "read", lambda name: {})
     assert {render() for render in page.BLOCKS.values()} == {page.NO_RESULT}

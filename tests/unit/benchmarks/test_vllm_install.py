@@ -21,7 +21,6 @@ def test_vllm_is_described_by_the_name_that_it_looks_for(tmp_path: Path) -> None
 
 
 def test_every_package_of_vllm_is_pinned() -> None:
-    """What was measured can be installed again."""
     lines = (ROOT / "benchmarks" / "published" / "vllm.txt").read_text().splitlines()
     packages = [line for line in lines if not line.startswith("#")]
     assert [line for line in packages if not re.fullmatch(r"[\w.-]+==[\w.+]+", line)] == []

@@ -180,7 +180,6 @@ def test_garbage_ends_the_start_with_a_line(path: Path, garbage: bytes) -> None:
 def test_streams_of_a_key_are_limited_as_its_requests_are(
     path: Path, limits: str, requests: int | None, streams: int | None
 ) -> None:
-    """Unless the file says otherwise."""
     path.write_text(FILE.replace("requests_at_once = 2", limits))
     batch = ApiKeys(str(path)).identify(asking(BATCH))
     most = [quota and quota.most for quota in (batch.quota, batch.stream_quota)]

@@ -150,7 +150,6 @@ async def test_an_rpc_that_does_not_say_is_cut_where_the_setting_says_so(name: s
 
 
 async def test_a_maxsim_of_texts_likewise() -> None:
-    """Its documents are vectors: only queries are texts."""
     ask = asks(codec.max_sim_request_from_pb, lambda frontend: frontend.ranking.max_sim)
     vectors = {"lengths": [1], "dimensions": 8, "data_type": vectors_pb2.DATA_TYPE_FLOAT32, "data": b"\0" * 32}
     message = ranking_pb2.MaxSimRequest(query_texts=[LONG], documents=vectors)
@@ -200,7 +199,6 @@ async def test_tokenize_shows_what_would_be_computed() -> None:
     ],
 )
 async def test_a_body_that_does_not_say_likewise(path: str, body: dict[str, Any], changes: dict[str, Any]) -> None:
-    """`null` says nothing either."""
     refusing, cutting = HttpApi(Worker(**changes)), HttpApi(Worker(**changes), limits=AUTO)
     assert (await refusing.ask(path, body)).status in (400, 413)
     assert (await cutting.ask(path, body)).status == 200
@@ -223,13 +221,11 @@ async def test_a_body_that_says_no_is_obeyed(path: str, body: dict[str, Any]) ->
 
 @pytest.mark.parametrize("limits", [Limits(), AUTO])
 async def test_info_tells_which_it_is(limits: Limits) -> None:
-    """Clients of text-embeddings-inference read it there."""
     told = await HttpApi(Worker(), limits=limits).ask("/info")
     assert told.json["auto_truncate"] is limits.auto_truncate
 
 
 def test_a_stream_of_texts_says_the_same_throughout() -> None:
-    """Nothing and `false` are two things."""
     message = tei_pb2.RerankStreamRequest(query="a", text="b")
     whole = tei.begin_rerank_request(message)
     assert not whole.HasField("truncate")

@@ -102,7 +102,6 @@ async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type
 
 
 async def test_abandoned_streams_leave_no_place_taken() -> None:
-    """Whether their batches were begun or not."""
     frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(requests=8)))
 
     async def never(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:

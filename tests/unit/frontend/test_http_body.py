@@ -58,7 +58,6 @@ def test_null_in_a_list_is_no_absence() -> None:
 
 @pytest.mark.parametrize("number", [b"512.0", b"5.12e2", b"512"])
 def test_whole_floats_are_integers(number: bytes) -> None:
-    """They are so wherever an integer may stand."""
     raw = b'{"needed": "a", "count": NUMBER, "ids": [NUMBER, [NUMBER]]}'.replace(b"NUMBER", number)
     found = Body(Example).read(raw)
     assert (found.count, found.ids, type(found.count)) == (512, [512, [512]], int)

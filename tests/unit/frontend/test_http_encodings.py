@@ -54,7 +54,6 @@ async def test_base64_in_every_type(path: str, field: str, dtype: str, closeness
 
 @pytest.mark.parametrize(("path", "field"), [("/pooling", "data"), ("/v1/multi-vector", "embeddings")])
 async def test_token_vectors_as_base64(path: str, field: str) -> None:
-    """A text has as many rows as tokens."""
     task = {"task": "token_embed"} if path == "/pooling" else {}
     told = await ask(path, encoding_format="base64", **task)
     rows = [base64.b64decode(entry[field]) for entry in told.json["data"]]

@@ -341,7 +341,6 @@ async def test_bits_in_base64_are_those_in_numbers() -> None:
 
 
 async def test_the_name_of_a_reply() -> None:
-    """The request's own, or that of the call."""
     api = HttpApi(Worker())
     headers = (("content-type", "application/json"), ("x-request-id", "call"))
     named = await api.ask("/v1/embeddings", {"input": "a", "request_id": "mine"}, headers=headers)
@@ -392,7 +391,6 @@ async def test_the_best_label_of_one_score_is_that_of_the_largest_logit(
 
 
 async def test_a_passage_over_the_limit_is_refused_unless_its_end_may_go() -> None:
-    """NIM's default is NONE."""
     body = {"query": {"text": "a"}, "passages": [{"text": "b"}, {"text": LONG}]}
     for truncate in ({}, {"truncate": None}, {"truncate": "NONE"}):
         told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body | truncate)
@@ -431,7 +429,6 @@ async def test_on_teis_paths_any_name_means_the_only_model(path: str, body: Fiel
 
 
 async def test_documents_at_rerank_are_coheres_and_name_their_model() -> None:
-    """vLLM and Cohere know the field."""
     body = {"query": "a", "documents": ["b"], "model": "other"}
     assert (await HttpApi(Worker(**CROSS_ENCODER)).ask("/rerank", body)).status == 404
 

@@ -295,7 +295,6 @@ async def test_statuses_and_words_of_each_shape(path: str, body: object, status:
 
 @pytest.mark.parametrize("name", ["documents[7]", "texts[0] has dimensions", "queries documents"])
 async def test_a_models_name_is_told_as_it_was_sent(name: str) -> None:
-    """It may look like a field of ours."""
     told = await HttpApi(Worker()).ask("/v1/rerank", {"query": "a", "documents": ["b"], "model": name})
     assert (told.status, name in told.json["error"]["message"]) == (404, True)
 
@@ -320,7 +319,6 @@ async def test_a_models_name_is_told_as_it_was_sent(name: str) -> None:
 async def test_what_is_refused_before_the_body_is_read(
     api: HttpApi, path: str, method: str, headers: tuple[tuple[str, str], ...], status: int
 ) -> None:
-    """So the body could be anything."""
     told = await api.ask(path, b"{}", method=method, headers=headers)
     assert told.status == status, told.body
     assert ("allow" in told.headers) == (status == 405)

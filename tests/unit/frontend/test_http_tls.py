@@ -52,7 +52,6 @@ def folders(tmp_path: Path) -> list[Path]:
 async def test_what_the_files_hold_counts_for_new_connections(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The certificate, and who signs for clients."""
     monkeypatch.setattr(fresh, "LOOK_SECONDS", 0.0)
     old, new = map(Authority, folders)
     files = old.files("server", HERE)

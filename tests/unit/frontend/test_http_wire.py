@@ -64,7 +64,6 @@ SPLIT = (
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_it_does_not_matter_where_bytes_are_cut(address: tuple[str, int], seed: int) -> None:
-    """By the network: four requests stay four."""
     pick = random.Random(seed)
     cuts = sorted(pick.sample(range(1, len(SPLIT)), 12))
     pieces = [SPLIT[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(SPLIT)], strict=True)]
@@ -79,7 +78,6 @@ async def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("headers", [(), (b"Authorization: Bearer wrong",)])
 async def test_a_trailer_does_not_authenticate(headers: tuple[bytes, ...]) -> None:
-    """Neither alone nor over the head's."""
     async with serving(HttpApi(Worker(), refuses_strangers())) as address:
         for trailers, status in (((b"Authorization: Bearer right",), 401), ((), 401)):
             body = chunked(trailers=trailers)
@@ -112,7 +110,6 @@ async def test_a_trailer_is_no_header(address: tuple[str, int], trailer: bytes, 
 
 
 async def test_a_trailer_names_no_request(address: tuple[str, int]) -> None:
-    """Though the head does not."""
     asked = post(CLOSE, CHUNKED, body=chunked(trailers=[b"x-request-id: theirs"]), framed=False)
     (only,) = await told(address, asked)
     assert only.headers["x-request-id"] != "theirs"
@@ -186,7 +183,6 @@ async def test_what_is_no_request_is_refused_in_its_turn(api: HttpApi, worker: W
 
 
 async def test_who_asks_whether_to_send_is_told(address: tuple[str, int]) -> None:
-    """Once, and only where the body is wanted."""
     reader, writer = await asyncio.open_connection(*address)
     whole = post(b"Expect: 100-continue", CLOSE)
     writer.write(whole.removesuffix(BODY))
@@ -205,7 +201,6 @@ async def test_who_was_not_asked_to_send_ends_its_connection(address: tuple[str,
 
 
 async def test_a_reply_to_head_has_no_body(address: tuple[str, int]) -> None:
-    """And the length that it would have."""
     asked = b"HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection(*address)
     writer.write(asked + AFTER)

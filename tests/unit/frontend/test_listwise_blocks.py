@@ -178,7 +178,6 @@ async def test_rows_of_queries_count_too() -> None:
 
 
 async def test_all_blocks_count_against_the_tokens_of_a_request() -> None:
-    """Before any of them is sent."""
     worker = Blocks()
     ranking = RankingService(pipeline(worker, request_tokens=200))
     asked = ScoreRequest(queries=("the",) * 9, documents=("a",))

@@ -16,7 +16,6 @@ from shared.server.interceptor import CALLER
 
 @given(st.text())
 def test_bytes_of_a_text(text: str) -> None:
-    """As UTF-8 has them."""
     if all(letter < "\ud800" or letter > "\udfff" for letter in text):
         assert utf8_bytes(text) == len(text.encode())
 

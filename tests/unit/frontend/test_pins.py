@@ -63,7 +63,6 @@ async def test_a_worker_that_comes_back_with_other_weights_is_not_used() -> None
 
 
 async def test_a_frontend_of_several_models_has_a_pin_for_each() -> None:
-    """And what is pinned by nobody stays out."""
     workers = [FakeWorker(id=name, fingerprint=name[0] * 64) for name in ("a-model", "b-model", "c-model")]
     async with World(*workers, pins={WANTED, OTHER}) as world:
         await eventually(lambda: len(world.fleet.fingerprints) == 2)
@@ -80,7 +79,6 @@ async def test_a_frontend_of_several_models_has_a_pin_for_each() -> None:
     ],
 )
 def test_the_flag_takes_one_or_several(arguments: list[str], read: tuple[str, ...]) -> None:
-    """As --worker does."""
     assert FrontendSettings.read(arguments).fingerprint == read
 
 

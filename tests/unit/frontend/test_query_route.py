@@ -131,7 +131,6 @@ async def test_many_tokens_are_looked_up_in_a_thread(monkeypatch: pytest.MonkeyP
 
 
 async def test_documents_go_to_a_worker() -> None:
-    """With their special tokens, and told as documents."""
     worker = SparseWorker()
     service, _ = services(worker)
     answer = await service.embed(embed(DOCUMENT), LATER)
@@ -144,7 +143,6 @@ async def test_documents_go_to_a_worker() -> None:
 
 @pytest.mark.parametrize(("default", "jobs"), [(QUERY, 0), (DOCUMENT, 1)])
 async def test_texts_without_a_kind_go_the_default_way(default: InputType, jobs: int) -> None:
-    """As the model's files say."""
     worker = SparseWorker(query_route=route(default_input_type=default))
     service, models = services(worker)
     await service.embed(embed(), LATER)
@@ -205,7 +203,6 @@ async def test_ids_of_one_meaning_need_no_kind() -> None:
 
 
 async def test_queries_have_limits_of_their_own() -> None:
-    """In tokens, and in token ids."""
     service, _ = services(SparseWorker())
     with pytest.raises(InputTooLong, match=r"texts\[0\] has .* the limit is 4"):
         await service.embed(embed(QUERY, "a b c d e"), LATER)
@@ -254,7 +251,6 @@ LIES = {
 
 @pytest.mark.parametrize(("files", "told", "why"), LIES.values(), ids=LIES)
 def test_files_that_do_not_fit_are_refused(files: dict[str, bytes], told: QueryRoute, why: str) -> None:
-    """By a line that names what is wrong."""
     with pytest.raises(ValueError, match=why):
         read_files(FILES | files, card(**sparse_card(query_route=told)))
 
@@ -291,7 +287,6 @@ async def test_the_table_comes_with_the_tokenizer(looks_up: bool) -> None:
 
 
 async def test_a_worker_with_another_table_is_not_served() -> None:
-    """The fleet says why."""
     worker = remote()
     worker.more_files = [("query_tokenizer.json", bare_tokenizer()), ("query_table.f32", WEIGHTS[::-1].tobytes())]
     async with World(worker) as world:

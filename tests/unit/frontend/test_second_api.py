@@ -174,7 +174,6 @@ async def test_both_apis_rerank_alike(house: House) -> None:
     ],
 )
 async def test_both_apis_refuse_alike(house: House, method: str, body: Body, reason: str, field: str) -> None:
-    """Reason, field and status."""
     plain = await house.plain.call(method, body)
     assert plain == await house.by_grpc(method, body)
     assert (plain["reason"], plain["field"]) == (reason, field)
@@ -196,7 +195,6 @@ async def test_what_fails_behind_them_is_told_alike(
 
 
 async def test_calls_without_a_deadline_end_alike(hasty_house: House) -> None:
-    """After the default time, by name."""
     hasty_house.worker.hold = True
     body = {"texts": ["a"]}
     plain = await hasty_house.plain.call("Embed", body)

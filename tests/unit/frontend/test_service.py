@@ -65,7 +65,6 @@ async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
 
 
 async def test_a_request_overrides_them() -> None:
-    """Every option reaches the job."""
     made, worker = service(prompts={"query": "query : "}, include_prompt=False)
     message = embed(outputs=[1, 3], dimensions=4, normalize=False, data_type=5, prompt_name="query")
     await EmbeddingService(made).embed(message, LATER)
@@ -104,7 +103,6 @@ async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows
 
 
 async def test_allowed_dimensions_come_from_the_files() -> None:
-    """And the error names them."""
     made, _ = service(allowed_dimensions=(2, 4))
     await EmbeddingService(made).embed(embed(dimensions=4), LATER)
     with pytest.raises(UnsupportedDimensions, match="2, 4, 8"):
@@ -112,7 +110,6 @@ async def test_allowed_dimensions_come_from_the_files() -> None:
 
 
 async def test_an_output_that_the_model_lacks() -> None:
-    """The error says which it has."""
     made, _ = service(outputs=(OutputKind.DENSE,))
     with pytest.raises(UnsupportedTask, match="it has DENSE"):
         await EmbeddingService(made).embed(embed(outputs=[3]), LATER)
@@ -127,7 +124,6 @@ async def test_an_output_that_the_model_lacks() -> None:
     ],
 )
 async def test_limits_are_named(limits: Limits, field: str) -> None:
-    """Each with its own reason."""
     made, worker = service(limits)
     with pytest.raises(LimitExceeded) as raised:
         await EmbeddingService(made).embed(embed(), LATER)
@@ -136,7 +132,6 @@ async def test_limits_are_named(limits: Limits, field: str) -> None:
 
 
 async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> None:
-    """With a remedy."""
     made, worker = service(Limits(message_bytes=70_000), max_tokens=10_000)
     with pytest.raises(ResultTooLarge, match="EmbedStream"):
         await EmbeddingService(made).embed(embed(texts=["a " * 100] * 5, outputs=[3]), LATER)
@@ -273,7 +268,6 @@ async def test_ids_to_write_are_limited(limits: Limits, field: str) -> None:
 
 
 async def test_many_ids_are_written_in_turns_and_within_a_reply() -> None:
-    """In the order of the request."""
     made, _ = service(Limits(message_bytes=200_000))
     some = ((4,) * 3000, *((number,) for number in range(4, 10)), (5,) * 9000, (6,) * 10)
     found = await ModelService(made).detokenize(DetokenizeRequest(tokenized=some))
@@ -303,7 +297,6 @@ async def test_given_vectors_have_a_bounded_width() -> None:
 
 
 def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:
-    """-1e9 is a score like any other."""
     scores = np.array([-1e9, 2, 2, -5], dtype="<f4").tobytes()
     assert [index for index, _ in postprocess.rank(scores, scores, None)] == [1, 2, 3, 0]
     assert postprocess.rank(scores, scores, 1) == [(1, 2.0)]

@@ -22,7 +22,6 @@ def test_what_is_unset_is_as_the_contract_says() -> None:
 
 
 def test_every_option_of_an_embed_counts() -> None:
-    """False and zero are said, not left out."""
     message = pb.EmbedRequest(
         inputs="a", truncate=True, normalize=False, truncation_direction=LEFT, prompt_name="query", dimensions=0
     )
@@ -46,7 +45,6 @@ def test_options_of_the_other_outputs(read: Any, kind: Any, output: OutputKind, 
 
 
 def test_vectors_of_a_text() -> None:
-    """The characters and the tokens stand beside them."""
     row = np.arange(4, dtype="<f4")
     request = codec.embed_request_from_pb(pb.EmbedRequest(inputs="übc"))
     reply = codec.embed_response_to_pb(request, answer(5, dense=Rows(dimensions=4, data=row.tobytes())))
@@ -56,7 +54,6 @@ def test_vectors_of_a_text() -> None:
 
 @pytest.mark.parametrize("pairs", [[], [(0, 0.5), (20_000, 2.0)]])
 def test_weights_of_a_text(pairs: list[tuple[int, float]]) -> None:
-    """A text may have none."""
     ids, weights = [identity for identity, _ in pairs], [weight for _, weight in pairs]
     sparse = SparseRows(
         lengths=(len(pairs),),

@@ -24,14 +24,12 @@ from tei.v1 import tei_pb2 as pb
     ],
 )
 def test_an_empty_text_is_refused(read: Any, message: Any) -> None:
-    """So are no ids."""
     with pytest.raises(InvalidInput, match="is empty") as raised:
         read(message)
     assert raised.value.field in ("texts[0]", "tokenized[0]")
 
 
 def test_an_unknown_direction_is_refused() -> None:
-    """By its number; the known ones are named."""
     with pytest.raises(InvalidInput, match=r"truncation_direction is 7; there are 0 \(RIGHT\), 1 \(LEFT\)"):
         messages.truncation_from_pb(pb.EmbedRequest(truncation_direction=7))  # type: ignore[arg-type]
 

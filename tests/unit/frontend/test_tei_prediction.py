@@ -15,7 +15,6 @@ from tei.v1 import tei_pb2 as pb
 
 
 def test_labels_come_best_first() -> None:
-    """Equal ones in the model's order."""
     request = codec.predict_request_from_pb(pb.PredictRequest(inputs="ab"))
     scores = np.array([0.25, 0.5, 0.25], dtype="<f4").tobytes()
     reply = codec.predict_response_to_pb(request, Classified(answer=answer(4, scores=scores), labels=("x", "y", "z")))
@@ -34,7 +33,6 @@ def test_labels_of_one_score_come_in_the_order_of_their_logits() -> None:
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_raw_scores_are_logits(raw: bool) -> None:
-    """By every method."""
     options: dict[str, Any] = {"raw_scores": raw, "truncate": True, "truncation_direction": LEFT}
     cut = Truncation(truncate=True, side=TruncationSide.LEFT)
     single = codec.predict_request_from_pb(pb.PredictRequest(inputs="a", **options))
@@ -48,13 +46,11 @@ def test_raw_scores_are_logits(raw: bool) -> None:
 
 @pytest.mark.parametrize("inputs", [[], ["a", "b", "c"]])
 def test_a_pair_is_one_text_or_two(inputs: list[str]) -> None:
-    """Anything else is refused."""
     with pytest.raises(InvalidInput, match="must have 1 or 2"):
         codec.predict_pair_request_from_pb(pb.PredictPairRequest(inputs=inputs))
 
 
 def test_a_stream_of_texts_becomes_one_rerank() -> None:
-    """Of raw_scores and return_text the first message's count."""
     messages = [
         pb.RerankStreamRequest(query="q", text="a", truncate=True, raw_scores=True, return_text=True),
         pb.RerankStreamRequest(query="q", text="b", truncate=True),
@@ -69,7 +65,6 @@ def test_a_stream_of_texts_becomes_one_rerank() -> None:
 
 
 def test_query_and_text_are_not_both_empty() -> None:
-    """One of the two may be."""
     assert codec.rerank_request_from_pb(pb.RerankRequest(texts=["a"])).queries == ("",)
     assert codec.rerank_request_from_pb(pb.RerankRequest(query="q", texts=[""])).documents == ("",)
     with pytest.raises(InvalidInput) as raised:

@@ -138,7 +138,6 @@ async def test_the_first_error_ends_the_stream_after_the_answers_before_it(place
 
 
 async def test_what_is_no_fault_of_a_message_ends_the_stream_as_it_is() -> None:
-    """It is not tried again."""
     caller = Caller(*range(60))
     caller.errors = [WorkerUnavailable("gone")]
     with pytest.raises(WorkerUnavailable, match="gone"):
@@ -182,14 +181,12 @@ async def test_a_large_message_does_not_wait_in_memory() -> None:
 
 
 async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
-    """A message counts as a request."""
     caller = Caller(*range(100), bounds=Bounds(requests=2))
     await caller.run()
     assert (caller.most_under_way, caller.replies) == (1, list(range(100)))
 
 
 async def test_who_reads_nothing_for_long_is_let_go() -> None:
-    """Nothing of it goes on."""
     caller = Caller(*range(10), bounds=Bounds(read_seconds=0.05))
     caller.reads.clear()
     with pytest.raises(NotRead):

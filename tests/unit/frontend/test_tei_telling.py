@@ -15,7 +15,6 @@ from tei.v1 import tei_pb2 as pb
 
 @pytest.mark.parametrize("text", ["", "plain", "é w1", "日本語 and 🙂 end", "🙂"])
 def test_places_in_bytes(text: str) -> None:
-    """Of every character, and of the end."""
     assert list(codec.byte_offsets(text)) == [len(text[:place].encode()) for place in range(len(text) + 1)]
 
 

@@ -84,7 +84,6 @@ async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) 
 
 @pytest.mark.parametrize("data_type", [DataType.FLOAT32, DataType.INT8])
 async def test_a_dense_output_beside_it_is_packed_alike(data_type: DataType) -> None:
-    """Though the worker gave it as float32."""
     _, embedding, worker = made()
     request = codec.embed_request_from_pb(message(data_type=data_type.value, outputs=[DENSE, MULTI]))
     answer = await embedding.embed(request, LATER)
@@ -108,7 +107,6 @@ async def test_normalize_tells_what_becomes_of_the_means(normalize: bool | None)
 
 
 async def test_a_factor_of_one_merges_nothing() -> None:
-    """All rows come, of unit length."""
     _, embedding, worker = made()
     answer = await embedding.embed(codec.embed_request_from_pb(message(pool_factor=1)), LATER)
     assert answer.result.tokens is not None
@@ -140,7 +138,6 @@ async def test_a_factor_is_the_number_that_was_written() -> None:
     ids=str,
 )
 async def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
-    """Naming the field, before anything is computed."""
     _, embedding, worker = made()
     with pytest.raises(InvalidInput) as raised:
         await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)

@@ -137,7 +137,6 @@ def test_a_limit_that_a_setting_lowered_is_named_with_it(tokenize: Callable[[], 
 
 
 def test_a_lower_limit_of_a_request_is_its_own() -> None:
-    """No setting of the worker is to blame."""
     with pytest.raises(InputTooLong, match=r"the limit is 5; truncate"):
         LIMITED.texts(["a " * 9], "", Truncation(max_tokens=5), "texts[{}]")
 
@@ -198,13 +197,11 @@ def test_a_task_of_code_needs_a_prompt_of_its_own(task: str) -> None:
 
 
 def test_the_default_prompt_serves_where_nothing_is_said() -> None:
-    """As sentence-transformers has it."""
     tokenization = ModelTokenizer(tokenizer_json(), card(prompts=PROMPTS, default_prompt_name="query"))
     assert tokenization.prompt(PromptChoice()) == "query : "
 
 
 def test_an_unknown_prompt_tells_which_there_are() -> None:
-    """UNSUPPORTED_TASK, naming them."""
     with pytest.raises(UnsupportedTask, match="it has passage, query"):
         PROMPTED.prompt(PromptChoice(name="legal"))
     with pytest.raises(UnsupportedTask, match="it has none"):
@@ -212,14 +209,12 @@ def test_an_unknown_prompt_tells_which_there_are() -> None:
 
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
-    """[CLS] query : makes three."""
     assert PROMPTED.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (3,)
     assert PLAIN.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (0,)
 
 
 @pytest.mark.parametrize("wrong", [-1, len(WORDS)])
 def test_given_ids_must_be_in_the_vocabulary(wrong: int) -> None:
-    """The text and the id are named."""
     with pytest.raises(InvalidInput, match=rf"tokenized\[1\] has the id {wrong}"):
         PLAIN.token_ids([[1, 2], [1, wrong, 2]], Truncation())
 
@@ -247,7 +242,6 @@ def test_a_broken_file_is_an_ordinary_error_that_names_it(content: bytes) -> Non
 
 
 def test_ids_back_to_text() -> None:
-    """With and without special tokens."""
     ids = [[WORDS.index(each) for each in ("[CLS]", "a", "b", "[SEP]")]]
     assert [*PLAIN.detokenize(ids, skip_special_tokens=True)] == [["a b"]]
     assert [*PLAIN.detokenize(ids, skip_special_tokens=False)] == [["[CLS] a b [SEP]"]]
@@ -263,7 +257,6 @@ def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, ke
 
 
 def test_a_prompt_that_fills_the_limit_is_refused_where_pooling_leaves_it_out() -> None:
-    """Rather than pooling nothing."""
     cut = Truncation(truncate=True, max_tokens=4)
     with pytest.raises(InvalidInput, match="nothing is left to pool"):
         PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]")
@@ -294,7 +287,6 @@ def test_a_text_is_named_by_its_number_in_the_request() -> None:
 
 
 def test_ids_are_written_in_chunks() -> None:
-    """It takes a while where there are many."""
     ids = [[5] * 8] * (10 * CHUNK_IDS // 8)
     assert [len(some) for some in PLAIN.detokenize(ids, skip_special_tokens=False)] == [CHUNK_IDS // 8] * 10
 

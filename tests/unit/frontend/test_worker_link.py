@@ -29,7 +29,6 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_before_it_has_looked_a_fleet_has_no_model() -> None:
-    """And says so."""
     with pytest.raises(WorkerUnavailable, match="no worker has answered yet"):
         World(FakeWorker()).fleet.model("")
 
@@ -68,7 +67,6 @@ def _why(fleet: Fleet) -> str:
 
 
 async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: World) -> None:
-    """Its tokenizer is fetched once."""
     before = world.fleet.model("")
     world.workers[0].load = Load(draining=True)
     await world.until(False)
@@ -81,13 +79,11 @@ async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: Worl
 
 
 async def test_a_worker_that_stalls_gets_no_more_jobs(world: World) -> None:
-    """It says so itself."""
     world.workers[0].load = Load(stalled="a step hangs")
     await world.until(False)
 
 
 async def test_a_worker_that_falls_silent_is_lost_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it had is answered UNAVAILABLE."""
     monkeypatch.setattr(job_stream, "SILENCE", 0.4)
     monkeypatch.setattr(link, "SILENCE", 0.5)
     worker = FakeWorker()
@@ -124,7 +120,6 @@ async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_job_travels_with_its_terms(world: World) -> None:
-    """Request id, priority, key, deadline and fingerprint."""
     assert (await world.run()).scores == b"1234"
     (message,) = world.workers[0].messages
     (job,) = message.jobs
