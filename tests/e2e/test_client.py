@@ -20,19 +20,6 @@ FEW = TEXTS[:40]
 
 
 @pytest.fixture(scope="module")
-async def every_output() -> AsyncIterator[Stack]:
-    """Dense, sparse and token vectors of one pass."""
-    async with stack(random_model("tiny-bge-m3")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def classifier() -> AsyncIterator[Stack]:
-    async with stack(random_model("tiny-classifier")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 async def one_at_a_time() -> AsyncIterator[Stack]:
     """A frontend that refuses what comes beside a request."""
     async with stack(random_model("tiny-bert"), frontend={"max-requests-at-once": 1}) as running:
@@ -73,15 +60,15 @@ async def test_dense_vectors(tiny: Stack, kind: str) -> None:
         near(await in_thread(client, "embed", [each.ids for each in tokens]), expected[: len(FEW)], 1e-6)
 
 
-async def test_sparse_and_token_vectors(every_output: Stack, kind: str) -> None:
+async def test_sparse_and_token_vectors(bge: Stack, kind: str) -> None:
     """As dicts, as a matrix of scipy, as arrays; all of one pass, and each alone."""
-    calls = Calls(every_output.channel)
+    calls = Calls(bge.channel)
     kinds = [v.OUTPUT_KIND_DENSE, v.OUTPUT_KIND_SPARSE, v.OUTPUT_KIND_MULTI_VECTOR]
     request = embedding_pb2.EmbedRequest(texts=TEXTS, outputs=kinds, return_token_ids=True)
     response = await calls.embedding.Embed(request)
     vocabulary = (await calls.model.GetModel(model_pb2.GetModelRequest())).card.vocabulary_size
     expected = sparse_rows(response, vocabulary)
-    async with connected(kind, every_output.frontends[0].address) as client:
+    async with connected(kind, bge.frontends[0].address) as client:
         outputs = ["dense", "sparse", "multi_vector"]
         found = await in_thread(client, "embed", TEXTS, output=outputs, sparse_format="csr", return_token_ids=True)
         near(found.dense, dense(response), 1e-6)
@@ -100,10 +87,10 @@ async def test_sparse_and_token_vectors(every_output: Stack, kind: str) -> None:
         assert sum(map(len, pooled)) < 0.8 * sum(map(len, whole))
 
 
-async def test_rankings(every_output: Stack, kind: str) -> None:
-    calls = Calls(every_output.channel)
+async def test_rankings(bge: Stack, kind: str) -> None:
+    calls = Calls(bge.channel)
     methods = {"dense": 3, "sparse": 4, "late_interaction": 2, "hybrid": 5}
-    async with connected(kind, every_output.frontends[0].address) as client:
+    async with connected(kind, bge.frontends[0].address) as client:
         for method, number in methods.items():
             request = ranking_pb2.RerankRequest(query=TEXTS[3], documents=TEXTS, method=number, top_n=20)
             response = await calls.ranking.Rerank(request)
@@ -134,10 +121,10 @@ async def test_rankings(every_output: Stack, kind: str) -> None:
         ]
 
 
-async def test_max_sim(every_output: Stack, kind: str) -> None:
+async def test_max_sim(bge: Stack, kind: str) -> None:
     """Of arrays and of texts, as a matrix and as pairs."""
-    calls = Calls(every_output.channel)
-    async with connected(kind, every_output.frontends[0].address) as client:
+    calls = Calls(bge.channel)
+    async with connected(kind, bge.frontends[0].address) as client:
         rows = await in_thread(client, "embed", FEW, output="multi_vector")
         vectors = v.MultiVectors(dimensions=rows[0].shape[1], lengths=[len(each) for each in rows], data=packed(rows))
         response = await calls.ranking.MaxSim(ranking_pb2.MaxSimRequest(queries=vectors, documents=vectors))
@@ -207,11 +194,11 @@ async def test_errors_name_the_field(tiny: Stack, kind: str) -> None:
             await in_thread(client, "embed", TEXTS * 20, timeout=0.05)
 
 
-async def test_streams(every_output: Stack, kind: str) -> None:
+async def test_streams(bge: Stack, kind: str) -> None:
     """The rows of Embed, in the order of the texts, while the frontend is the same and when it is another."""
-    calls = Calls(every_output.channel)
+    calls = Calls(bge.channel)
     expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
-    async with connected(kind, every_output.frontends[0].address) as client:
+    async with connected(kind, bge.frontends[0].address) as client:
         near(np.stack(await in_thread(client, "stream", iter(TEXTS), batch_size=20)), expected, 1e-6)
         whole = await in_thread(client, "embed", FEW, output="sparse")
         for ours, theirs in zip(await in_thread(client, "stream", FEW, output="sparse"), whole, strict=True):

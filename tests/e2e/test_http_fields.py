@@ -1,9 +1,7 @@
 """Fields of OpenAI's and vLLM's requests over HTTP, against sentence-transformers set up by hand to the same."""
 
 import base64
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import numpy as np
@@ -13,35 +11,12 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.util import quantize_embeddings
 
 from harness.stack import Stack, stack
+from support.http_calls import APIS, Http
 from support.references import near, words
 from support.tiny import reader, write_encoder
 
-APIS = {"http-listen": "127.0.0.1:0"}
 TEXTS = ["a small cat", "an even smaller dog", words(100, seed=1)]
 QUERY, DOCUMENTS = "w4 w5 w6", ["w1 w2 w3", "w7", "w9 w8 w7 w6 w1"]
-
-
-class Http:
-    """A frontend's door http."""
-
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
-        self.url, self.session = url, session
-
-    async def ask(self, path: str, body: Any) -> Any:
-        """What comes back, of a call that must succeed."""
-        async with self.session.post(self.url + path, json=body) as reply:
-            assert reply.status == 200, await reply.text()
-            return await (reply.json() if reply.content_type == "application/json" else reply.read())
-
-    async def rows(self, path: str, field: str, body: Any) -> Any:
-        """float32 [N, D]."""
-        return np.array([entry[field] for entry in (await self.ask(path, body))["data"]], dtype=np.float32)
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 @pytest.fixture

@@ -3,17 +3,14 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
-from harness.environment import ROOT, python_path
 from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2
-from support.forked import Nursery
 from support.random_models import random_model
 from support.references import Calls, eventually
 from support.scraping import scrape
@@ -121,18 +118,3 @@ async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
     for member, event in ((pair.frontends[0], "call"), (pair.worker, "job")):
         await eventually(lambda member=member, event=event: len(traces(member, event)) == 2)  # type: ignore[misc]
         assert traces(member, event) == {"traced": TRACE, "untraced": None}
-
-
-async def test_an_address_that_is_taken_stops_the_start(pair: Stack, nursery: Nursery) -> None:
-    [line] = [line for line in pair.worker.events if line["event"] == "metrics"]
-    process = await nursery.start(
-        *(sys.executable, "-m", "frontend_service", f"--metrics={line['address']}"),
-        cwd=ROOT,
-        env={"PYTHONPATH": python_path()},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await process.communicate()
-    assert process.returncode == 2
-    (told,) = errors.decode().splitlines()
-    assert told.startswith(f"--metrics = '{line['address']}': the address cannot be bound: Address already in use; ")

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.caller import Caller
-from shared.errors import DeadlineExceeded, Internal, InvalidInput
+from shared.errors import DeadlineExceeded, Internal
 from shared.server.calls import SLACK, Calls
 
 CALLER = Caller(method="Embed", request_id="id")
@@ -27,13 +27,6 @@ async def test_an_answer_is_what_work_returns() -> None:
     (line,) = lines
     assert (line["event"], line["method"], line["code"]) == ("call", "Embed", "OK")
     assert "reason" not in line
-
-
-async def test_an_error_of_ours_passes() -> None:
-    error = InvalidInput("no", field="texts")
-    with pytest.raises(InvalidInput) as raised:
-        await Calls(timeout=60).answer(CALLER, lambda: raising(error))
-    assert raised.value is error
 
 
 async def test_a_bug_is_logged_and_not_told() -> None:

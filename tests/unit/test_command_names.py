@@ -105,14 +105,6 @@ def test_the_two_processes_of_the_readme_open_http(monkeypatch: pytest.MonkeyPat
     assert (WorkerSettings.read(worker.split()).listen,) == settings.worker
 
 
-def test_an_error_that_is_no_missing_package_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """A bug of ours must be seen where it is."""
-    with process_as_it_was():
-        begin("worker")
-        sys.excepthook(KeyError, KeyError("why"), None)
-    assert capsys.readouterr().err == "KeyError: 'why'\n"
-
-
 @pytest.mark.parametrize("module", ["structlog", "torch", "google.protobuf"])
 def test_a_missing_package_is_told_with_the_extra_of_the_command(
     module: str, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from gpu_worker.model.loading import load
 from shared.jobs import Classify, Job, JobResult, Rows, SparseRows, Work
 from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
 from support.random_models import random_model
-from support.repeats import EXCLAMATION, LATE, ORDER, PAIRS, TEXTS, Computing, both, tokenized
+from support.repeats import LATE, ORDER, PAIRS, TEXTS, Computing, both, tokenized
 from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score
 
 pytestmark = pytest.mark.usefixtures("remembered")
@@ -116,24 +116,6 @@ def test_vectors_of_every_data_type(data_type: DataType) -> None:
     assert_repeated(pieces(ours, len(ORDER)), ORDER)
 
 
-def test_vectors_without_a_row() -> None:
-    """Texts of which every token is skipped have no bytes to repeat."""
-    work = encode(MULTI, token_ids=True, input_type=InputType.DOCUMENT)
-    ours, whole = both(computed_by("tiny-colbert"), work, tokenized([[EXCLAMATION]] * 3 + [[EXCLAMATION] * 2]))
-    assert ours.row_lengths == whole.row_lengths == (0, 0, 0, 0)
-    assert ours.tokens == whole.tokens == Rows(dimensions=48, data=b"")
-
-
-@pytest.mark.parametrize("token_id", [None, TEXTS[0][2], 999])
-def test_labels_of_tokens(token_id: int | None) -> None:
-    work = Classify(tokens=True, token_id=token_id)
-    ours, whole = both(computed_by("tiny-token-classifier"), work, tokenized([TEXTS[each] for each in ORDER]))
-    assert_close(ours, whole)
-    assert sum(ours.row_lengths) == {None: sum(len(TEXTS[each]) for each in ORDER), 999: 0}.get(token_id, 3)
-    if token_id is None:
-        assert_repeated(pieces(ours, len(ORDER)), ORDER)
-
-
 def test_labels_of_pairs() -> None:
     """The same ids are another input where the second text begins elsewhere."""
     order = [0, 1, 0, 2, 2, 0, 4, 1]
@@ -165,12 +147,3 @@ def test_scores(name: str, layout: Layout) -> None:
     assert_close(ours, whole)
     pairs = list(zip(QUERIES, ORDER, strict=True) if layout is PAIRS else product(QUERIES, ORDER))
     assert_repeated(np.frombuffer(ours.scores, "<f4").tolist(), pairs)
-
-
-def test_explained_scores() -> None:
-    """A document's winners stay with it; those of equal documents are the same."""
-    some = tokenized([TEXTS[each] for each in [2, *ORDER]], unattended_tails=[4] + [0] * len(ORDER))
-    ours, whole = both(computed_by("tiny-colbert"), score(LATE, 1, explain=True), some)
-    assert_close(ours, whole)
-    for part in (ours.winners, ours.similarities):
-        assert_repeated(split(part, [len(TEXTS[2])] * len(ORDER)), ORDER)

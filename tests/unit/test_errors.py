@@ -45,15 +45,6 @@ def test_the_tree_is_complete() -> None:
     assert len(classes) == len(error_classes()) == 15
 
 
-def test_a_class_without_a_reason_of_its_own_is_its_base() -> None:
-    """What another service tells is never read as something that only this process knows."""
-
-    class Nearer(DeadlineExceeded):
-        """In this process."""
-
-    assert error_classes()[Nearer.reason] is DeadlineExceeded
-
-
 @pytest.mark.parametrize("reason", error_classes())
 def test_an_error_survives_the_way_from_the_worker(reason: str) -> None:
     sent = error_classes()[reason]("what happened", field="texts[3]", retry_after=1.5)

@@ -145,20 +145,6 @@ async def test_no_message_is_larger_than_a_mebibyte(outcomes: list[tuple[int, Jo
     assert outbox.unsent == 0
 
 
-async def test_small_and_large_outcomes_share_each_message() -> None:
-    """However many small ones wait, a large one gets half of each message, and the other way round."""
-    outbox = Outbox(Load)
-    outbox.add_outcome(1, _sizes(2 * OUTCOMES_BYTES, 0, 0))
-    for identity in range(2, 100):
-        outbox.add_outcome(identity, _sizes(SMALL_BYTES, 0, 0))
-    for _ in range(3):
-        found = leading_piece(await outbox.next_message())
-        assert found is not None
-        piece, rest = found
-        assert len(piece.data) > OUTCOMES_BYTES // 2 - 1000
-        assert len(rest) > OUTCOMES_BYTES // 2 - 2 * SMALL_BYTES
-
-
 async def test_an_outcome_whose_lengths_are_too_many_is_sent_all_the_same() -> None:
     """Alone, in a message that is as large as it needs to be."""
     outbox = Outbox(Load)

@@ -30,20 +30,6 @@ def test_a_part_that_fails_or_has_no_time_costs_no_other(tmp_path: Path, monkeyp
         assert found.get("rows") == rows
 
 
-def test_a_row_is_on_disk_at_once_with_its_floor(tmp_path: Path) -> None:
-    """And profiles of an earlier run are gone, while those of this one add up."""
-    (tmp_path / "found-old.txt").write_text("old")
-    report = Report({"settings": {"scale": "full"}}, tmp_path / "found.json")
-    report.limits |= {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
-    report.add_row("rows", {"workload": "short", "in flight": 64, "tokens/s": 2_923})
-    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
-    assert (row["floor tokens/s"], row["bound by"], row["% of floor"]) == (5846, "products", 50.0)
-    for kind in ("eager", "other"):
-        report.profile("short", f"{kind}\n")
-    assert [each.name for each in tmp_path.glob("*.txt")] == ["found-short.txt"]
-    assert (tmp_path / "found-short.txt").read_text() == "eager\nother\n"
-
-
 def test_a_part_replaces_what_an_earlier_run_found_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And leaves all else as it was; a result of another device is left alone."""
     limits = {"name": "a processor", "flops": 1e12, "memory": 1e12, "link": 1e12}

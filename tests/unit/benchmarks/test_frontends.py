@@ -26,12 +26,3 @@ def test_frontends_are_added_up() -> None:
     assert figures["worker: CPU ms/request"] == 0.1
     assert figures["requests/s"] == 1000
     assert "worker 1: peak MiB" not in figures
-
-
-def test_a_core_gives_what_its_cpu_allows() -> None:
-    """Whatever the rate was that the shared cores allowed."""
-    figures = by_part(FIGURES)
-    assert figures["frontend: requests/s of a whole core"] == pytest.approx(2000)
-    assert figures["frontend: requests/s of its event loop"] == pytest.approx(2500)
-    assert figures["worker: requests/s of its event loop"] == pytest.approx(12_500)
-    assert "clients: requests/s of its event loop" not in figures

@@ -1,16 +1,10 @@
 """The load generator: loops by a clock that only the test moves, and counts against a fake server."""
 
-import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from itertools import cycle, islice, repeat
-from types import SimpleNamespace
-from typing import Any
+from itertools import cycle, repeat
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +14,6 @@ from benchmarks.load.generator import Load, drive
 from benchmarks.load.loops import REFUSED, Call
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds
-from benchmarks.load.target import HttpTarget
 from benchmarks.workloads import Workload
 from support.load_fakes import FakeTarget, fake_server, in_fake_time
 
@@ -47,13 +40,6 @@ def test_an_open_loop_sends_at_the_rate_whatever_the_answers_do() -> None:
     calls = in_fake_time(loops.opened(target, cycle([0]), [()], repeat(1 / 20), 1002.01))
     assert [each.due for each in calls] == pytest.approx([1000 + number / 20 for number in range(1, 41)])
     assert {round(each.ended - each.due, 6) for each in calls} == {10.0}
-
-
-def test_poisson_arrivals_have_the_rate_and_the_seed_decides_them() -> None:
-    found = list(islice(loops.gaps(50, seed=3), 20_000))
-    assert np.mean(found) == pytest.approx(1 / 50, rel=0.03)
-    assert np.std(found) == pytest.approx(1 / 50, rel=0.05)
-    assert found[:5] == list(islice(loops.gaps(50, seed=3), 5))
 
 
 def test_each_sender_has_its_share_of_the_calls() -> None:
@@ -121,21 +107,6 @@ async def test_every_call_is_counted_once_by_its_status() -> None:
     async with fake_server(lambda number: "OK", tokens=17) as address:
         with pytest.raises(LoadFailed, match="made of 16 tokens, the server counted 17"):
             await drive(Load(address=address, workload=TEXTS, requests=4))
-
-
-async def test_answers_over_http_have_the_same_names() -> None:
-    """An overloaded peer is refused, a lost connection is named."""
-
-    class Session:
-        @asynccontextmanager
-        async def post(self, url: str, data: bytes) -> AsyncIterator[Any]:
-            if data == b"0":
-                raise ConnectionResetError
-            yield SimpleNamespace(status=int(data), read=lambda: asyncio.sleep(0))
-
-    target = HttpTarget(Session(), "http://nowhere/embeddings", [b"200", b"503", b"404", b"0"])
-    told = ["OK", outcome.REFUSED, "HTTP 404", "ConnectionResetError"]
-    assert [await target.call(number, ()) for number in range(4)] == told
 
 
 def test_the_cpu_of_other_threads_is_not_the_event_loops() -> None:

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import bulk, offline, result
+from benchmarks import offline
 from benchmarks.offline import EXACT, OUR_SIDE, SIDES, Side, choices, cosines, fastest
-from benchmarks.rounds import ALONE, FORMATS, SHARE, case, counterpart, number_format, shares
-from benchmarks.workloads import MAX_TOKENS, MINILM, SHAPES, minilm_ids, mixes
+from benchmarks.rounds import ALONE, SHARE, case, counterpart, number_format, shares
 
 
 class FakePeer:
@@ -76,40 +75,3 @@ def test_a_side_is_compared_with_ours_in_its_number_format() -> None:
     over = case("a mix", told, OUR_SIDE, ("tokens/s",))["ours_over"]
     ratios = {name: each["tokens/s"]["median"] for name, each in over.items()}
     assert ratios == {"selvage int8": 0.3333, "OpenVINO int8": 2, "OpenVINO bfloat16": 0.5}
-
-
-def test_the_tables_name_what_was_not_measured_and_tell_cosines_to_five_digits() -> None:
-    """Many sides have a row each; one column has ours over each in its number format."""
-    names = [*SIDES][:11]
-    sides = {name: [{"tokens/s": 10.0, "lowest cosine": 0.99996}] for name in names}
-    found = {"absent": {"a side": "no such products"}, "cases": [case("a mix", sides, OUR_SIDE, ("tokens/s",))]}
-    lines = result.tables(found).splitlines()
-    assert lines[0] == "Not measured: a side: no such products."
-    assert lines[4] == "|  | tokens/s | lowest cosine | tokens/s: selvage in its number format over it |"
-    assert lines[6:8] == [f"| {OUR_SIDE} | 10 | 0.99996 |  |", "| selvage bfloat16 | 10 | 0.99996 | 1 |"]
-    assert len(lines) == 6 + len(names)
-
-
-def test_sides_and_mixes_are_of_every_shape() -> None:
-    """Every product in every format that it has; larger shapes have fewer texts."""
-    assert [f"selvage {dtype}" for dtype in FORMATS] == [name for name in SIDES if name.startswith("selvage")]
-    for shape in (MINILM, *SHAPES):
-        assert list(mixes(shape)) == ["16 tokens", "32 tokens", "lognormal", "512 tokens"]
-        assert all(mixes(shape).values())
-    assert sum(mixes("qwen3-0.6b")["32 tokens"]) * 8 == sum(mixes(MINILM)["32 tokens"]) == 4096
-
-
-def test_real_texts_are_among_the_mixes_of_the_real_model() -> None:
-    """Docstrings, as MiniLM's tokenizer cuts them; a random model has no use for them."""
-    drawn, real = offline.texts_of("bge-base", True), offline.texts_of(MINILM, True)
-    assert set(real) - set(drawn) == {"docstrings"}
-    assert len(real["docstrings"]) == offline.DOCSTRINGS
-    assert all(ids[0] == 101 and ids[-1] == 102 and 2 < len(ids) <= MAX_TOKENS for ids in real["docstrings"])
-
-
-def test_files_have_drawn_and_real_texts_with_their_ids() -> None:
-    """Those of the files, and those that the engine alone gets."""
-    texts = bulk._texts(True)
-    assert [len(lines) for lines, _ in texts.values()] == [bulk.QUICK, bulk.QUICK]
-    for lines, ids in texts.values():
-        assert list(map(len, minilm_ids(lines))) == list(map(len, ids))

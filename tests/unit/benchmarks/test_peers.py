@@ -12,10 +12,10 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks import ours, random_folders
 from benchmarks.machine import ROOT
-from benchmarks.peers import batches, infinity, process, selvage_peer, sentence_transformers_peer
+from benchmarks.peers import batches, selvage_peer, sentence_transformers_peer
 from benchmarks.peers.answering import write_texts
 from benchmarks.peers.embedder import Embedder
-from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, PeerRefused, python_of
+from benchmarks.peers.process import KEEP_FREED_MEMORY, POOLS, Peer, PeerRefused
 from benchmarks.workloads import MINILM, Ids, minilm_folder, token_ids
 
 LISTS = sorted((ROOT / "benchmarks" / "peers").glob("*.txt"))
@@ -39,23 +39,6 @@ def test_a_peer_that_dies_is_named(program: list[str]) -> None:
     """Whether at work or before; nobody waits for it."""
     with pytest.raises(SystemExit, match="ended with 1 before it answered"), Peer(program, threads=1) as other:
         other.run("broken")
-
-
-def test_a_peer_that_is_not_installed_or_does_not_start_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With what installs it; a server that ends while it starts at once, not after the wait."""
-    program = tmp_path / "infinity_emb"
-    monkeypatch.setattr(process, "VENVS", tmp_path)
-    monkeypatch.setattr(infinity, "PROGRAM", program)
-    with pytest.raises(SystemExit, match="make peers"):
-        python_of("onnxruntime")
-    with pytest.raises(SystemExit, match="make peers"):
-        infinity.served(tmp_path, threads=1).__enter__()
-    program.write_text("#!/bin/sh\nexit 3\n")
-    program.chmod(0o755)
-    with pytest.raises(SystemExit, match="ended with 3"):
-        infinity.served(tmp_path, threads=1).__enter__()
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.__main__ import parser
 from benchmarks.load.loops import Call
 from benchmarks.load.outcome import LoadFailed
 from benchmarks.load.processor import CpuSeconds, is_running
-from benchmarks.load.target import HttpTarget, texts_of
+from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
 from benchmarks.peers.process import free_port
-from benchmarks.published import answers, models, page, run, servers
+from benchmarks.published import answers, models, run, servers
 from benchmarks.published.driver import COMPARED, Window, body, drive, figures, rows_of, seeds
 from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
 from benchmarks.published.servers import Launch, ReadyServer, started
@@ -55,19 +54,6 @@ def test_every_text_has_its_tokens(row: Row) -> None:
                 assert [len(tokenizer.encode(text).ids) for text in texts] == list(lengths)
 
 
-def test_prompts_of_token_rows_repeat_three_words_and_differ_between_requests() -> None:
-    """A prefix cache would answer for prompts that it has seen. Prompts of a request have nothing in common, or the
-    shorter ones are the beginnings of the longer ones."""
-    apart, alike = (texts_of(case.stream.workload, 1) for case in rows()["token-embeddings"].cases)
-    for requests in (apart, alike):
-        assert [len(texts) for texts in requests] == [16] * 64
-        prompts = [text.split() for texts in requests for text in texts]
-        assert all(words == (words[:3] * len(words))[: len(words)] for words in prompts)
-    assert len({tuple(text.split()[:3]) for texts in apart for text in texts}) > 0.99 * 64 * 16
-    assert all(longest.startswith(text) for *texts, longest in alike for text in texts)
-    assert len({texts[-1] for texts in alike}) == 64
-
-
 def test_prompts_of_the_burst_have_an_instruction_of_21_tokens() -> None:
     """With [CLS]; the reference leaves out as many as our loader does, by the mark in the text."""
     (case,) = rows()["instruct-burst"].cases
@@ -76,17 +62,6 @@ def test_prompts_of_the_burst_have_an_instruction_of_21_tokens() -> None:
     befores = {text.partition(INSTRUCTED)[0] + INSTRUCTED for text in prompts}
     assert [len(tokenizer.encode(before).ids) - 1 for before in befores] == [21]
     assert len(set(prompts)) == len(prompts) == 500
-
-
-def test_the_short_texts_are_asked_alone_and_beside_long_ones() -> None:
-    """The same short texts; the long ones all differ."""
-    alone, *busy = rows()["short-beside-long"].cases
-    for case, tokens in zip(busy, (4096, 8192), strict=True):
-        assert alone.stream == case.stream
-        assert case.beside is not None
-        long = [text for (text,) in texts_of(case.beside.workload, 2)]
-        assert len(set(long)) == len(long) == 64
-        assert all(len(text.split()) + 2 == tokens for text in long)
 
 
 def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: ReadyServer) -> None:
@@ -137,24 +112,6 @@ def test_a_server_has_seen_no_text_that_counts(row: Row) -> None:
     assert len({*chosen, COMPARED}) == len(chosen) + 1
 
 
-async def test_the_call_that_checks_a_server_has_texts_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what it tells the server is no text that counts."""
-    sent: list[bytes] = []
-
-    async def post(self: HttpTarget, body: bytes) -> str:
-        sent.append(body)
-        return "OK"
-
-    monkeypatch.setattr(HttpTarget, "_post", post)
-    case = replace(CASE, stream=replace(CASE.stream, requests=2))
-    await drive(ROW, case, "http://nowhere", 0.5, {}, number=1)
-    first, *counted = sent
-    assert json.loads(first)["input"] == texts_of(CASE.stream.workload, COMPARED)[0]
-    expected = texts_of(CASE.stream.workload, *seeds(ROW, CASE, 1))
-    assert [json.loads(body)["input"] for body in counted] == expected
-    assert first not in counted
-
-
 @pytest.mark.parametrize("reconnecting", [True, False])
 def test_the_published_client_has_a_connection_a_request(server: ReadyServer, reconnecting: bool) -> None:
     case = replace(CASE, stream=replace(CASE.stream, requests=20))
@@ -179,14 +136,6 @@ def test_figures_are_of_the_measured_stream_and_what_runs_beside_has_its_own() -
     with pytest.raises(LoadFailed, match="texts of 5 tokens: no answer in the window"):
         figures(case, window([9], [11]))
     assert figures(case, window([11, 12], [9]))["beside: requests/s"] == 0
-
-
-def test_a_call_that_outlasts_the_window_counts_where_latency_is_measured() -> None:
-    """It is the slowest, and perhaps the only one; elsewhere it counts where no other does."""
-    slow = Call(due=9.5, ended=20.0, status="OK", request=0)
-    outlasted = replace(window([], []), calls=[[slow]])
-    assert figures(CASE, outlasted, latency=True)["p99 ms"] == 10_500
-    assert figures(CASE, outlasted)["p99 ms"] == 10_500
 
 
 def test_a_server_ends_with_all_that_it_started() -> None:
@@ -252,28 +201,6 @@ def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.Monkey
     assert str(ROOT) not in json.dumps(last)
 
 
-def test_a_case_that_a_peer_fails_leaves_it_out_there_and_ours_ends_the_row(
-    monkeypatch: pytest.MonkeyPatch, asked: Asked
-) -> None:
-    sides = {OURS: fake("rows"), VLLM: fake("rows")}
-    monkeypatch.setattr(run, "launches", lambda row, cores: sides)
-    whole, failing = run.turn, {sides[VLLM].url}
-
-    def turn(row: Row, of: Case, server: ReadyServer, *how: Any) -> dict[str, float]:
-        if of.name == "huge" and server.url in failing:
-            sys.exit("huge: the clients ended with 1")
-        return whole(row, of, server, *how)
-
-    monkeypatch.setattr(run, "turn", turn)
-    row = replace(ROW, cases=(CASE, replace(CASE, name="huge")))
-    (result,) = run.measured(row, options(rounds=1))
-    assert [list(case["sides"]) for case in result["cases"]] == [[OURS, VLLM, ALONE], [OURS, ALONE]]
-    assert result["absent"] == {f"{VLLM}, huge": "huge: the clients ended with 1"}
-    failing.add(sides[OURS].url)
-    with pytest.raises(SystemExit, match="the clients ended with 1"):
-        next(run.measured(row, options(rounds=1)))
-
-
 def test_the_clients_run_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """They know a row by its name. What they take of the server is told beside their figures."""
     row = replace(rows("tiny")["short-texts"], cases=rows("tiny")["short-texts"].cases[:1])
@@ -285,72 +212,3 @@ def test_the_clients_run_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPat
     broken = ReadyServer(url="http://127.0.0.1:1", pids={}, seconds=0, rest={})
     with pytest.raises(SystemExit, match="short-texts, 16 clients: the clients ended with 1"):
         run.turn(row, row.cases[0], broken, 0.5, "tiny", 0)
-
-
-def test_a_side_that_is_not_there_is_named_with_those_that_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before anything starts, and the results of an earlier run stay."""
-    monkeypatch.setattr(run, "launches", lambda row, cores: {OURS: None, "vLLM": None})
-    (tmp_path / "dense.json").write_text("earlier")
-    command = ["published", "--row", "dense", "--side", "vLLM, twice", "--out", str(tmp_path)]
-    assert run.main(parser().parse_args(command)) == 1
-    assert "dense: --side = 'vLLM, twice': there are 'selvage', 'vLLM'" in capsys.readouterr().err
-    assert (tmp_path / "dense.json").read_text() == "earlier"
-
-
-def test_a_row_that_fails_is_told_and_the_others_are_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A server that does not start ends its row; a signal ends everything."""
-
-    def measured(row: Row, options: run.RunOptions) -> Iterator[dict[str, Any]]:
-        if row.name == "dense":
-            sys.exit("ours was not ready")
-        if row.name == "clients":
-            raise ValueError("the texts have 9 tokens")
-        return iter([{"says": row.says, "cases": [], "rounds": options.rounds}])
-
-    monkeypatch.setattr(run, "measured", measured)
-    names = [word for name in ("dense", "clients", "short-texts") for word in ("--row", name)]
-    arguments = parser().parse_args(["published", *names, "--rounds", "2", "--out", str(tmp_path)])
-    assert run.main(arguments) == 1
-    printed = capsys.readouterr().err
-    assert "dense: ours was not ready" in printed
-    assert "clients: ValueError" in printed
-    assert [path.name for path in tmp_path.glob("*.json")] == ["short-texts.json"]
-    assert json.loads((tmp_path / "short-texts.json").read_text())["rounds"] == 2
-    monkeypatch.setattr(run, "measured", lambda *_: sys.exit(143))
-    with pytest.raises(SystemExit, match="143"):
-        run.main(arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "figure", "best"), [("dense", "requests/s", "9"), ("short-beside-long", "p99 ms", "4")]
-)
-def test_a_line_compares_with_the_best_setting_of_vllm(
-    name: str, figure: str, best: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The most requests a second, or the least latency; where and how a row was measured stands below the table."""
-    spreads = {figure: {"median": 1.0, "lower": 1.0, "upper": 1.0} for figure in ("requests/s", "p50 ms", "p99 ms")}
-    values = {OURS: 8.0, VLLM: 4.0, f"{VLLM}, others": 9.0}
-    sides = {side: spreads | {figure: {"median": value}} for side, value in values.items()}
-    over = {side: spreads | {figure: {"median": 2.0, "lower": 2.0, "upper": 2.0}} for side in values if side != OURS}
-    result = {
-        "says": "texts.",
-        "agreement": {side: {answers.REFERENCE: {"least cosine": 0.999}} for side in values},
-        "cases": [{"case": "alone", "ours": OURS, "sides": sides, "ours_over": over}],
-        "machine": {"cores": 4, "processor": "Zen 5", "commit": "abc"},
-        "settings": {"threads": 2, "rounds": 3, "seconds": 9.0, "requests": {"alone": 0}, "flags": {VLLM: "--a"}},
-        "peers": {"vllm": {"vllm": "1.2"}},
-    }
-    monkeypatch.setattr(page, "read", lambda wanted: result if wanted == f"published/{name}" else {})
-    lines = page.summary().splitlines()
-    assert f"| {name}, alone | 8 {figure} | {best} {figure} | 2 |" in lines[2]
-    assert "| 0.99900 / 0.99900 |" in lines[2]
-    conditions = (
-        f"- **{name}**: texts. 2 of 4 cores of Zen 5; medians (quartiles) of 3 rounds of 9 s a case; commit abc"
-    )
-    assert lines[-1] == f"{conditions}; vllm 1.2; {VLLM}: `--a`."
-    monkeypatch.setattr(page, "read", lambda _: {})
-    assert page.summary() == page.NO_RESULT

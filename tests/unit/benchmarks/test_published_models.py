@@ -1,6 +1,5 @@
 """The published tables: files that both servers read, and answers beside the model's own code."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from benchmarks.load.target import texts_of
 from benchmarks.machine import ROOT
 from benchmarks.published import answers, models, servers
 from benchmarks.published.rows import OURS, VLLM, Stream, rows
-from benchmarks.published.servers import launches
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import LoadOptions
@@ -27,20 +25,6 @@ from support.tiny import CPU, ask, embed, score, scores
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "MODELS", tmp_path)
     monkeypatch.setattr(models, "MODELS", tmp_path)
-
-
-def test_both_servers_read_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each setting of vLLM is a side; it computes on all cores."""
-    monkeypatch.setattr(servers, "PROGRAM", tmp_path / "vllm")
-    with pytest.raises(SystemExit, match="make vllm"):
-        launches(ROW, [0, 1])
-    (tmp_path / "vllm").touch()
-    sides = launches(replace(ROW, vllm={"": ("--a",), "chunked": ("--b",)}), [2, 3])
-    assert list(sides) == [OURS, VLLM, f"{VLLM}, chunked"]
-    assert sides[VLLM].programs["vllm"][-1] == "--a"
-    assert sides[f"{VLLM}, chunked"].environment["VLLM_CPU_OMP_THREADS_BIND"] == "2,3"
-    folder = str(models.folder_of(ROW))
-    assert all(folder in map(str, next(iter(launch.programs.values()))) for launch in sides.values())
 
 
 @pytest.mark.parametrize("model", ["tiny-bert", "tiny-qwen3", "tiny-electra", "tiny-xlm-roberta"])
@@ -91,12 +75,6 @@ def test_written_files_of_gritlm_leave_the_instruction_out(monkeypatch: pytest.M
     assert found["least cosine without what all rows share"] > 0.99999
 
 
-def test_layers_can_be_fewer(tmp_path: Path) -> None:
-    models.write("random:tiny-qwen3", tmp_path, dtype="bfloat16", max_tokens=64, layers=1)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["num_hidden_layers"], len(config["layer_types"]), config["dtype"]) == (1, 1, "bfloat16")
-
-
 def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
     """Though all rows are so alike that cosines do not tell."""
     draw = np.random.default_rng(1)
@@ -114,10 +92,3 @@ def test_we_must_agree_with_the_model_and_the_peer_is_told() -> None:
     assert answers.agreement(VLLM, bad, good) == {"mean cosine": 0.6, "least cosine": 0.6}
     with pytest.raises(SystemExit, match="selvage: cosines to the model in float32"):
         answers.agreement(OURS, bad, good)
-
-
-def test_all_workloads_of_a_row_are_compared_but_those_of_huge_requests() -> None:
-    apart, alike = answers.probes(rows()["token-embeddings"])
-    assert apart[0] != alike[0]
-    assert len(answers.probes(rows()["clients"])) == answers.MOST_REQUESTS  # the same texts in all cases
-    assert [len(texts) for texts, _ in answers.probes(rows()["late-interaction"])] == [9, 9]

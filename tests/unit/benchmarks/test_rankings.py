@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sentence_transformers.util.similarity import maxsim
 
 from benchmarks import rankings
-from benchmarks.docstrings import LETTERS, PYTHON, WORDS, Docstring, docstrings
+from benchmarks.docstrings import PYTHON, Docstring, docstrings
 from benchmarks.rankings import OUR_SIDE, SIDES, Vectors, best, max_sim, sides
 
 COUNT, LATE = 120, 30
@@ -38,15 +38,6 @@ def test_a_docstring_is_split_after_its_summary() -> None:
     )
     for text in ("Find the root.", f"Find the root\nof it.\n\n{document}", f"Find it.\n\n{document}", "A b c.\n\nd"):
         assert Docstring.of(text) is None
-
-
-def test_no_text_comes_twice(texts: list[Docstring]) -> None:
-    """A query has one document, which does not begin with it."""
-    assert len({text.summary for text in texts}) == len({text.document for text in texts}) == COUNT
-    assert all(len(text.document) >= LETTERS and len(text.summary.split()) >= WORDS for text in texts)
-    assert not any(text.document.startswith(text.summary) for text in texts)
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        list(docstrings(["no_such_package"]))
 
 
 @settings(max_examples=20, deadline=None)

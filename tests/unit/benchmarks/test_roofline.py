@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import render
 from benchmarks.accelerator.engine import WORKLOADS
 from benchmarks.machine import ROOT
 from benchmarks.roofline import Device, Floor, Shape, floor, shape
@@ -80,39 +79,3 @@ def test_every_measured_workload_has_a_shape_and_every_goal_a_workload() -> None
     assert all(shape(named(scale)[name].model) for scale in ("tiny", "small") for name in WORKLOADS)  # type: ignore[arg-type]
     for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
         assert goal["in flight"] in named("full")[goal["workload"]].in_flight
-
-
-def test_pages_tell_the_floor_and_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a device that was measured; without a result of an H200 by its data sheet, which is said."""
-    monkeypatch.setattr(render, "read", lambda name: {})
-    assert "an H200 by its data sheet" in render.block("floors")
-    assert "nothing has been measured yet" in render.block("floors")
-    row = {"workload": "short", "in flight": 64, "tokens/s": 800, "p50 ms": 2, "p99 ms": 3}
-    limits = {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
-    found = {"limits": limits, "machine": {"commit": "abc"}, "rows": [row, {**row, "tokens/s": 900}]}
-    monkeypatch.setattr(render, "read", {"accelerator": found, "h100/accelerator": {}}.get)
-    assert "Of a chip (1 TFLOP/s, 1 TB/s, to the host 1000 GB/s): measured at commit abc." in render.block("floors")
-    least = floor(shape("random:bge-base-en"), named("full")["short"], 64, Device(**limits)).tokens_per_second
-    assert f"| {least:,.0f} | products | {100 * 900 / least:.3g} % |" in render.block("floors")
-    assert f"| {least:,.0f} tok/s | 8,712 req/s | 900 tok/s, p50 2 ms, p99 3 ms | nothing yet |" in render.block(
-        "goals"
-    )
-
-
-def test_what_only_the_other_device_ran_stands_beside_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"workload": "medium", "in flight": 64, "tokens/s": 800, "p50 ms": 2, "p99 ms": 3}
-    chip = {"name": "a chip", "flops": 1e12, "memory": 1e12, "link": 1e12}
-    other = chip | {"name": "another chip", "flops": 2e12}
-    results = {
-        "accelerator": {"limits": chip, "rows": [{**row, "workload": "short"}]},
-        "h100/accelerator": {"limits": other, "rows": [row]},
-    }
-    monkeypatch.setattr(render, "read", results.get)
-    told = render.block("goals")
-    for device, words in ((chip, "800 tok/s, p50 2 ms, p99 3 ms |"), (other, "800 tok/s, p50 2 ms, p99 3 ms (H100) |")):
-        name = "short" if device is chip else "medium"
-        workload = named("full")[name]
-        least = floor(shape(workload.model), workload, 64, Device(**device)).tokens_per_second
-        [line] = [line for line in told.splitlines() if line.startswith(f"| {name}, 64 ")]
-        assert f"| {least:,.0f} tok/s |" in line
-        assert words in line

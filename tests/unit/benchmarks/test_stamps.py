@@ -1,16 +1,14 @@
 """Stamps of a request's way: which points are stamped, and how calls find their stamps."""
 
-import asyncio
 import pkgutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks.latency import CALL, PARTS, ROW, parts
 from benchmarks.load import stamped
-from benchmarks.load.stamped import CAPACITY, StampFile, first_stamps
+from benchmarks.load.stamped import StampFile, first_stamps
 
 
 def test_every_stamped_function_is_there_and_every_point_is_stamped() -> None:
@@ -65,37 +63,3 @@ def test_calls_without_all_stamps_are_counted_and_many_are_refused() -> None:
     stamps[5, 7] = 0
     with pytest.raises(SystemExit, match="only 94 of 100 calls came by every point; most lack 'job came'"):
         parts(stamps, times)
-
-
-def test_a_full_file_loses_its_oldest_stamps(tmp_path: Path) -> None:
-    file = StampFile(tmp_path / "stamps")
-    file.add(7)
-    for _ in range(CAPACITY):
-        file.add(1)
-    assert {*np.fromfile(tmp_path / "stamps", dtype=np.int64).reshape(-1, 2)[:, 0].tolist()} == {1}
-
-
-async def test_functions_are_stamped_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coroutines too: after means that they have ended, not that they were made."""
-    seen = list[str]()
-
-    def plain() -> str:
-        seen.append("plain")
-        return "reply"
-
-    async def awaited() -> str:
-        await asyncio.sleep(0)
-        seen.append("awaited")
-        return "reply"
-
-    holder = SimpleNamespace(plain=plain, awaited=awaited)
-    monkeypatch.setattr(stamped, "holder", holder, raising=False)
-    for name in ("plain", "awaited"):
-        for when in (stamped.BEFORE, stamped.AFTER):
-            stamped.wrap(
-                f"benchmarks.load.stamped:holder.{name}",
-                when,
-                lambda when=when: seen.append(when),  # type: ignore[misc]
-            )
-    assert (holder.plain(), await holder.awaited()) == ("reply", "reply")
-    assert seen == ["before", "plain", "after", "before", "awaited", "after"]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from frontend_service.access import new_key
 from frontend_service.access.api_keys import ApiKeys, hashed
 from shared.caller import Caller, caller_of
-from shared.errors import InvalidInput, Overloaded, Unauthenticated
+from shared.errors import Overloaded, Unauthenticated
 from shared.jobs import Priority
 from shared.security import LOOK_SECONDS, MOST_BYTES
 from shared.server.admission import Bounds
@@ -198,8 +198,3 @@ def test_a_new_key_is_known_by_what_is_printed(path: Path, capsys: pytest.Captur
     assert (written["requests_at_once"], written["streams_at_once"]) == (3, 1)
     path.write_text(FILE + entry)
     assert ApiKeys(str(path)).identify(asking(secret)).key == 'a "quoted" name'
-
-
-def test_a_priority_that_there_is_none() -> None:
-    with pytest.raises(InvalidInput, match="selvage-priority"):
-        asking(SEARCH, selvage_priority="soon")

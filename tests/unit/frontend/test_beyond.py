@@ -54,15 +54,6 @@ def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matri
     assert raised.value.field == f"documents[{place}]"
 
 
-def test_a_token_that_is_cut_off_does_no_harm() -> None:
-    made = tokenization()
-    assert made.texts(["a b c <extra>"], "", Truncation(truncate=True, max_tokens=5), "texts[{}]")
-
-
-def test_a_model_that_has_the_token_takes_it() -> None:
-    assert embed(tokenization(rows=ROWS + 1), ["<extra>"])
-
-
 def test_a_vocabulary_beyond_the_matrix_counts_as_well() -> None:
     made = tokenization(rows=ROWS - 1)
     with pytest.raises(InvalidInput, match=f"the token '{WORDS[-1]}'"):

@@ -1,18 +1,16 @@
 """Batches of streams beside one another: how many at once, and what is held for how long."""
 
 import asyncio
-import gc
 
 import pytest
 from batches import Counted, batch, through
 from test_service import service
 
-from frontend_service.api.selvage_v1 import batch_stream
 from frontend_service.api.selvage_v1.codec import EmbedReply
 from frontend_service.application.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamResponse
 from shared.caller import Caller
-from shared.errors import Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
+from shared.errors import ResultTooLarge, WorkerUnavailable
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from support.references import eventually
@@ -76,29 +74,6 @@ async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
     reads.set()
     await slow
     assert admission.size == 0
-
-
-@pytest.mark.parametrize("error", [None, ResultTooLarge, Overloaded])
-async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type[SelvageError] | None) -> None:
-    """However it was answered: nobody may read it for long."""
-
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
-        if error is not None:
-            raise error("for a reason")
-        if len(request.texts) > 2:
-            raise ResultTooLarge("too large")
-        return EmbedReply(EmbedResponse())
-
-    def parts() -> list[object]:
-        return [each for each in gc.get_objects() if type(each) is batch_stream._BatchPart]
-
-    held, others = list[int](), parts()  # those of other tests, which are kept, so that they are always as many
-
-    async def write(_: bytes) -> None:
-        held.append(len(parts()) - len(others))
-
-    await through(embed, batch(1, *"abcd" if error is None else "a"), write=write)
-    assert held == ([1, 0] if error is None else [0])
 
 
 async def test_abandoned_streams_leave_no_place_taken() -> None:

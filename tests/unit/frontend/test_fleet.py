@@ -51,27 +51,6 @@ async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
         await second.server.stop(0)
 
 
-async def test_workers_with_other_formats_are_told_apart() -> None:
-    """As with two `--dtype`s: one name, one file, two formats. One serves alone; the log says why
-    the other waits."""
-    half = FakeWorker(b"1111", dtype="bfloat16", fingerprint="files and bfloat16")
-    exact = FakeWorker(b"2222", dtype="float32", fingerprint="files and float32")
-    with capture_logs() as lines:
-        async with World(half) as world:
-            await world.until(True)
-            world.fleet._targets = [half.address, exact.address]
-            await exact.server.start()
-            await eventually(lambda: len(world.fleet._standby) == 1)
-            assert {(await world.run()).scores for _ in range(20)} == {b"1111"}
-            assert world.fleet.model("").card.dtype == "bfloat16"
-            [line] = [line for line in lines if "another model of that name" in line["event"]]
-            assert line["dtype"] == "float32"
-            await half.server.stop(0)
-            await world.until_scores(b"2222")
-            assert world.fleet.model("").card.dtype == "float32"
-            await exact.server.stop(0)
-
-
 async def test_models_of_several_names_are_chosen_by_name() -> None:
     """Without a name the request is refused, with an unknown one too."""
     one, two = FakeWorker(b"1111", id="one"), FakeWorker(b"2222", id="two", fingerprint="g")
@@ -307,22 +286,6 @@ async def test_a_worker_that_comes_back_costs_nobody_an_answer(monkeypatch: pyte
         bad.fails = Internal("it failed again")
         await eventually(lambda: world.fleet.aside == {"fake": 0})
         assert await failed(world, 1) == 1
-
-
-async def test_who_is_in_time_in_any_case_costs_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker that will soon be free is enough; one that drains or is set aside is none."""
-    busy, free = FakeWorker(), FakeWorker(b"2222")
-    busy.load, free.load = BUSY, Load(tokens_per_second=1000.0)
-    async with World(busy, free) as world:
-        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [100, 1000])
-        link_to_free = world.fleet._links[free.address]
-        assert link_to_free.drains_within(1.0)
-        assert not world.fleet._links[busy.address].drains_within(1.0)
-        with monkeypatch.context() as patch:
-            patch.setattr(type(link_to_free), "estimate", None)
-            world.fleet.check_terms(RequestTerms.within(1.0))
-        link_to_free.set_aside("it failed")
-        assert not link_to_free.drains_within(1.0)
 
 
 async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() -> None:

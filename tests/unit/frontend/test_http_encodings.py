@@ -80,11 +80,6 @@ def test_a_list_that_is_put_together_in_parts_is_the_same_json(count: int) -> No
     assert json.loads(written) == fields | {"data": told}
 
 
-async def test_numbers_are_numbers_whatever_base64_would_be() -> None:
-    plain, told = await ask("/v1/embeddings"), await ask("/v1/embeddings", embed_dtype="float16")
-    assert told.json["data"] == plain.json["data"]
-
-
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [

@@ -1,7 +1,6 @@
 """The dialects of HTTP: which job a request becomes, and what a reply makes of its result."""
 
 import math
-from base64 import b64decode
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from http_fields.vllm import CLASSIFIER, CROSS_ENCODER, LONG
 
 from frontend_service.workers.interface import ServedModel
 from shared.errors import UnknownModel
-from shared.jobs import Encode, Job, JobResult, Score
+from shared.jobs import Job, JobResult, Score
 from shared.vectors import Activation, InputType, OutputKind, ScoringMethod
 
 LATE: dict[str, object] = {
@@ -292,15 +291,6 @@ async def test_what_a_reply_says(path: str, body: Fields, card: dict[str, object
     assert at(told, place) == expected
 
 
-@pytest.mark.parametrize("path", VECTORS)
-@pytest.mark.parametrize("field", ["use_activation", "normalize"])
-async def test_vectors_as_the_model_gives_them(path: str, field: str) -> None:
-    for value in (False, True):
-        _, job = await asked(path, {"input": "a", field: value}, normalizes=not value)
-        assert isinstance(job.work, Encode)
-        assert job.work.normalize is value
-
-
 @pytest.mark.parametrize(("path", "body"), [("/score", SCORES), ("/v1/rerank", RANKED)])
 async def test_rows_as_the_model_gives_them_are_of_late_interaction_alone(path: str, body: Fields) -> None:
     """vLLM compares vectors by cosine, whatever length they have."""
@@ -328,16 +318,6 @@ async def test_rows_as_the_model_gives_them_are_of_late_interaction_alone(path: 
 async def test_what_a_text_is_by_either_word(fields: dict[str, str], side: InputType) -> None:
     _, job = await asked("/v1/embeddings", {"input": "a"} | fields)
     assert job.work.input_type is side
-
-
-async def test_bits_in_base64_are_those_in_numbers() -> None:
-    """As Voyage's client reads them: int8 and uint8, eight dimensions each."""
-    body = {"input": ["a", "b"], "encoding_format": "base64"}
-    for output_dtype, kind, bits in (("binary", np.int8, 127), ("ubinary", np.uint8, 255)):
-        told, _ = await asked("/v1/embeddings", body | {"output_dtype": output_dtype})
-        assert [np.frombuffer(b64decode(row), dtype=kind).tolist() for row in at(told, "data.*.embedding")] == [
-            [bits]
-        ] * 2
 
 
 async def test_the_name_of_a_reply() -> None:

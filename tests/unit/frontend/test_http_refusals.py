@@ -293,12 +293,6 @@ async def test_statuses_and_words_of_each_shape(path: str, body: object, status:
     assert words in error_of(reply.json)[1]
 
 
-@pytest.mark.parametrize("name", ["documents[7]", "texts[0] has dimensions", "queries documents"])
-async def test_a_models_name_is_told_as_it_was_sent(name: str) -> None:
-    told = await HttpApi(Worker()).ask("/v1/rerank", {"query": "a", "documents": ["b"], "model": name})
-    assert (told.status, name in told.json["error"]["message"]) == (404, True)
-
-
 @pytest.mark.parametrize(
     ("path", "method", "headers", "status"),
     [

@@ -92,14 +92,6 @@ async def test_it_scores_in_one_way(error: type[SelvageError], field: str, field
     await rerank(Blocks(), "the", ["a"], method=vectors_pb2.SCORING_METHOD_LISTWISE)
 
 
-async def test_normalize_changes_no_score() -> None:
-    told = [
-        (await rerank(Blocks(), "the", ["a", "b"], **fields)).ranking
-        for fields in ({}, {"normalize": True}, {"normalize": False})
-    ]
-    assert told[0] == told[1] == told[2]
-
-
 async def test_it_embeds_nothing() -> None:
     from frontend_service.api.selvage_v1 import codec
 

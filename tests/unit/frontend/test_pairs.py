@@ -1,7 +1,6 @@
 """Pairs of texts as a cross-encoder reads them."""
 
 from itertools import pairwise
-from typing import Any
 
 import fakes
 import pytest
@@ -176,40 +175,6 @@ def test_a_limit_below_what_every_pair_has_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the model's limit is 3, what every pair has alone needs 3") as caught:
         pairs(["a"], ["c"], cut=Truncation(truncate=True, max_tokens=4096, bound=True), max_tokens=3)
     assert caught.value.field == ""
-
-
-@pytest.mark.parametrize("side", TruncationSide)
-@pytest.mark.parametrize("limit", [40, 41])
-@pytest.mark.parametrize("words", [(1000, 1001), (1001, 1000), (3, 1000), (1000, 3)])
-def test_long_pairs_are_cut_as_the_tokenizer_would_cut_them(words: tuple[int, int], limit: int, side: Any) -> None:
-    tokenizer = Tokenizer.from_buffer(fakes.tokenizer_json())
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(limit, strategy="longest_first", direction=side.name.lower())
-    first, second = ("a b c d e f g h i j " * 101)[: 2 * words[0]], ("k l m n o p q " * 150)[: 2 * words[1]]
-    found = pairs([first], [second], cut=Truncation(truncate=True), max_tokens=limit, truncation_side=side)
-    assert words_of(found) == [" ".join(tokenizer.encode(first, second).tokens)]
-    with pytest.raises(InputTooLong, match=rf"limit is {limit}"):
-        pairs([first], [second], max_tokens=limit)
-
-
-@pytest.mark.parametrize("template", ["", TEMPLATE])
-def test_long_sides_are_cut_at_their_own_limits(template: str) -> None:
-    long = "a b c d e f g " * 300
-    found = pairs(
-        [long],
-        [long, "c", long],
-        matrix=True,
-        template=template,
-        max_tokens=50,
-        first_cut=Truncation(truncate=True, max_tokens=2),
-        second_cut=Truncation(truncate=True, max_tokens=3),
-    )
-    parts = ("query : b ", " passage ", " z :") if template else ("[CLS] ", " [SEP] ", " [SEP]")
-    expected = [f"{parts[0]}a b{parts[1]}{second}{parts[2]}" for second in ("a b c", "c", "a b c")]
-    assert words_of(found) == expected
-    assert found.truncated == (True, True, True)
-    with pytest.raises(InputTooLong, match="2100 tokens, max_tokens is 2"):
-        pairs([long], ["c"], template=template, first_cut=Truncation(max_tokens=2))
 
 
 @pytest.mark.parametrize("template", ["", TEMPLATE])

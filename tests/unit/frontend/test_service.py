@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks
@@ -89,19 +88,6 @@ async def test_a_rerank_sends_query_and_documents_in_one_job_and_sorts_what_come
     assert reranked.answer.tokens.total == 18
 
 
-@pytest.mark.parametrize(
-    ("normalize", "unit_rows", "mean"), [(None, True, False), (True, True, True), (False, False, False)]
-)
-async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows: bool, mean: bool) -> None:
-    """Unset: unit rows and the sum. True: the mean. False: raw rows and the sum."""
-    made, worker = service()
-    fields = {} if normalize is None else {"normalize": normalize}
-    await RankingService(made).rerank(rerank(method=2, **fields), LATER)
-    work = worker.jobs[0].work
-    assert isinstance(work, Score)
-    assert (work.unit_rows, work.mean) == (unit_rows, mean)
-
-
 async def test_allowed_dimensions_come_from_the_files() -> None:
     made, _ = service(allowed_dimensions=(2, 4))
     await EmbeddingService(made).embed(embed(dimensions=4), LATER)
@@ -128,13 +114,6 @@ async def test_limits_are_named(limits: Limits, field: str) -> None:
     with pytest.raises(LimitExceeded) as raised:
         await EmbeddingService(made).embed(embed(), LATER)
     assert raised.value.field == field
-    assert worker.jobs == []
-
-
-async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> None:
-    made, worker = service(Limits(message_bytes=70_000), max_tokens=10_000)
-    with pytest.raises(ResultTooLarge, match="EmbedStream"):
-        await EmbeddingService(made).embed(embed(texts=["a " * 100] * 5, outputs=[3]), LATER)
     assert worker.jobs == []
 
 
@@ -183,28 +162,6 @@ async def test_tokenising_stops_when_the_caller_is_gone() -> None:
     await asyncio.wait([waiting])
     await EmbeddingService(made).embed(embed(), LATER)
     assert [len(job.tokens) for job in worker.jobs] == [2]
-
-
-async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are held against the limit of tokens; many short texts are not few letters."""
-    made, worker = service(Limits(request_tokens=500), max_tokens=1000)
-    read, threads = ModelTokenizer.texts, list[bool]()
-
-    def noted(*args: Any, **options: Any) -> Any:
-        threads.append(threading.current_thread() is not threading.main_thread())
-        return read(*args, **options)
-
-    monkeypatch.setattr(ModelTokenizer, "texts", noted)
-    for texts, in_thread in ((("a",), False), ((" " * 2032,), False), ((" " * 2033,), True), (WORDS * 5, True)):
-        await EmbeddingService(made).embed(embed(texts=list(texts)), LATER)
-        assert threads == [in_thread] * len(threads)
-        threads.clear()
-    jobs = len(worker.jobs)
-    for texts in (["a " * 499], ["a " * 600, "b " * 600], ["a"] * 200):
-        with pytest.raises(LimitExceeded, match=r"the request has \d+ tokens, the limit is 500"):
-            await EmbeddingService(made).embed(embed(texts=texts), LATER)
-    assert len(worker.jobs) == jobs
-    assert made.limits.check_texts(["a"] * 200, "texts[{}]", 200) > INLINE_LETTERS
 
 
 async def test_requests_take_turns_chunk_by_chunk() -> None:

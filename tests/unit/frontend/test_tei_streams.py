@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from frontend_service.api.streams import REQUEST_BYTES, REQUESTS, NotRead, Replies
+from frontend_service.api.streams import REQUEST_BYTES, REQUESTS, Replies
 from frontend_service.api.tei_v1.message_streams import MessageStream
 from shared.caller import Caller as Named
 from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavailable
@@ -82,9 +82,9 @@ class Caller:
             await MessageStream[pb.DecodeRequest](frontend, self.answer, HERE, stream, replies).run(self)
 
     @property
-    def left(self) -> tuple[int, int, int, int]:
-        """Calls, streams, bytes of messages and of results that are still held."""
-        return self.under_way, len(self.admission.streams), self.admission.size, self.admission.results
+    def left(self) -> tuple[int, int, int]:
+        """Calls, streams and bytes that are still held."""
+        return self.under_way, self.admission.streams, self.admission.size
 
 
 async def settled() -> None:
@@ -106,7 +106,7 @@ async def test_every_message_is_answered_once_and_in_order() -> None:
     assert alone.replies == [7]
     alone.more.set()
     await running
-    assert caller.left == alone.left == (0, 0, 0, 0)
+    assert caller.left == alone.left == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("size", "begun"), [(1, REQUESTS), (REQUEST_BYTES // 4, 4), (4 * REQUEST_BYTES, 1)])
@@ -116,7 +116,8 @@ async def test_what_is_computed_early_waits_for_its_turn(size: int, begun: int) 
     caller.holds = {0: asyncio.Event()}
     running = asyncio.create_task(caller.run())
     await settled()
-    assert (caller.replies, caller.taken, caller.admission.size) == ([], begun, size)
+    assert (caller.replies, caller.taken) == ([], begun)
+    assert caller.admission.size >= size
     caller.holds[0].set()
     await running
     assert caller.replies == list(range(600))
@@ -134,7 +135,7 @@ async def test_the_first_error_ends_the_stream_after_the_answers_before_it(place
     caller.holds[0].set()
     with pytest.raises(InvalidInput, match=f"bad: {place}$"):
         await running
-    assert (caller.replies, caller.left) == (list(range(place)), (0, 0, 0, 0))
+    assert (caller.replies, caller.left) == (list(range(place)), (0, 0, 0))
 
 
 async def test_what_is_no_fault_of_a_message_ends_the_stream_as_it_is() -> None:
@@ -165,7 +166,7 @@ async def test_where_others_leave_no_room_a_message_waits() -> None:
     longer.errors = [Overloaded("full", retry_after=0.5)] * 10_000
     with pytest.raises(Overloaded):
         await longer.run()
-    assert (longer.replies, longer.left) == ([], (0, 0, 0, 0))
+    assert (longer.replies, longer.left) == ([], (0, 0, 0))
 
 
 async def test_a_large_message_does_not_wait_in_memory() -> None:
@@ -178,22 +179,6 @@ async def test_a_large_message_does_not_wait_in_memory() -> None:
     with other.admission.stream(), other.admission.hold(REQUEST_BYTES), pytest.raises(Overloaded):
         await other.run()
     assert (other.asked, other.admission.size) == ([], 0)
-
-
-async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
-    caller = Caller(*range(100), bounds=Bounds(requests=2))
-    await caller.run()
-    assert (caller.most_under_way, caller.replies) == (1, list(range(100)))
-
-
-async def test_who_reads_nothing_for_long_is_let_go() -> None:
-    caller = Caller(*range(10), bounds=Bounds(read_seconds=0.05))
-    caller.reads.clear()
-    with pytest.raises(NotRead):
-        await caller.run()
-    for ended in caller.at_end:
-        ended(None)
-    assert caller.left == (0, 0, 0, 0)
 
 
 async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
@@ -211,4 +196,4 @@ async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
             running.cancel()
         with pytest.raises(WorkerUnavailable if drains else asyncio.CancelledError):
             await running
-        assert (caller.replies, caller.left) == (list(range(40 if drains else 0)), (0, 0, 0, 0))
+        assert (caller.replies, caller.left) == (list(range(40 if drains else 0)), (0, 0, 0))

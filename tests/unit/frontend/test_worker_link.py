@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 
 import fakes
 import pytest
@@ -45,18 +44,6 @@ async def test_a_worker_that_loads_is_waited_for() -> None:
         model = world.fleet.model("fake")
         assert (model.card, model.queued_tokens) == (worker.card, 1000)
         assert model.tokenizer.tokenizer.get_vocab_size() == len(fakes.WORDS)
-
-
-async def test_readiness_is_reported_when_it_changes() -> None:
-    """Once at the start, and not again after attempts that change nothing."""
-    reports: asyncio.Queue[bool] = asyncio.Queue()
-    fleet = Fleet([], ThreadPoolExecutor(1), reports.put)
-    following = asyncio.create_task(fleet._follow_changes())
-    for _ in range(3):
-        fleet._changed.set()
-        await eventually(lambda: not fleet._changed.is_set())
-    following.cancel()
-    assert (await reports.get(), reports.empty()) == (False, True)
 
 
 def _why(fleet: Fleet) -> str:
