@@ -10,11 +10,10 @@ import grpc
 import numpy as np
 import pytest
 
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
 from shared.server.options import channel_options
-from support.random_models import random_model
 from support.references import Calls, dense, load_of, refusal, words
 
 INVALID = "INVALID_ARGUMENT"
@@ -184,20 +183,6 @@ async def test_a_deadline_that_passes_frees_the_worker(pair: Stack, calls: Calls
     assert (await load_of(pair)).queued_tokens == 0
 
 
-async def test_a_call_without_a_deadline_gets_one() -> None:
-    """The server's own word on it, with its reason; the worker is free again."""
-    async with stack(random_model("tiny-bert"), frontend={"default-timeout": 0.3}) as pair:
-        calls = Calls(pair.channel)
-        texts = [
-            f"w{index // 800} " + " ".join(f"w{(index + each) % 800}" for each in range(499)) for index in range(600)
-        ]
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await calls.embedding.Embed(embed(texts=texts))
-        assert refusal(raised.value)[:2] == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
-        await calls.embedding.Embed(embed(), timeout=240)
-        assert (await load_of(pair)).queued_tokens == 0
-
-
 async def test_bad_requests_lose_nothing_else(calls: Calls) -> None:
     expected = dense(await calls.embedding.Embed(embed()))
 
@@ -210,11 +195,6 @@ async def test_bad_requests_lose_nothing_else(calls: Calls) -> None:
 
     names = ["empty list", "over-long text", "NaN vectors", "dimensions 0", "unknown model"] * 4
     await asyncio.gather(*(bad(name) for name in names), *(good() for _ in range(20)))
-
-
-async def test_an_over_long_text_with_truncate_is_served(calls: Calls) -> None:
-    response = await calls.embedding.Embed(embed(texts=[LONG], truncate=True))
-    assert list(response.usage.truncated) == [True]
 
 
 async def test_detokenize_refuses_ids_outside_the_vocabulary(calls: Calls) -> None:

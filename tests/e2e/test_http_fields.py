@@ -60,12 +60,6 @@ async def test_vectors_by_the_words_of_voyage(http: Http, oracle: SentenceTransf
     near(np.stack([np.frombuffer(base64.b64decode(entry["embedding"]), dtype=kind) for entry in told]), expected)
 
 
-async def test_as_many_documents_as_voyage_asks_for(http: Http) -> None:
-    body = {"query": QUERY, "documents": DOCUMENTS}
-    everything = (await http.ask("/v1/rerank", body))["results"]
-    assert (await http.ask("/v1/rerank", body | {"top_k": 2}))["results"] == everything[:2]
-
-
 async def test_tokens_by_the_words_of_vllm(http: Http, oracle: SentenceTransformer) -> None:
     for text, special in (
         (TEXTS[0], True),
@@ -78,13 +72,6 @@ async def test_tokens_by_the_words_of_vllm(http: Http, oracle: SentenceTransform
         assert (told["count"], told["tokens"]) == (len(ids), ids)
         assert told["token_strs"] == oracle.tokenizer.convert_ids_to_tokens(ids)
         assert (await http.ask("/detokenize", {"tokens": ids}))["prompt"] == oracle.tokenizer.decode(ids)
-
-
-async def test_base64_of_half_the_size_is_the_vectors(http: Http, oracle: SentenceTransformer) -> None:
-    body = {"input": TEXTS, "encoding_format": "base64", "embed_dtype": "float16"}
-    told = (await http.ask("/v1/embeddings", body))["data"]
-    halves = np.array([np.frombuffer(base64.b64decode(entry["embedding"]), dtype="<f2") for entry in told])
-    near(halves.astype(np.float32), oracle.encode(TEXTS), 1e-3)
 
 
 async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.ClientSession) -> None:

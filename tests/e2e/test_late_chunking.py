@@ -139,11 +139,6 @@ async def test_chunks_are_means_of_the_documents_rows(embed: Embed, paper: Paper
     assert np.abs(rows - await embed(CHUNKS)).max() > 0.01
 
 
-async def test_a_document_of_one_chunk_is_the_text(embed: Embed) -> None:
-    text = "".join(CHUNKS)
-    assert np.abs(await embed([text], late_chunking=True) - await embed([text])).max() < 1e-6
-
-
 async def test_spans_are_means_of_their_texts_rows(embed: Embed, paper: Paper) -> None:
     """In the order of the request, one text after the other."""
     expected = [paper.spans(text, bounds) for text, bounds in zip(TEXTS, SPANS, strict=True)]
@@ -177,19 +172,6 @@ async def test_neighbours_change_no_chunk(calls: Calls) -> None:
         ]
         replies = await asyncio.gather(*(calls.embedding.Embed(other) for other in (*others, request)))
         assert np.abs(dense(replies[-1]) - alone).max() < 1e-6
-
-
-async def test_usage_tells_each_chunk_and_what_was_computed(calls: Calls) -> None:
-    """Tokens of windows that overlap are computed twice, and belong to one chunk."""
-    once = await calls.embedding.Embed(pb.EmbedRequest(texts=CHUNKS, late_chunking=True))
-    assert once.usage.prompt_tokens == sum(once.usage.token_counts)
-    assert len(once.usage.token_counts) == len(once.usage.truncated) == len(CHUNKS)
-    chunks = [words(60, seed=number) + " " for number in range(8)]
-    request = pb.EmbedRequest(texts=chunks, late_chunking=True, window_overlap=16)
-    windows = await calls.embedding.Embed(request)
-    assert list(windows.usage.token_counts) == [61, *(60,) * 6, 61]
-    # Tokens 0 to 254, 16 before the fifth chunk and on for 254, and 16 before the last chunk to the end.
-    assert windows.usage.prompt_tokens == 256 + 256 + 16 + 60 + 2
 
 
 def test_the_client_returns_spans_by_text(pair: Stack, engine: Engine) -> None:

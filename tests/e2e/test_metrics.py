@@ -1,8 +1,5 @@
 """What Prometheus reads of both processes after some calls, and how a trace goes through both logs."""
 
-import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
 
 import grpc
@@ -69,39 +66,6 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
     assert worker("selvage_stalled") == worker("selvage_cancelled_waiting_total") == 0
     attach = {"grpc_type": "bidi_stream", "grpc_service": "selvage.worker.v1.WorkerService", "grpc_method": "Attach"}
     assert worker("grpc_server_started_total", **attach) == 1
-
-
-async def test_what_is_refused_as_too_much_is_told_by_reason() -> None:
-    """A frontend that takes one request at a time is asked three times while its worker is halted in the first."""
-    async with stack(random_model("tiny-bert"), frontend=FLAGS | {"max-requests-at-once": 1}) as pair:
-        calls = Calls(pair.channel)
-        request = embedding_pb2.EmbedRequest(texts=["a b c"])
-
-        async def taken() -> bool:
-            return (await scrape(pair.frontends[0]))("selvage_requests_in_flight") == 1
-
-        os.kill(pair.worker.pid, signal.SIGSTOP)
-        try:
-            held = asyncio.ensure_future(calls.embedding.Embed(request))
-            await eventually(taken)
-            outcomes = await asyncio.gather(*(calls.embedding.Embed(request) for _ in range(3)), return_exceptions=True)
-        finally:
-            os.kill(pair.worker.pid, signal.SIGCONT)
-        assert (await held).HasField("dense")
-        for each in outcomes:
-            assert isinstance(each, grpc.aio.AioRpcError)
-            assert each.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-        async def told() -> bool:
-            """A call is counted behind its answer."""
-            figures = await scrape(pair.frontends[0])
-            counts = (
-                figures("selvage_refused_total", reason="requests"),
-                figures("grpc_server_handled_total", **EMBED, grpc_code="ResourceExhausted"),
-            )
-            return counts == (3, 3)
-
-        await eventually(told)
 
 
 async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:

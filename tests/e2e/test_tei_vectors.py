@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import grpc
-
 from harness.stack import Stack
 from selvage.v1 import embedding_pb2
 from support.references import Calls, dense, multi_vectors, near
@@ -45,16 +43,6 @@ async def test_a_stream_of_texts_is_one_embed(tiny: Stack) -> None:
         )
     )
     assert [len(reply.embeddings) for reply in mixed] == widths
-
-
-async def test_a_caller_writes_and_reads_in_turn(tiny: Stack) -> None:
-    call = Tei(tiny.channel).embed.EmbedStream()
-    for text in TEXTS[:10]:
-        await call.write(pb.EmbedRequest(inputs=text))
-        assert len((await call.read()).embeddings) == 64
-    await call.done_writing()
-    assert await call.read() is grpc.aio.EOF
-    assert await call.code() is grpc.StatusCode.OK
 
 
 async def test_all_vectors_of_a_text(tiny: Stack) -> None:

@@ -64,7 +64,6 @@ def telling(work: Work, some: TokenizedBatch) -> JobResult:
 
 
 FEW = st.integers(0, 1)
-TEXT = ["a", "b", "a b", ""]
 INPUTS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=3), FEW, FEW, FEW), min_size=1, max_size=9)
 
 
@@ -91,15 +90,6 @@ def test_every_score_comes_back_to_its_pair(first: list[Any], second: list[Any],
     work = score(LATE, len(queries), layout, explain=explain)
     ours, whole = both(telling, work, read([*queries, *documents]))
     assert ours == whole
-
-
-@given(st.lists(st.sampled_from(TEXT), min_size=1, max_size=9))
-def test_each_text_is_found_once(texts: list[str]) -> None:
-    distinct = Distinct.among(texts)
-    once = distinct.once(texts)
-    assert once == list(dict.fromkeys(texts))
-    assert [once[place] for place in distinct.inverse] == texts
-    assert distinct.has_repeats == (len(once) < len(texts))
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.lists(st.integers(0, 2), min_size=1, max_size=9))

@@ -8,26 +8,7 @@ import pytest
 
 from benchmarks.__main__ import parser
 from benchmarks.accelerator import run
-from benchmarks.accelerator.report import Report
 from benchmarks.accelerator.trace import STEP, figures
-
-
-def test_a_part_that_fails_or_has_no_time_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Either is told; what fails makes the exit status 1, what is left out does not."""
-
-    def parts(given: object, report: Report) -> list[Any]:
-        return [("first", lambda: 1 / 0), ("second", lambda: report.add_row("rows", {"workload": "short"}))]
-
-    monkeypatch.setattr(run, "parts", parts)
-    for limit, status, told, rows in (
-        (1000.0, 1, {"error": "ZeroDivisionError: division by zero"}, [{"workload": "short"}]),
-        (run.LEAST - 1, 0, {"skipped": "the time is up"}, None),
-    ):
-        asked = ["accelerator", "--device", "cpu", "--limit", str(limit), "--out", str(tmp_path / "found.json")]
-        assert run.main(parser().parse_args(asked)) == status
-        found = json.loads((tmp_path / "found.json").read_text())
-        assert found["parts"][0].items() >= told.items()
-        assert found.get("rows") == rows
 
 
 def test_a_part_replaces_what_an_earlier_run_found_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

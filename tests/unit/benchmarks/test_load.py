@@ -1,8 +1,5 @@
 """The load generator: loops by a clock that only the test moves, and counts against a fake server."""
 
-import os
-import threading
-import time
 from itertools import cycle, repeat
 
 import pytest
@@ -13,7 +10,6 @@ from benchmarks.load import loops, outcome
 from benchmarks.load.generator import Load, drive
 from benchmarks.load.loops import REFUSED, Call
 from benchmarks.load.outcome import LoadFailed
-from benchmarks.load.processor import CpuSeconds
 from benchmarks.workloads import Workload
 from support.load_fakes import FakeTarget, fake_server, in_fake_time
 
@@ -107,16 +103,3 @@ async def test_every_call_is_counted_once_by_its_status() -> None:
     async with fake_server(lambda number: "OK", tokens=17) as address:
         with pytest.raises(LoadFailed, match="made of 16 tokens, the server counted 17"):
             await drive(Load(address=address, workload=TEXTS, requests=4))
-
-
-def test_the_cpu_of_other_threads_is_not_the_event_loops() -> None:
-    def work() -> None:
-        while time.thread_time() < 0.2:
-            sum(range(1000))
-
-    before, thread = CpuSeconds.of(os.getpid()), threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    spent = CpuSeconds.of(os.getpid()) - before
-    assert spent.whole > 0.1
-    assert spent.event_loop < spent.whole / 2

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import offline
-from benchmarks.offline import EXACT, OUR_SIDE, SIDES, Side, choices, cosines, fastest
+from benchmarks.offline import EXACT, OUR_SIDE, SIDES, Side, choices, cosines
 from benchmarks.rounds import ALONE, SHARE, case, counterpart, number_format, shares
 
 
@@ -32,18 +31,6 @@ def test_choices_are_those_that_the_texts_allow() -> None:
     assert choices(runtime, 1, 2) == [{"batch_size": 1, "streams": 1}]
     assert choices(runtime, 8, 1) == [{"batch_size": 2, "streams": 1}, {"batch_size": 8, "streams": 1}]
     assert [tuple(each.values()) for each in choices(runtime, 8, 2)] == [(2, 1), (2, 2), (8, 1)]
-
-
-def test_the_fastest_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In turns, for one side and one mix; a side without a choice is not measured."""
-    monkeypatch.setattr(offline, "TUNED", {})
-    peer: Any = FakePeer()
-    among = [{"batch_size": size, "streams": count} for size in (2, 8) for count in (1, 2)]
-    for _ in range(2):
-        assert fastest("a", peer, "mix", among) == {"file": "mix", "batch_size": 8, "streams": 1}
-    assert [each["batch_size"] for each in peer.runs] == [2, 2, 8, 8] * 2
-    assert fastest("b", peer, "mix", [{}]) == {"file": "mix"}
-    assert len(peer.runs) == 8
 
 
 def test_cosines_are_to_the_exact_side_whatever_the_length_of_a_row() -> None:

@@ -1,6 +1,5 @@
 """The published tables: what is asked, and who answers. No vLLM: fakes over HTTP, and our own engine."""
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from benchmarks.published.driver import COMPARED, Window, body, drive, figures, 
 from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
 from benchmarks.published.servers import Launch, ReadyServer, started
 from benchmarks.rounds import ALONE, SHARE
-from benchmarks.workloads import INSTRUCTED
 from harness.random_models import synthetic
 from support.published import CASE, ROW, fake
 
@@ -52,26 +50,6 @@ def test_every_text_has_its_tokens(row: Row) -> None:
                 continue
             for texts, lengths in zip(texts_of(workload, 1), workload.requests, strict=True):
                 assert [len(tokenizer.encode(text).ids) for text in texts] == list(lengths)
-
-
-def test_prompts_of_the_burst_have_an_instruction_of_21_tokens() -> None:
-    """With [CLS]; the reference leaves out as many as our loader does, by the mark in the text."""
-    (case,) = rows()["instruct-burst"].cases
-    tokenizer = Tokenizer.from_str(synthetic.tokenizer(30_000).content.decode())
-    prompts = [text for (text,) in texts_of(case.stream.workload, 1)]
-    befores = {text.partition(INSTRUCTED)[0] + INSTRUCTED for text in prompts}
-    assert [len(tokenizer.encode(before).ids) - 1 for before in befores] == [21]
-    assert len(set(prompts)) == len(prompts) == 500
-
-
-def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: ReadyServer) -> None:
-    """Whatever order the server gives them in; other counts of tokens are an error."""
-    texts = ["a b c", "a"]
-    with urlopen(f"{server.url}/v1/embeddings", body("dense", "fake", texts)) as reply:
-        answer = reply.read()
-    assert [rows.tolist() for rows in rows_of("dense", answer, [5, 3])] == [[[5, 1]], [[3, 1]]]
-    with pytest.raises(ValueError, match="have 9 tokens, and the server counted 8"):
-        rows_of("dense", answer, [5, 4])
 
 
 def test_token_rows_and_scores_are_read_too() -> None:
@@ -103,22 +81,6 @@ async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer
     with started("refusing", fake("refuse")) as refusing:
         told = await drive(ROW, CASE, refusing.url, 0.5, refusing.pids)
     assert told["errors"] > 0
-
-
-@pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
-def test_a_server_has_seen_no_text_that_counts(row: Row) -> None:
-    """Texts differ between rounds, cases and streams, and from those that are compared: vLLM keeps what it computed."""
-    chosen = [seed for number in range(3) for case in row.cases for seed in seeds(row, case, number)]
-    assert len({*chosen, COMPARED}) == len(chosen) + 1
-
-
-@pytest.mark.parametrize("reconnecting", [True, False])
-def test_the_published_client_has_a_connection_a_request(server: ReadyServer, reconnecting: bool) -> None:
-    case = replace(CASE, stream=replace(CASE.stream, requests=20))
-    asyncio.run(drive(replace(ROW, reconnecting=reconnecting), case, server.url, 0.5, {}))
-    with urlopen(f"{server.url}/health") as reply:
-        connections = json.loads(reply.read())["connections"]
-    assert (connections > 20) == reconnecting
 
 
 def window(measured: list[float], beside: list[float]) -> Window:
@@ -212,3 +174,20 @@ def test_the_clients_run_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPat
     broken = ReadyServer(url="http://127.0.0.1:1", pids={}, seconds=0, rest={})
     with pytest.raises(SystemExit, match="short-texts, 16 clients: the clients ended with 1"):
         run.turn(row, row.cases[0], broken, 0.5, "tiny", 0)
+
+
+def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: ReadyServer) -> None:
+    """Whatever order the server gives them in; other counts of tokens are an error."""
+    texts = ["a b c", "a"]
+    with urlopen(f"{server.url}/v1/embeddings", body("dense", "fake", texts)) as reply:
+        answer = reply.read()
+    assert [rows.tolist() for rows in rows_of("dense", answer, [5, 3])] == [[[5, 1]], [[3, 1]]]
+    with pytest.raises(ValueError, match="have 9 tokens, and the server counted 8"):
+        rows_of("dense", answer, [5, 4])
+
+
+@pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
+def test_a_server_has_seen_no_text_that_counts(row: Row) -> None:
+    """Texts differ between rounds, cases and streams, and from those that are compared: vLLM keeps what it computed."""
+    chosen = [seed for number in range(3) for case in row.cases for seed in seeds(row, case, number)]
+    assert len({*chosen, COMPARED}) == len(chosen) + 1

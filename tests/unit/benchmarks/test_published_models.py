@@ -39,15 +39,6 @@ def test_written_files_give_the_rows_of_the_models_own_code(model: str) -> None:
     assert found["least cosine without what all rows share"] > 0.99999
 
 
-def test_the_reference_of_minilm_reads_long_texts_whole() -> None:
-    """As our loader does; the file of its tokenizer would cut them at 128 tokens."""
-    row = rows()["clients"]
-    folder = models.folder_of(row)
-    (probe, *_), reference = answers.probes(row), answers.reference(row, folder)
-    found = answers.agreement(OURS, [embed(folder, probe[0])], reference[:1])
-    assert found["least cosine"] > 0.99999
-
-
 def test_a_written_colbert_gives_the_scores_of_the_models_own_code() -> None:
     """By our loader, with the file of the row; without them our worker would add markers and expand queries."""
     workload = replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20)))

@@ -30,16 +30,6 @@ def exact(texts: list[Docstring]) -> Vectors:
     return rankings.reference(texts)
 
 
-def test_a_docstring_is_split_after_its_summary() -> None:
-    """What has no summary, or says too little, is left out."""
-    document = "It is long enough to be ranked: " + "word " * 20
-    assert Docstring.of(f"Find the root. \n\n{document}\n") == Docstring(
-        summary="Find the root. ", document=document.strip()
-    )
-    for text in ("Find the root.", f"Find the root\nof it.\n\n{document}", f"Find it.\n\n{document}", "A b c.\n\nd"):
-        assert Docstring.of(text) is None
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.lists(st.integers(1, 40), min_size=1, max_size=5))
 def test_max_sim_equals_sentence_transformers(queries: Sequence[int], documents: Sequence[int]) -> None:

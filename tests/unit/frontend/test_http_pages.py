@@ -80,11 +80,6 @@ async def test_names_that_are_not_ours_are_refused(listen: str, host: bytes, sta
         )
 
 
-async def test_health_is_told_to_any_host() -> None:
-    response = await one(HttpApi(Worker(), hosts=Hosts.of(HERE)), get(b"/health", b"10.0.0.7:8080"))
-    assert (response.status, response.body) == (200, b"{}")
-
-
 @pytest.mark.parametrize("path", [b"/", b"/docs"])
 async def test_pages_load_nothing_from_other_hosts(path: bytes) -> None:
     response = await one(HttpApi(Worker()), get(path))

@@ -36,7 +36,7 @@ def sizes_by_the_code(query: int, documents: Sequence[int], room: int, most: int
     return sizes + [size] * (size > 0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 async def test_no_block_is_longer_than_the_context(seed: int) -> None:
     """Though the model's code counts the texts alone: here what stands around them is most of a block."""
     chance = random.Random(seed)
@@ -118,7 +118,7 @@ async def test_a_context_of_one_longest_document_holds_many_short_ones() -> None
     assert min(full) > 250
 
 
-@pytest.mark.parametrize("seed", range(36, 53))
+@pytest.mark.parametrize("seed", range(36, 42))
 async def test_texts_that_have_more_tokens_together_are_divided(seed: int) -> None:
     """Blanks join what stands before them, and the rest of a letter reads as three bytes: none of it is an error."""
     chance = random.Random(seed)

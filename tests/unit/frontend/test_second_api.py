@@ -16,7 +16,6 @@ from fakes import FakeWorker, card
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from plain_api import Body, PlainApi
-from structlog.testing import capture_logs
 
 from frontend_service.api.selvage_v1.server import register
 from frontend_service.application.frontend import Frontend
@@ -33,7 +32,6 @@ from shared.server.grpc_server import Server
 from shared.server.interceptor import Interceptor
 from shared.server.services import PUBLIC_SERVICES
 
-DOCUMENTS = ["b", "c d", "e", "f"]
 REQUESTS = {"Embed": embedding_pb2.EmbedRequest, "Rerank": ranking_pb2.RerankRequest}
 
 
@@ -151,16 +149,6 @@ async def test_both_apis_embed_alike(house: House) -> None:
     assert list(plain["timing"]) == [field.name for field in message.timing.DESCRIPTOR.fields]
 
 
-async def test_both_apis_rerank_alike(house: House) -> None:
-    """The same order, scores and texts, cut to top_n."""
-    body = {"query": "a", "documents": DOCUMENTS, "top_n": 3, "return_documents": True}
-    plain, message = await house.plain.call("Rerank", body), await house.by_grpc("Rerank", body)
-    assert [tuple(result.values()) for result in plain["results"]] == [
-        (result.index, result.score, result.document) for result in message.results
-    ]
-    assert [result["document"] for result in plain["results"]] == ["c d", "e", "f"]
-
-
 @pytest.mark.parametrize(
     ("method", "body", "reason", "field"),
     [
@@ -216,20 +204,6 @@ async def test_both_apis_refuse_alike_while_draining(house: House) -> None:
     house.worker.go_on.set()
     assert (await runs).dense.count == 1
     await drained
-
-
-async def test_both_apis_carry_the_request_id_and_log_a_line_a_call(house: House) -> None:
-    """The caller's id where it is a sensible one; the line tells what became of the call."""
-    with capture_logs() as lines:
-        for given in ("mine-7", "x" * 200):
-            await house.plain.call("Embed", {"texts": ["a"]}, given)
-            await house.by_grpc("Embed", {"texts": ["a"]}, given)
-        await house.plain.call("Embed", {"texts": []})
-        await house.by_grpc("Embed", {"texts": []})
-    assert house.worker.ids[:2] == ["mine-7"] * 2
-    assert all(len(each) == 32 for each in house.worker.ids[2:])
-    told = [(line["method"].rpartition("/")[2], line["code"], line.get("reason")) for line in lines]
-    assert told == [("Embed", "OK", None)] * 4 + [("Embed", "INVALID_ARGUMENT", "INVALID_INPUT")] * 2
 
 
 def test_the_second_api_needs_no_grpc() -> None:

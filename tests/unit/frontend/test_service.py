@@ -28,7 +28,6 @@ from shared.errors import (
     ResultTooLarge,
     UnsupportedDimensions,
     UnsupportedTask,
-    WorkerUnavailable,
 )
 from shared.jobs import Encode, Score
 from shared.terms import RequestTerms
@@ -185,15 +184,6 @@ async def test_requests_take_turns_chunk_by_chunk() -> None:
     assert told[:2] == ["a", "b"]
     assert isinstance(told[2], ValueError)
     assert (order.count("a"), order.count("b"), order.count("wrong")) == (40, 40, 1)
-
-
-async def test_a_pipeline_whose_threads_have_ended_is_draining() -> None:
-    """With an error that callers may try again after."""
-    threads = ThreadPoolExecutor(1)
-    made = Pipeline(FakeWorker(card()), Limits(), threads, threads)
-    threads.shutdown()
-    with pytest.raises(WorkerUnavailable, match="draining"):
-        await made.in_thread(lambda: 1)
 
 
 async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:

@@ -1,7 +1,5 @@
 """Pooled token rows, from request to job and from rows to answer. Against the reference: test_pooling_parity.py."""
 
-import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -177,41 +175,3 @@ async def test_the_reply_is_predicted_from_the_pooled_rows() -> None:
     assert worker.jobs == []
     request = codec.embed_request_from_pb(message(tokenized=ids(*[60] * 64), pool_factor=10, protected_tokens=2))
     assert (await embedding.embed(request, LATER)).result.row_lengths == (7,) * 64
-
-
-async def test_pooling_stops_when_the_caller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the document under way; the thread is free for others."""
-    service, embedding, worker = made()
-    loop, gone, pooled = asyncio.get_running_loop(), threading.Event(), []
-
-    def pool_and_wait(rows: Any, *options: Any) -> Any:
-        pooled.append(len(rows))
-        loop.call_soon_threadsafe(waiting.cancel)
-        gone.wait()
-        return rows
-
-    monkeypatch.setattr(postprocess, "pool", pool_and_wait)
-    waiting = asyncio.ensure_future(
-        embedding.embed(codec.embed_request_from_pb(message(tokenized=ids(3, 4, 5))), LATER)
-    )
-    await asyncio.wait([waiting])
-    gone.set()
-    await service.in_thread(lambda: None)
-    assert waiting.cancelled()
-    assert (pooled, len(worker.jobs)) == ([3], 1)
-
-
-async def test_requests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document each, so that a short one does not wait for all of a long one."""
-    _, embedding, _ = made()
-    pooled = []
-
-    def pool_and_note(rows: Any, *options: Any) -> Any:
-        pooled.append(len(rows))
-        return rows
-
-    monkeypatch.setattr(postprocess, "pool", pool_and_note)
-    requests = [codec.embed_request_from_pb(message(tokenized=ids(*counts))) for counts in ([3] * 9, [5])]
-    await asyncio.gather(*(embedding.embed(request, LATER) for request in requests))
-    assert sorted(pooled) == [*[3] * 9, 5]
-    assert pooled[-1] == 3
