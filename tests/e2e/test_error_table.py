@@ -10,10 +10,11 @@ import grpc
 import numpy as np
 import pytest
 
-from harness.stack import Stack
+from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
 from shared.server.options import channel_options
+from support.random_models import random_model
 from support.references import Calls, dense, load_of, refusal, words
 
 INVALID = "INVALID_ARGUMENT"
@@ -181,6 +182,20 @@ async def test_a_deadline_that_passes_frees_the_worker(pair: Stack, calls: Calls
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await calls.embedding.Embed(embed())
     assert (await load_of(pair)).queued_tokens == 0
+
+
+async def test_a_call_without_a_deadline_gets_one() -> None:
+    """The server's own word on it, with its reason; the worker is free again."""
+    async with stack(random_model("tiny-bert"), frontend={"default-timeout": 0.3}) as pair:
+        calls = Calls(pair.channel)
+        texts = [
+            f"w{index // 800} " + " ".join(f"w{(index + each) % 800}" for each in range(499)) for index in range(600)
+        ]
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await calls.embedding.Embed(embed(texts=texts))
+        assert refusal(raised.value)[:2] == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
+        await calls.embedding.Embed(embed(), timeout=240)
+        assert (await load_of(pair)).queued_tokens == 0
 
 
 async def test_bad_requests_lose_nothing_else(calls: Calls) -> None:

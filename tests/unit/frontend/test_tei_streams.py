@@ -10,7 +10,7 @@ import pytest
 from frontend_service.api.streams import REQUEST_BYTES, REQUESTS, Replies
 from frontend_service.api.tei_v1.message_streams import MessageStream
 from shared.caller import Caller as Named
-from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavailable
+from shared.errors import InvalidInput, Overloaded, SelvageError
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from support.clockwork import in_no_time
@@ -138,14 +138,6 @@ async def test_the_first_error_ends_the_stream_after_the_answers_before_it(place
     assert (caller.replies, caller.left) == (list(range(place)), (0, 0, 0))
 
 
-async def test_what_is_no_fault_of_a_message_ends_the_stream_as_it_is() -> None:
-    caller = Caller(*range(60))
-    caller.errors = [WorkerUnavailable("gone")]
-    with pytest.raises(WorkerUnavailable, match="gone"):
-        await caller.run()
-    assert caller.errors == []
-
-
 @pytest.mark.parametrize("room", [1, 3])
 async def test_a_stream_does_not_refuse_itself(room: int) -> None:
     """A message that finds no room is asked again when all before it are answered."""
@@ -179,21 +171,3 @@ async def test_a_large_message_does_not_wait_in_memory() -> None:
     with other.admission.stream(), other.admission.hold(REQUEST_BYTES), pytest.raises(Overloaded):
         await other.run()
     assert (other.asked, other.admission.size) == ([], 0)
-
-
-async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
-    """Then the stream ends with the drain's error. A caller that goes ends all at once."""
-    for drains in (True, False):
-        caller = Caller(*range(40))
-        caller.more.clear()
-        caller.holds = {0: asyncio.Event()}
-        running = asyncio.create_task(caller.run())
-        await settled()
-        if drains:
-            caller.calls.end_streams()
-            caller.holds[0].set()
-        else:
-            running.cancel()
-        with pytest.raises(WorkerUnavailable if drains else asyncio.CancelledError):
-            await running
-        assert (caller.replies, caller.left) == (list(range(40 if drains else 0)), (0, 0, 0))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service import postprocess
 from frontend_service.api.selvage_v1.server import ClassificationServicer, EmbeddingServicer, RankingServicer
 from frontend_service.application.frontend import Frontend
 from frontend_service.domain.limits import Limits
@@ -83,7 +82,6 @@ CALLS: dict[str, tuple[Any, Any]] = {
     "Classify": (ClassificationServicer, classification_pb2.ClassifyRequest(texts=["a"])),
     "ClassifyTokens": (ClassificationServicer, classification_pb2.ClassifyTokensRequest(texts=["a"])),
 }
-CROSS_ENCODED = ranking_pb2.RerankRequest(query="a", documents=["b"], method=vectors_pb2.SCORING_METHOD_CROSS_ENCODER)
 
 
 async def times(service: Pipeline, name: str, message: Any = None) -> dict[str, float]:
@@ -115,35 +113,6 @@ async def test_every_reply_tells_what_went_beside_queue_and_compute(name: str, m
         "transfer": 11,
         "postprocess": 32,  # reading the request is in no part
     }
-
-
-async def test_pooling_of_tokens_and_encoding_count_as_postprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two documents at 3 s each, then packing of all of them at 7 s."""
-    clock = Clock()
-    service, worker = made(clock)
-    worker.clock = clock
-    monkeypatch.setattr(postprocess, "pool", clock.taking(3, postprocess.pool))
-    monkeypatch.setattr(postprocess, "pack", clock.taking(7, postprocess.pack))
-    plain = embedding_pb2.EmbedRequest(texts=["a b", "c d"])
-    assert (await times(service, "Embed", plain))["postprocess"] == 0
-    told = await times(service, "Embed")
-    assert told["postprocess"] == 3 + 3 + 7 + 7  # the fake sends dense rows along, which are packed as well
-    assert told["transfer"] == 11
-
-
-@pytest.mark.parametrize(
-    ("name", "message", "seconds"), [("Rerank", None, 5), ("Rerank", CROSS_ENCODED, 3 + 5), ("Classify", None, 3)]
-)
-async def test_sorting_and_activation_count_as_postprocessing(
-    name: str, message: Any, seconds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cross-encoder's scores are activated, then sorted; a classifier's are activated."""
-    clock = Clock()
-    service, worker = made(clock)
-    worker.clock = clock
-    monkeypatch.setattr(postprocess, "activate", clock.taking(3, postprocess.activate))
-    monkeypatch.setattr(postprocess, "rank", clock.taking(5, postprocess.rank))
-    assert (await times(service, name, message))["postprocess"] == seconds
 
 
 async def test_no_time_is_negative() -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from fakes import WORDS, card, tokenizer_json
@@ -10,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from frontend_service.domain.limits import TEXT_LETTERS
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.tokenizing import tokens
 from frontend_service.tokenizing.pairs import PairTexts
-from frontend_service.tokenizing.tokenizer import CHUNK_IDS, ModelTokenizer
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.tokenizing.tokens import TokenizedBatch, TokenLimits
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
 from shared.vectors import InputType, TruncationSide
@@ -134,11 +131,6 @@ def test_a_limit_that_a_setting_lowered_is_named_with_it(tokenize: Callable[[], 
     """Of texts, token ids, pairs, and of a limit in the request."""
     with pytest.raises(InvalidInput, match=error):
         tokenize()
-
-
-def test_a_lower_limit_of_a_request_is_its_own() -> None:
-    with pytest.raises(InputTooLong, match=r"the limit is 5; truncate"):
-        LIMITED.texts(["a " * 9], "", Truncation(max_tokens=5), "texts[{}]")
 
 
 @pytest.mark.parametrize(("asked", "error"), [(11, LimitExceeded), (1, InvalidInput)])
@@ -267,28 +259,6 @@ def test_an_empty_text_without_special_tokens_is_refused_by_name() -> None:
     bare = json.loads(tokenizer_json()) | {"post_processor": None}
     with pytest.raises(InvalidInput, match=r"texts\[1\] has no tokens"):
         ModelTokenizer(json.dumps(bare).encode(), card()).texts(["a", ""], "", Truncation(), "texts[{}]")
-
-
-def test_texts_are_tokenised_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told after each chunk how many tokens there are; together they are the texts at once."""
-    monkeypatch.setattr(tokens, "CHUNK_LETTERS", 4 + 2 * TEXT_LETTERS)
-    texts = ["a b", "c d", "e", "f", "a b c d e"]
-    options: Any = (texts, "", Truncation(), "texts[{}]")
-    assert [*PLAIN.text_chunks(*options)] == [4, 11, 14, 21]
-    assert run_to_end(PLAIN.text_chunks(*options)) == PLAIN.texts(*options)
-    assert PLAIN.texts(*options).tokens.lengths == (4, 4, 3, 3, 7)
-    assert [len(chunk) for chunk in PLAIN.shown_chunks(*options)] == [1, 2, 1, 1]
-
-
-def test_a_text_is_named_by_its_number_in_the_request() -> None:
-    """Where only some of a request are read, and in chunks too."""
-    with pytest.raises(InputTooLong, match=r"texts\[7\] has 11 tokens"):
-        run_to_end(PLAIN.text_chunks(["a", "a " * 9], "", Truncation(), "texts[{}]", numbers=[3, 7]))
-
-
-def test_ids_are_written_in_chunks() -> None:
-    ids = [[5] * 8] * (10 * CHUNK_IDS // 8)
-    assert [len(some) for some in PLAIN.detokenize(ids, skip_special_tokens=False)] == [CHUNK_IDS // 8] * 10
 
 
 def test_long_names_are_clipped_in_messages() -> None:

@@ -1,14 +1,12 @@
 """The link to a worker that comes, goes and changes, over a real channel; the worker is a fake."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import fakes
 import pytest
-from fake_workers import JOB, TOKENS, FakeWorker, World, streams
+from fake_workers import JOB, TOKENS, FakeWorker, World
 
-from frontend_service.workers import job_stream, link
 from frontend_service.workers.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import value_codec as codec
@@ -68,32 +66,6 @@ async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: Worl
 async def test_a_worker_that_stalls_gets_no_more_jobs(world: World) -> None:
     world.workers[0].load = Load(stalled="a step hangs")
     await world.until(False)
-
-
-async def test_a_worker_that_falls_silent_is_lost_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_stream, "SILENCE", 0.4)
-    monkeypatch.setattr(link, "SILENCE", 0.5)
-    worker = FakeWorker()
-    async with World(worker) as world:
-        await world.until(True)
-        worker.hangs = worker.silent = True
-        running = asyncio.ensure_future(world.run())
-        with pytest.raises(WorkerUnavailable, match=r"nothing was heard of it for 0\.4 s"):
-            await running
-        worker.hangs = worker.silent = False
-        await world.until_scores(b"1234")
-
-
-async def test_a_pause_of_the_frontend_is_no_silence_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when its machine stands still for longer than that: the link stays, and what comes is answered."""
-    monkeypatch.setattr(job_stream, "SILENCE", 2.0)
-    async with World(FakeWorker()) as world:
-        await world.until(True)
-        before = streams(world.fleet)
-        for _ in range(2):
-            time.sleep(2.2)  # noqa: ASYNC251 - nothing of the loop runs
-            assert (await world.run()).scores == b"1234"
-        assert streams(world.fleet) == before
 
 
 async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
