@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.member import ServiceProcess
 from harness.stack import Stack
 from selvage.v1.classification_pb2 import ClassifyRequest
 from selvage.v1.embedding_pb2 import EmbedRequest
@@ -18,21 +17,10 @@ from support.http_calls import (
     QUERY,
     TEXTS,
     Clients,
-    Way,
-    brings_its_key,
     decoded,
-    is_told_that_it_asks_too_much,
     same_bits,
 )
 from support.references import Calls, near
-
-WAYS = [
-    Way(
-        *("cohere_embed", {"model": MODEL, "texts": ["w1"], "input_type": "search_query"}),
-        *("cohere.UnauthorizedError", "cohere.TooManyRequestsError"),
-    ),
-    Way("hub_features", {"text": "w1"}, "huggingface_hub.HfHubHTTPError", "huggingface_hub.HfHubHTTPError"),
-]
 
 
 async def test_cohere_gets_the_vectors_of_embed(clients: Clients, tiny: Stack, url: str, expected: Any) -> None:
@@ -161,13 +149,3 @@ async def test_the_hub_raises_its_own_error(clients: Clients, url: str) -> None:
     told = await clients.ask("hub_features", url, text=["w1", ""])
     assert (told["error"], told["status"]) == ("huggingface_hub.HfHubHTTPError", 422)
     assert "inputs[1] is empty" in told["text"]
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_brings_its_key(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
-    await brings_its_key(clients, guarded, way)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_is_told_that_it_asks_too_much(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
-    await is_told_that_it_asks_too_much(clients, guarded, way)
